@@ -1,0 +1,1 @@
+"""Models that the benchmarks run and that torchvision does not have."""

@@ -1,0 +1,26 @@
+"""Multi-stream CUDA graphs for PyTorch: `torch.compile(model, backend="nimble")`."""
+
+from nimble_fx.errors import (
+    NimbleError,
+    NimbleWarning,
+    OptionError,
+    ScheduleError,
+    UnsupportedError,
+)
+from nimble_fx.ir import Ref, Task, TaskGraph
+from nimble_fx.program import Program, programs
+from nimble_fx.version import __version__
+
+__all__ = [
+    "NimbleError",
+    "NimbleWarning",
+    "OptionError",
+    "Program",
+    "Ref",
+    "ScheduleError",
+    "Task",
+    "TaskGraph",
+    "UnsupportedError",
+    "__version__",
+    "programs",
+]

@@ -1,0 +1,170 @@
+"""`torch.compile(model, backend="nimble")`: the whole story of a compile."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import ShortenTraceback
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from nimble_fx import program as registry
+from nimble_fx.devices import Device, device_for
+from nimble_fx.emit import emit
+from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError, UnsupportedError
+from nimble_fx.freeze import Frozen, Status, why_not_freeze
+from nimble_fx.ir import TaskGraph, TensorType
+from nimble_fx.launch import Launcher
+from nimble_fx.load import file_name, load, write
+from nimble_fx.naming import input_names, program_name, unique
+from nimble_fx.options import Options
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.program import Program, register
+from nimble_fx.trace import Traced, trace
+from nimble_fx.verify import verify
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def nimble(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend: schedules, emits, verifies and loads a Dynamo graph; freezes it on CUDA.
+
+    Args:
+        gm: Dynamo's graph of the user's function.
+        example_inputs: one set of inputs for it.
+        mode: `torch.compile`'s mode.
+        options: see `nimble_fx.options.Options`.
+
+    Raises:
+        OptionError: before any work, if an option is not valid.
+    """
+    compiler = _Compiler(gm, _parse(mode, options))
+    return aot_autograd(
+        fw_compiler=compiler.forward,
+        bw_compiler=compiler.backward,
+        inference_compiler=compiler.inference,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+
+
+nimble.reset = registry.clear  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
+
+
+class _Compiler:
+    """Compiles the ATen graphs of one Dynamo graph: inference, or forward and backward."""
+
+    def __init__(self, gm: GraphModule, options: Options) -> None:
+        self._options = options
+        self._name = program_name(gm)
+        self._input_names = input_names(gm)
+        self._renamed: dict[str, str] = {}
+        self._static: set[str] = set()
+        self._warned = False
+
+    def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        self._learn_inputs(gm)
+        return self._compile(gm, self._name)
+
+    def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        self._learn_inputs(gm)
+        return self._compile(gm, f"{self._name} (training)")
+
+    def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        return self._compile(gm, f"{self._name} (backward)")
+
+    def _learn_inputs(self, gm: GraphModule) -> None:
+        """Which inputs are parameters and buffers, and what the user calls each.
+
+        A backward graph takes some of them under the same names.
+        """
+        placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+        if len(placeholders) == len(self._input_names):
+            taken = {node.name for node in gm.graph.nodes} - set(placeholders)
+            better = unique(self._input_names, taken)
+            self._renamed = dict(zip(placeholders, better, strict=True))
+        metadata = TracingContext.get().fw_metadata
+        if metadata is not None:
+            self._static = {placeholders[i] for i in metadata.static_input_indices}
+
+    def _compile(self, gm: GraphModule, name: str) -> Boxed:
+        try:
+            traced = trace(gm, name, self._renamed, self._static)
+            device = _device_of(traced.graph)
+            graph = _legal_schedule(traced.graph, self._options, device)
+        except (UnsupportedError, ScheduleError) as error:
+            self._warn_once(f"{name} runs as traced, without a schedule: {error}")
+            return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+        return _runner(graph, traced, device, self._options)
+
+    def _warn_once(self, message: str) -> None:
+        if not self._warned:
+            warnings.warn(message, NimbleWarning, stacklevel=2)
+        self._warned = True
+
+
+def _legal_schedule(graph: TaskGraph, options: Options, device: Device) -> TaskGraph:
+    """The schedule by the user's policy; the serial one if that turns out not to be legal."""
+    limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
+    check = verify if options.verify else _trust
+    try:
+        scheduled = schedule(graph, passes(options.policy, min(limits, default=None)))
+        check(scheduled)
+    except ScheduleError as error:
+        warnings.warn(
+            f"the schedule of {graph.name} is not legal and is not run; one stream is used. "
+            f"This is a bug in nimble_fx, please report it: {error}",
+            NimbleWarning,
+            stacklevel=2,
+        )
+        scheduled = schedule(graph, passes("serial", None))
+        check(scheduled)
+    return scheduled
+
+
+def _trust(graph: TaskGraph) -> None:
+    """What `verify=False` asks for."""
+
+
+def _runner(graph: TaskGraph, traced: Traced, device: Device, options: Options) -> Boxed:
+    """Emits, loads and registers the program; freezes it where that is possible and wanted."""
+    source = emit(graph)
+    file = file_name(graph.name, source)
+    path = write(Path(options.dump), file, source) if options.dump is not None else None
+    loaded = load(source, str(path or f"nimble_fx/{file}"))
+    reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
+    status = Status(reason=reason)
+    register(Program(graph, source, path, str(path or f"nimble_fx/{file}"), device.name, status))
+    launcher = Launcher(graph, loaded, traced.constants, device)
+    return launcher if reason is not None else Frozen(launcher, status)
+
+
+def _device_of(graph: TaskGraph) -> Device:
+    """The one device of the graph's tensors; the CPU if it has none."""
+    types = [value.type for value in graph.values]
+    used = next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))
+    device = device_for(used)
+    if device is None:
+        raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx cannot schedule for")
+    return device
+
+
+class _DynamoOptionError(OptionError, ShortenTraceback):
+    """An OptionError that Dynamo hands to the user as it is."""
+
+
+def _parse(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    try:
+        return Options.parse(mode, options)
+    except OptionError as error:
+        raise _DynamoOptionError(str(error), first_useful_frame=None) from None

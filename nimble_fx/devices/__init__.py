@@ -1,0 +1,75 @@
+"""Where programs run: streams, events, capture and replay behind one small protocol."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class Event(Protocol):
+    """A point in a stream that other streams can wait for."""
+
+    def record(self, stream: Any) -> None:
+        """Marks what `stream` has been given so far."""
+
+
+class Stream(AbstractContextManager[Any], Protocol):
+    """A queue of kernels that run in order. Inside `with stream:` operators go there."""
+
+    def wait_event(self, event: Any) -> None:
+        """What comes next on this stream comes after what the event marks."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured program.
+
+    Attributes:
+        replay: runs it again, on the current stream, on the memory that it was captured with.
+        outputs: what it returned; each replay overwrites them.
+    """
+
+    replay: Callable[[], None]
+    outputs: Sequence[Any]
+
+
+class Device(Protocol):
+    """One device. `freeze` uses nothing else."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it: "cpu", "cuda:0"."""
+
+    @property
+    def max_streams(self) -> int | None:
+        """How many distinct streams it has; None for no limit."""
+
+    @property
+    def why_not_capture(self) -> str | None:
+        """Why it cannot capture programs; None where it can."""
+
+    def streams(self, n: int) -> tuple[Stream, ...]:
+        """The caller's current stream and `n - 1` long-lived side streams."""
+
+    def events(self, names: tuple[str, ...]) -> Any:
+        """A namespace of fresh events."""
+
+    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+        """Runs a program on the streams that `capture` uses; random draws are undone."""
+
+    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
+        """Captures what `run` enqueues on the streams that it is given."""
+
+
+def device_for(device: torch.device) -> Device | None:
+    """The device's implementation; None if there is none for its type."""
+    from nimble_fx.devices.cpu import Cpu
+    from nimble_fx.devices.cuda import Cuda
+
+    if device.type == "cpu":
+        return Cpu()
+    if device.type == "cuda":
+        return Cuda.get(device)
+    return None

@@ -1,0 +1,67 @@
+"""The CPU: operators run at once, in launch order, so streams and events have nothing to do."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+from nimble_fx.devices import Capture, Stream
+from nimble_fx.errors import UnsupportedError
+
+
+class CpuEvent:
+    """An event that has always happened."""
+
+    def record(self, stream: "CpuStream") -> None:
+        """Does nothing: what the stream was given has run."""
+
+
+class CpuStream:
+    """A stream whose queue is always empty."""
+
+    def __enter__(self) -> "CpuStream":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    def wait_event(self, event: CpuEvent) -> None:
+        """Does nothing: the event has happened."""
+
+
+_STREAM = CpuStream()
+_EVENT = CpuEvent()
+
+
+class Cpu:
+    """The CPU behind the `Device` protocol."""
+
+    name = "cpu"
+    max_streams = None
+    why_not_capture = "a CPU has no CUDA graphs"
+
+    def streams(self, n: int) -> tuple[Stream, ...]:
+        """`n` times the one stream."""
+        return (_STREAM,) * n
+
+    def events(self, names: tuple[str, ...]) -> Any:
+        """The one event by every name."""
+        return _events(names)
+
+    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+        """Runs the program once."""
+        run(self.streams(n))
+
+    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError(self.why_not_capture)
+
+
+@cache
+def _events(names: tuple[str, ...]) -> SimpleNamespace:
+    return SimpleNamespace(**dict.fromkeys(names, _EVENT))

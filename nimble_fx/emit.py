@@ -1,0 +1,199 @@
+"""From a scheduled TaskGraph to the text of a Python module. Pure and deterministic.
+
+The module needs torch alone. Its `call` touches only `with stream:`, `stream.wait_event(event)`,
+`event.record(stream)` and operators, so the same text runs on every device.
+"""
+
+import keyword
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+from nimble_fx.ir import Arg, Input, Ref, Source, Task, TaskGraph, target_name
+from nimble_fx.naming import unique
+from nimble_fx.version import __version__
+
+_RESERVED = {"aten", "call", "e", "fork", "inputs", "math", "operator", "p", "streams", "torch"}
+_INDENT = "    "
+
+
+def emit(graph: TaskGraph) -> str:
+    """The module's text: `call(inputs, p, streams, e)` and tables of what it needs.
+
+    Args:
+        graph: scheduled: streams, waits and frees are set.
+    """
+    writer = _Writer(graph)
+    return "\n".join([*writer.header(), *writer.call(), *writer.tables(), ""])
+
+
+def headline(graph: TaskGraph) -> str:
+    """The schedule in a few words: "Branchy.forward: 5 tasks on 2 streams, 1 wait"."""
+    n_tasks, n_streams = len(graph.launching), graph.n_streams
+    return (
+        f"{graph.name}: {count(n_tasks, 'task')} on {count(n_streams, 'stream')}, "
+        f"{count(graph.n_waits, 'wait')}"
+    )
+
+
+def count(n: int, noun: str) -> str:
+    """A number with its noun: "1 task", "2 tasks"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+class _Writer:
+    """The parts of the module, as lines. Names are fx's, unless they would hide something."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.given = [value for value in graph.inputs if not value.static]
+        self.bound = [value for value in graph.inputs if value.static] + list(graph.constants)
+        given = [value.name for value in self.given]
+        names = [*given, *(task.name for task in graph.tasks)]
+        streams = {f"s{i}" for i in range(graph.n_streams)}
+        taken = _RESERVED | streams | set(keyword.kwlist)
+        self._local = dict(zip(names, unique(names, taken), strict=True))
+        self._names = self._local | {value.name: f"p.{value.name}" for value in self.bound}
+
+    def header(self) -> Iterator[str]:
+        yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'
+        yield ""
+        yield "passes: " + ",\n        ".join(self.graph.provenance)
+        yield '"""'
+        yield "# fmt: off"
+        yield ""
+        modules = {target_name(t.target).split(".")[0] for t in self.graph.tasks}
+        yield from (f"import {name}" for name in sorted(modules & {"math", "operator"}))
+        yield "import torch"
+        yield ""
+        yield "aten = torch.ops.aten"
+
+    def call(self) -> Iterator[str]:
+        yield from ("", "", "def call(inputs, p, streams, e):")
+        yield from (_INDENT + line if line else "" for line in self._body())
+
+    def tables(self) -> Iterator[str]:
+        events = ["fork"] if self.graph.forks else []
+        events += [self._local[t.name] for t in self.graph.tasks if t.name in self.graph.recorded]
+        yield from ("", "", f"N_STREAMS = {self.graph.n_streams}")
+        yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
+        yield from self._table("INPUTS", self.given)
+        yield from self._table("PARAMETERS", self.bound)
+
+    def _table(self, title: str, values: list[Input]) -> Iterator[str]:
+        yield f"{title} = ("
+        for value in values:
+            name = self._names[value.name].removeprefix("p.")
+            yield f'{_INDENT}"{name}",{_comment(value.type)}'
+        yield ")"
+
+    def _body(self) -> Iterator[str]:
+        yield f'"""{self._docstring()}"""'
+        for i, value in enumerate(self.given):
+            yield f"{self._names[value.name]} = inputs[{i}]{_comment(value.type)}"
+        yield "inputs.clear()"
+        names = [f"s{i}" for i in range(self.graph.n_streams)]
+        if names:
+            yield f"{', '.join(names)}{',' if len(names) == 1 else ''} = streams"
+        if self.graph.forks:
+            yield "e.fork.record(s0)"
+        yield from self._schedule()
+        yield from (f"s0.wait_event(e.{self._local[name]})" for name in self.graph.joins)
+        yield f"return {_tuple([self._text(value) for value in self.graph.outputs])}"
+
+    def _docstring(self) -> str:
+        returns = _tuple([self._text(value) for value in self.graph.outputs])
+        sides = self.graph.n_streams - 1
+        where = "streams[0], the current stream" + (f", and {sides} more" if sides > 0 else "")
+        shown = returns if len(returns) < 80 else f"{len(self.graph.outputs)} values"
+        return f"Enqueue on {where}; empty `inputs`; return {shown}."
+
+    def _schedule(self) -> Iterator[str]:
+        """The tasks in launch order, in blocks of one stream, with the user's lines between."""
+        source: Source | None = None
+        for stream, tasks in _blocks(self.graph.tasks):
+            if stream is not None:
+                yield f"with s{stream}:"
+            indent = "" if stream is None else _INDENT
+            for task in tasks:
+                if task.source is not None and task.source != source:
+                    source = task.source
+                    yield f"{indent}# {PurePath(source.file).name}:{source.line}  {source.code}"
+                for line in self._task(task):
+                    yield indent + line
+
+    def _task(self, task: Task) -> Iterator[str]:
+        if task.name in self.graph.forks:
+            yield f"s{task.stream}.wait_event(e.fork)"
+        for name in task.waits:
+            yield f"s{task.stream}.wait_event(e.{self._local[name]})"
+        unused = task.name in task.frees
+        assigned = "" if unused else f"{self._local[task.name]} = "
+        yield f"{assigned}{self._expression(task)}{_comment(task.type)}"
+        dropped = [self._local[name] for name in task.frees if name != task.name]
+        if dropped:
+            yield f"del {', '.join(dropped)}"
+        if task.name in self.graph.recorded:
+            yield f"e.{self._local[task.name]}.record(s{task.stream})"
+
+    def _expression(self, task: Task) -> str:
+        name = target_name(task.target)
+        args = [self._text(arg) for arg in task.args]
+        if name == "operator.getitem":
+            return f"{args[0]}[{args[1]}]"
+        if isinstance(task.target, torch._ops.OpOverload) and not name.startswith("aten."):
+            name = f"torch.ops.{name}"
+        args += [f"{key}={self._text(value)}" for key, value in task.kwargs]
+        return f"{name}({', '.join(args)})"
+
+    def _text(self, arg: Arg) -> str:
+        return text_of(arg, self._names)
+
+
+def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
+    """Runs of tasks on one stream. What launches nothing goes with the task that it comes from
+    if that was just launched, else with the next one."""
+    block: list[Task] = []
+    waiting: list[Task] = []
+    stream: int | None = None
+    for task in tasks:
+        if not task.launches:
+            stays = block and not waiting and block[-1].name in (*task.uses, *block[-1].uses)
+            (block if stays else waiting).append(task)
+            continue
+        if task.stream != stream and block:
+            yield stream, block
+            block = []
+        stream = task.stream
+        block += [*waiting, task]
+        waiting = []
+    yield stream, block + waiting
+
+
+def text_of(arg: Arg, names: Mapping[str, str]) -> str:
+    """An argument as Python source; values by their `names`."""
+    match arg:
+        case Ref(name):
+            return names[name]
+        case list() | tuple():
+            return f"[{', '.join(text_of(item, names) for item in arg)}]"
+        case slice():
+            return f"slice({', '.join(text_of(x, names) for x in (arg.start, arg.stop, arg.step))})"
+        case torch.device():
+            return f'torch.device("{arg}")'
+        case float() if not math.isfinite(arg):
+            return f'float("{arg}")'
+        case complex():
+            return f"complex({text_of(arg.real, names)}, {text_of(arg.imag, names)})"
+    return repr(arg)
+
+
+def _comment(value_type: Any) -> str:
+    return "" if value_type is None else f"  # {value_type}"
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"

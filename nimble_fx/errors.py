@@ -1,0 +1,21 @@
+"""Every exception and warning of nimble_fx. A message says what, where in the model, what to do."""
+
+
+class NimbleError(Exception):
+    """Anything that nimble_fx raises on purpose."""
+
+
+class OptionError(NimbleError, ValueError):
+    """An option or a mode that does not exist, or a value that it cannot take."""
+
+
+class UnsupportedError(NimbleError):
+    """A graph that cannot be scheduled. The backend runs it as traced, and says why once."""
+
+
+class ScheduleError(NimbleError):
+    """A schedule that could race, free too early or use what is not there: a bug in a pass."""
+
+
+class NimbleWarning(UserWarning):
+    """A compiled model still computes the right thing, but in a slower way than asked for."""

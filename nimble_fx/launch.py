@@ -1,0 +1,52 @@
+"""How a loaded module is run unfrozen: each call launches its tasks.
+
+The calling convention is AOTAutograd's boxed one: a call takes a list of inputs, in the graph's
+order, and empties it, so that inputs can be freed while the program runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from nimble_fx.devices import Device, Stream
+from nimble_fx.ir import TaskGraph
+from nimble_fx.load import Loaded
+
+
+class Launcher:
+    """Runs a program unfrozen: each call launches its tasks on the device's streams."""
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        loaded: Loaded,
+        constants: Mapping[str, torch.Tensor],
+        device: Device,
+    ) -> None:
+        self._boxed_call = True  # AOTAutograd's mark of the convention
+        self.graph, self.loaded, self.device = graph, loaded, device
+        self._constants = [constants[value.name] for value in graph.constants]
+        self.given = [i for i, value in enumerate(graph.inputs) if not value.static]
+        self.static = [i for i, value in enumerate(graph.inputs) if value.static]
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        """Enqueues the program on the current stream and side streams; empties `args`."""
+        given, static = self.split(args)
+        args.clear()
+        return self.enqueue(given, static, self.device.streams(self.loaded.n_streams))
+
+    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The inputs that are new in each call, and the parameters and buffers."""
+        return [args[i] for i in self.given], [args[i] for i in self.static]
+
+    def enqueue(
+        self, given: list[Any], static: Sequence[Any], streams: tuple[Stream, ...]
+    ) -> Sequence[Any]:
+        """Enqueues the program once; empties `given`."""
+        parameters = SimpleNamespace()
+        values = (*static, *self._constants)
+        parameters.__dict__.update(zip(self.loaded.parameters, values, strict=True))
+        events = self.device.events(self.loaded.events)
+        return self.loaded.call(given, parameters, streams, events)

@@ -1,0 +1,67 @@
+"""From a module's text to a callable, with the text where tracebacks and pdb look for it."""
+
+import linecache
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An emitted module, executed.
+
+    Attributes:
+        call: `call(inputs, p, streams, e) -> outputs`; it enqueues the program once.
+        n_streams: how many streams it wants.
+        events: the attributes that `e` must have.
+        inputs: names of what `inputs` must hold, in order.
+        parameters: the attributes that `p` must have, in order.
+    """
+
+    call: Callable[..., tuple[Any, ...]]
+    n_streams: int
+    events: tuple[str, ...]
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+def file_name(title: str, source: str) -> str:
+    """A name that is the same for the same text: "Branchy.forward_1a2b3c4d.py"."""
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)
+    return f"{safe}_{sha256(source.encode()).hexdigest()[:8]}.py"
+
+
+def write(directory: Path, name: str, source: str) -> Path:
+    """Writes the text as `directory/name`, whole or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=directory, prefix=name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(source)
+        path = directory / name
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def load(source: str, file: str) -> Loaded:
+    """Executes the text; tracebacks name it `file` and show its lines.
+
+    The text runs with the rights of this process: load only what nimble_fx emitted.
+    """
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    module: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
+    exec(compile(source, file, "exec"), module)
+    return Loaded(
+        module["call"],
+        module["N_STREAMS"],
+        module["EVENTS"],
+        module["INPUTS"],
+        module["PARAMETERS"],
+    )

@@ -1,0 +1,96 @@
+"""Names that the user would recognise, for what Dynamo found: programs, inputs, source lines."""
+
+import ast
+import linecache
+import re
+from collections.abc import Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from nimble_fx.ir import Source
+
+_FRAME = re.compile(
+    r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
+)
+_PLUMBING = {"_modules", "_parameters", "_buffers"}
+_STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
+
+
+def source_of(node: Node) -> Source | None:
+    """The user's innermost line that made the node, if fx recorded one."""
+    frames = _frames(node)
+    if not frames:
+        return None
+    last = frames[-1]
+    return Source(last["file"], int(last["line"]), last["code"].strip())
+
+
+def program_name(gm: GraphModule) -> str:
+    """The user's function that was compiled, such as "Branchy.forward"."""
+    for node in gm.graph.nodes:
+        frames = _frames(node)
+        if frames:
+            first = frames[0]
+            return _qualified_name(first["file"], int(first["line"])) or first["function"]
+    return "program"
+
+
+def input_names(gm: GraphModule) -> list[str]:
+    """A readable name for each input of a Dynamo graph, in order: "x", "layers_0_weight".
+
+    They are made from Dynamo's sources, such as `L['self']._modules['fc']._parameters['weight']`;
+    where there is none, fx's name stands.
+    """
+    return [_input_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def unique(names: Sequence[str], taken: set[str]) -> list[str]:
+    """`names`, with a number behind those that are taken or come twice."""
+    taken, chosen = set(taken), []
+    for name in names:
+        candidate, n = name, 1
+        while candidate in taken:
+            candidate, n = f"{name}_{n}", n + 1
+        taken.add(candidate)
+        chosen.append(candidate)
+    return chosen
+
+
+def _input_name(node: Node) -> str:
+    grapharg = node.meta.get("grapharg")
+    if grapharg is None or isinstance(node.meta.get("example_value"), torch.SymInt):
+        return node.name
+    source = grapharg.source.name
+    path = source() if callable(source) else source
+    steps = [a or b for a, b in _STEP.findall(path)]
+    if any(step in _PLUMBING for step in steps):
+        steps = [step for step in steps[1:] if step not in _PLUMBING]
+    name = re.sub(r"\W+", "_", "_".join(steps)).strip("_")
+    return name if name.isidentifier() else node.name
+
+
+def _frames(node: Node) -> list[re.Match[str]]:
+    return list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+
+
+def _qualified_name(file: str, line: int) -> str:
+    """The classes and functions around a line, joined by dots; "" if the file cannot be read."""
+    text = "".join(linecache.getlines(file))
+    try:
+        scope: ast.AST = ast.parse(text)
+    except SyntaxError:
+        return ""
+    names: list[str] = []
+    while (inner := _enclosing(scope, line)) is not None:
+        names.append(inner.name)
+        scope = inner
+    return ".".join(names)
+
+
+def _enclosing(scope: ast.AST, line: int) -> ast.ClassDef | ast.FunctionDef | None:
+    scopes = (n for n in ast.walk(scope) if isinstance(n, ast.ClassDef | ast.FunctionDef))
+    for node in scopes:
+        if node is not scope and node.lineno <= line <= (node.end_lineno or node.lineno):
+            return node
+    return None

@@ -1,0 +1,74 @@
+"""What a user can choose, checked before any work is done."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from nimble_fx.errors import OptionError
+from nimble_fx.passes.assign_streams import Policy
+
+_MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"freeze": True},
+    "max-autotune-no-cudagraphs": {"freeze": False},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `torch.compile(model, backend="nimble", options={...})`.
+
+    Attributes:
+        policy: "nimble" for maximum concurrency with the fewest waits, or "serial": one stream.
+        max_streams: at most so many streams; None for as many as the device has.
+        freeze: capture a CUDA graph where the program allows it.
+        verify: prove each schedule legal before it runs.
+        dump: a directory to write emitted modules to; None keeps them in memory.
+    """
+
+    policy: Policy = "nimble"
+    max_streams: int | None = None
+    freeze: bool = True
+    verify: bool = True
+    dump: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.policy in get_args(Policy), "policy", self.policy, _choices(get_args(Policy)))
+        streams = self.max_streams
+        valid = streams is None or (type(streams) is int and streams >= 1)
+        _require(valid, "max_streams", streams, "an int of at least 1, or None")
+        _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
+        _require(type(self.verify) is bool, "verify", self.verify, "True or False")
+        _require(_is_directory(self.dump), "dump", self.dump, "the path of a directory, or None")
+
+    @staticmethod
+    def parse(mode: str | None, options: Mapping[str, Any] | None) -> "Options":
+        """The options that torch.compile hands to a backend.
+
+        Raises:
+            OptionError: an unknown mode or option, or a value that it cannot take.
+        """
+        if mode is not None and mode not in list(_MODES):
+            raise OptionError(f"mode={mode!r} is not known; valid modes: {_choices(_MODES)}")
+        known = {field.name for field in fields(Options)}
+        unknown = sorted(set(map(str, options or {})) - known)
+        if unknown:
+            raise OptionError(f"unknown option {unknown[0]!r}; valid options: {_choices(known)}")
+        return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
+
+
+def _require(valid: bool, name: str, value: object, expected: str) -> None:
+    if not valid:
+        raise OptionError(f"option {name}={value!r} is not valid; it takes {expected}")
+
+
+def _is_directory(path: object) -> bool:
+    if path is None:
+        return True
+    return isinstance(path, (str, os.PathLike)) and (not Path(path).exists() or Path(path).is_dir())
+
+
+def _choices(names: Any) -> str:
+    return ", ".join(repr(name) for name in sorted(names))

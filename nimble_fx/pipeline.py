@@ -1,0 +1,61 @@
+"""The passes in order, each with the reason for its place, and the protocol they follow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Protocol
+
+from nimble_fx.ir import TaskGraph
+from nimble_fx.passes.assign_streams import AssignStreams, Policy
+from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
+from nimble_fx.passes.free_memory import FreeMemory
+from nimble_fx.passes.insert_waits import InsertWaits
+from nimble_fx.passes.order_launches import OrderLaunches
+from nimble_fx.passes.reduce_edges import ReduceEdges
+from nimble_fx.verify import verify_structure
+
+
+class Pass(Protocol):
+    """A pure function on task graphs; a frozen dataclass whose fields are its options."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a graph's provenance."""
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        """A new graph, or the same object if there is nothing to change."""
+
+
+def passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
+    """The passes that turn a traced graph into a schedule."""
+    return (
+        ChainBookkeeping(),  # first: it adds orders, which the reduction then takes into account
+        ReduceEdges(),  # before streams: they follow the edges of the minimum equivalent graph
+        AssignStreams(policy, max_streams),
+        OrderLaunches(),  # after streams: on one stream the program's order stands
+        InsertWaits(),  # after launch order: which waits are implied depends on it
+        FreeMemory(),  # last: when memory is safe depends on the waits
+    )
+
+
+def schedule(
+    graph: TaskGraph,
+    pipeline: Sequence[Pass],
+    check: Callable[[TaskGraph], None] = verify_structure,
+) -> TaskGraph:
+    """Runs the passes, checks the graph after each, and notes them in its provenance.
+
+    Raises:
+        ScheduleError: a pass broke the graph; the message says which.
+    """
+    for step in pipeline:
+        graph = step(graph)
+        check(graph)
+        graph = replace(graph, provenance=(*graph.provenance, describe(step)))
+    return graph
+
+
+def describe(step: Pass) -> str:
+    """The pass and its options, as in `assign-streams(policy="nimble")`."""
+    values = [(field.name, getattr(step, field.name)) for field in fields(step)]  # type: ignore[arg-type]
+    options = ", ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in values)
+    return f"{step.name}({options})" if options else step.name

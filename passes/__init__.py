@@ -1,0 +1,1 @@
+"""The passes, one a file. Each is a frozen dataclass: `TaskGraph -> TaskGraph`."""

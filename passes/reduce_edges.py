@@ -1,0 +1,35 @@
+"""The minimum equivalent graph: the fewest orders between tasks that imply all the others."""
+
+from dataclasses import dataclass, replace
+
+from nimble_fx.dag import bits, reduction
+from nimble_fx.ir import TaskGraph, dependency_rows
+
+
+@dataclass(frozen=True)
+class ReduceEdges:
+    """Drops each order between two tasks that follows from others.
+
+    Step 1 of Nimble's stream assignment (Kwon et al., NeurIPS 2020); on a DAG it is the transitive
+    reduction (Aho, Garey, Ullman 1972).
+
+    Requires: `after` holds the dependencies; tasks are in a topological order.
+    Ensures: `after` holds the fewest orders with the same closure.
+
+    Before: b after a; c after b; c after a
+    After:  b after a; c after b
+    """
+
+    name = "reduce-edges"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        """The graph with the fewest `after`. Cost: O(edges x tasks / 64) words."""
+        launching = graph.launching
+        reduced, _ = reduction(dependency_rows(launching))
+        after: dict[str, list[str]] = {task.name: [] for task in launching}
+        for u, row in enumerate(reduced):
+            for v in bits(row):
+                after[launching[v].name].append(launching[u].name)
+        return graph.replace_tasks(
+            replace(task, after=tuple(after.get(task.name, ()))) for task in graph.tasks
+        )

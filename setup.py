@@ -1,0 +1,38 @@
+"""Packaging of nimble-fx. `pip install -e .[test]` for work on it."""
+
+import runpy
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).parent
+
+setup(
+    name="nimble-fx",
+    version=runpy.run_path(str(HERE / "nimble_fx" / "version.py"))["__version__"],
+    description='Multi-stream CUDA graphs for PyTorch: torch.compile(model, backend="nimble")',
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=["nimble_fx", "nimble_fx.devices", "nimble_fx.passes"],
+    package_dir={"nimble_fx.passes": "passes"},
+    package_data={"nimble_fx": ["py.typed"]},
+    install_requires=["torch>=2.11", "networkx>=3"],
+    extras_require={
+        "test": [
+            "hypothesis",
+            "import-linter",
+            "mypy",
+            "numpy",
+            "pytest",
+            "rich",
+            "ruff",
+            "setuptools",
+            "types-networkx",
+            "types-setuptools",
+        ],
+        "pictures": ["matplotlib", "rich"],
+    },
+    entry_points={"torch_dynamo_backends": ["nimble = nimble_fx.backend:nimble"]},
+)
