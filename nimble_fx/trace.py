@@ -4,6 +4,7 @@ What an operator does to memory is read off its schema (which arguments it write
 alias them) and off the fake tensors in `meta["val"]`, whose storages alias as the real ones will.
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +32,11 @@ _LITERALS = (
     torch.layout,
     torch.memory_format,
 )
-_VIEWS_BY_ANOTHER_NAME = {torch.ops.aten._unsafe_view.default}
+_VIEWS_WITHOUT_SAYING_SO = {
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+}
 _READ_NO_DATA = {
     "sym_size",
     "sym_stride",
@@ -132,7 +137,7 @@ class _Tracer:
             return self._operator(node, target, task)
         if target is operator.getitem:
             return replace(task, holds=self._item(node))
-        if isinstance(node.meta.get("val"), _NUMBERS):
+        if isinstance(node.meta.get("val"), _NUMBERS) and _is_importable(target):
             return task
         raise _unsupported(node, "is a higher-order operator or not an ATen operator")
 
@@ -221,8 +226,15 @@ def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
     return tuple(replace(t, after=after[t.name]) if t.launches else t for t in tasks)
 
 
+def _is_importable(target: object) -> bool:
+    """Whether it is a function of `operator`, `math` or `torch`, which emitted modules import."""
+    module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
+    home = {"_operator": operator, "math": math, "torch": torch}.get(module)
+    return home is not None and getattr(home, name, None) is target
+
+
 def _is_view(op: torch._ops.OpOverload) -> bool:
-    if op in _VIEWS_BY_ANOTHER_NAME:
+    if op in _VIEWS_WITHOUT_SAYING_SO:
         return True
     returns = op._schema.returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)

@@ -6,7 +6,6 @@ is given back only when the stream that gets it next comes after its last access
 and side effects are launched in program order.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -82,8 +81,11 @@ class _HappensBefore:
 
 def _check_placement(graph: TaskGraph) -> None:
     """Launching tasks are on streams 0..n-1, all of which are joined into stream 0 at the end."""
+    for task in graph.launching:
+        if task.stream is None:
+            raise ScheduleError(f"{task.name} launches kernels without a stream")
     used = {task.stream for task in graph.launching}
-    if used and used != set(range(len(used))):
+    if used != set(range(len(used))):
         raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
     for task in graph.tasks:
         if not task.launches and (task.stream is not None or task.waits):
@@ -159,7 +161,7 @@ def _check_frees(graph: TaskGraph, happened: _HappensBefore) -> None:
 
 
 class _Memory:
-    """Which values are alive, which of them hold each storage, and how far each stream has come."""
+    """Which values are alive, which of them hold each storage, and what each stream may get."""
 
     def __init__(self, graph: TaskGraph, happened: _HappensBefore) -> None:
         self._graph, self._happened = graph, happened
@@ -170,13 +172,14 @@ class _Memory:
             self._hold(value.name, value.holds)
         self._static = {value.name for value in values if value.static}
         self._static |= {value.name for value in graph.constants}
-        self._allocator = {s: task.stream for task in graph.tasks for s in task.allocates}
+        self._allocator = {s: t.stream for t in graph.tasks for s in t.allocates}
         self._accesses: dict[str, list[Task]] = {}
         for task in graph.launching:
             for storage in dict.fromkeys((*task.reads, *task.writes)):
                 self._accesses.setdefault(storage, []).append(task)
-        self._known: list[Clock] = [[0] * graph.n_streams for _ in range(graph.n_streams)]
-        self._left = Counter(task.stream for task in graph.launching)
+        self._given_back: dict[int | None, list[tuple[str, Task]]] = {
+            stream: [] for stream in range(graph.n_streams)
+        }
 
     def launch(self, task: Task) -> None:
         for name in task.uses:
@@ -184,10 +187,7 @@ class _Memory:
         self._holds[task.name] = task.holds
         self._hold(task.name, task.holds)
         if task.stream is not None:
-            stream, position = self._happened.place[task.name]
-            self._known[stream] = list(self._happened.before[task.name])
-            self._known[stream][stream] = position
-            self._left[stream] -= 1
+            self._hand_out(task, task.stream)
 
     def require_alive(self, name: str, what: str) -> None:
         if name not in self._holds:
@@ -206,23 +206,21 @@ class _Memory:
             self._holders.setdefault(storage, set()).add(name)
 
     def _give_back(self, storage: str, task: Task) -> None:
-        """Whoever gets the block next must come after each access of it.
+        """The block goes to the allocating stream; memory that the call was given, to any."""
+        owners = self._given_back if storage not in self._allocator else [self._allocator[storage]]
+        for stream in owners:
+            self._given_back[stream].append((storage, task))
 
-        That is the allocating stream; for memory that the call was given, any stream.
-        """
-        streams: Iterable[int | None] = [self._allocator.get(storage)]
-        if storage not in self._allocator:
-            streams = [s for s, left in self._left.items() if left]
-        for stream in streams:
-            if stream is None:
-                continue
+    def _hand_out(self, task: Task, stream: int) -> None:
+        """Whoever may get a block that was given back must come after each access of it."""
+        for storage, freed_after in self._given_back[stream]:
             for access in self._accesses.get(storage, ()):
-                s, position = self._happened.place[access.name]
-                if self._known[stream][s] < position:
+                if access is not task and not self._happened.ordered(access, task):
                     raise ScheduleError(
-                        f"{storage} is freed after {_describe(task)}, but stream {stream} may "
-                        f"get its memory before {_describe(access)} is done with it"
+                        f"{storage} is freed after {_describe(freed_after)}, but {_describe(task)} "
+                        f"may get its memory before {_describe(access)} is done with it"
                     )
+        self._given_back[stream].clear()
 
 
 def _describe(task: Task) -> str:

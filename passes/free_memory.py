@@ -1,6 +1,6 @@
 """When each value's last reference is dropped: as early as its memory may be used again."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -8,25 +8,22 @@ from math import inf
 from nimble_fx.analysis import Clocks
 from nimble_fx.ir import Task, TaskGraph, ref_names
 
-EVERY_STREAM = -1
-"""The allocating stream of memory that the program was given: any stream may get it next."""
-
 
 @dataclass(frozen=True)
 class FreeMemory:
     """Drops each value after its last use, but never before its memory is safe to hand out.
 
     A caching allocator hands a freed block to the next allocation on the stream that allocated it,
-    at once. So the last value in a storage is dropped when that stream, as far as it has been
-    enqueued, comes after every task that reads or writes the storage; values that share it with a
-    later one are dropped after their own last use.
+    at once. So the last value in a storage is dropped when whatever that stream is given next
+    comes after every task that reads or writes the storage; values that share it with a later one
+    are dropped after their own last use. Memory that the program was given may be any stream's.
 
     Requires: streams assigned; waits inserted; tasks in launch order.
-    Ensures: outputs, parameters and constants are never dropped; what cannot be dropped safely
-    lives until the call returns, when all streams have been joined.
+    Ensures: outputs, parameters and constants are never dropped; every other value that is used is.
 
-    Before: relu (stream 0) is last read by sigmoid on stream 1, which add on stream 0 waits for
-    After:  add frees relu; sigmoid does not
+    Before: exp on stream 0 is last read by sigmoid on stream 1; on stream 0 tanh follows, then add,
+            which waits for sigmoid
+    After:  tanh frees exp: add is the first to get its memory that comes after sigmoid
     """
 
     name = "free-memory"
@@ -67,34 +64,33 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
 
 
 def _safe_positions(graph: TaskGraph) -> dict[str, int]:
-    """For each storage, the first position after which its memory may be used again."""
+    """For each storage, the first position after which its memory may be handed out.
+
+    It may once it has been accessed last, and whatever its stream launches from then on has waited
+    for all accesses. A launch that has not moves the position behind itself.
+    """
     accesses = _last_accesses(graph)
-    allocator = {s: stream for task, stream in _placed(graph) for s in task.allocates}
+    allocator = {s: [stream] for task, stream in _placed(graph) for s in task.allocates}
+    every_stream = list(range(graph.n_streams))
     finished = _finished_at(graph, accesses)
-    tasks_left = Counter(stream for _, stream in _placed(graph))
     position = {task.name: i for i, task in enumerate(graph.tasks)}
     clocks = Clocks()
-    pending: dict[int, list[str]] = defaultdict(list)
+    unsettled: dict[int, list[str]] = defaultdict(list)
     safe: dict[str, int] = {}
-
-    def is_safe(storage: str, owner: int) -> bool:
-        streams = [owner] if owner != EVERY_STREAM else [s for s in tasks_left if tasks_left[s]]
-        return all(clocks.has_seen(s, t) for s in streams for t in accesses[storage].values())
-
     for task, stream in _placed(graph):
         for name in task.waits:
             clocks.wait(stream, name)
+        unsettled[stream] = [
+            storage
+            for storage in unsettled[stream]
+            if not all(clocks.has_seen(stream, user) for user in accesses[storage].values())
+        ]
+        safe.update(dict.fromkeys(unsettled[stream], position[task.name]))
         clocks.launch(task.name, stream)
-        tasks_left[stream] -= 1
-        owners = {EVERY_STREAM, stream} if task.waits or not tasks_left[stream] else set()
         for storage in finished[task.name]:
-            owner = allocator.get(storage, EVERY_STREAM)
-            pending[owner].append(storage)
-            owners.add(owner)
-        for owner in owners:
-            settled = [s for s in pending[owner] if is_safe(s, owner)]
-            safe.update(dict.fromkeys(settled, position[task.name]))
-            pending[owner] = [s for s in pending[owner] if s not in safe]
+            safe[storage] = position[task.name]
+            for owner in allocator.get(storage, every_stream):
+                unsettled[owner].append(storage)
     return safe
 
 

@@ -1,0 +1,153 @@
+"""What the commands share: their options, targets, tables on the screen, and results as JSON."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from nimble_fx import __version__
+
+RESULTS = Path("bench/results")
+_PIPED_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure should be at most.
+
+    Attributes:
+        name: what was measured, with its unit.
+        figure: what came out.
+        limit: the most that it should be.
+        strict: whether the limit itself is too much.
+    """
+
+    name: str
+    figure: float
+    limit: float
+    strict: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure keeps to the limit."""
+        return self.figure < self.limit if self.strict else self.figure <= self.limit
+
+    def __str__(self) -> str:
+        sign, verdict = "<" if self.strict else "<=", "met" if self.met else "NOT met"
+        return f"{self.name}: {self.figure:.3f}, target {sign} {self.limit:g}: {verdict}"
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A command's parser, with the options that all of them have."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--out", type=Path, default=RESULTS, help="directory for the JSON result")
+    made.add_argument("--no-write", action="store_true", help="print only, write no JSON")
+    return made
+
+
+def console() -> Console:
+    """Where results go: stdout; a fixed width where that is a file or a pipe."""
+    screen = Console(highlight=False, soft_wrap=False)
+    if not screen.is_terminal:
+        screen.width = _PIPED_WIDTH
+    return screen
+
+
+def print_table(
+    title: str, header: Sequence[str], sections: Iterable[Iterable[Sequence[str]]]
+) -> None:
+    """Prints a table, a line between its sections; the first column names what the others hold."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", no_wrap=i == 0)
+    for section in sections:
+        for row in section:
+            table.add_row(*row)
+        table.add_section()
+    console().print(table)
+
+
+def print_targets(targets: Iterable[Target]) -> None:
+    """One line a target: the figure, the limit, and "met" or "NOT met"."""
+    for target in targets:
+        console().print(str(target), style="green" if target.met else "bold red")
+
+
+def finish(
+    name: str,
+    args: argparse.Namespace,
+    results: Mapping[str, object],
+    targets: Sequence[Target] = (),
+) -> None:
+    """Prints the targets and, unless told not to, writes `results` with all that describes them.
+
+    Args:
+        name: the command's; the file is NAME.json.
+        args: of a parser made by `parser`.
+        results: what was measured: dataclasses, lists, dicts, numbers and strings.
+        targets: what the figures should be.
+    """
+    print_targets(targets)
+    if not args.no_write:
+        options = {k: v for k, v in vars(args).items() if not isinstance(v, Path) and v is not None}
+        judged = [{**asdict(target), "met": target.met} for target in targets]
+        document = {
+            "command": name,
+            "options": {key: options[key] for key in options if key != "no_write"},
+            "environment": environment(),
+            "targets": judged,
+            "results": results,
+        }
+        console().print(f"written to {write_json(args.out, name, document)}")
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on besides the code. No paths, no names of machines."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--", "nimble_fx", "passes")),
+        "nimble_fx": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": platform.processor() or platform.machine(),
+        "n_cpus": os.cpu_count(),
+        "n_torch_threads": torch.get_num_threads(),
+        "gpus": gpus,
+    }
+
+
+def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Path:
+    """Writes `directory/NAME.json`, indented, with a newline at its end; its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    path.write_text(json.dumps(document, indent=1, default=_plain) + "\n", encoding="utf-8")
+    return path
+
+
+def _plain(value: object) -> object:
+    """Dataclasses as dicts, for `json`."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"a result holds a {type(value).__name__}, which JSON cannot")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says, without a change to the checkout; None where there is no git or checkout."""
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,93 @@
+"""How calls are timed: in turn, so that a change of the machine's speed meets all of them."""
+
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, least and greatest of some samples."""
+
+    median: float
+    min: float
+    max: float
+    n_samples: int
+
+    @staticmethod
+    def of(samples: Sequence[float]) -> "Spread":
+        """The spread of one sample or more."""
+        return Spread(statistics.median(samples), min(samples), max(samples), len(samples))
+
+    def milliseconds(self) -> str:
+        """Of seconds: "12.34 ms (11.90 to 15.02)"."""
+        low, middle, high = (f"{1e3 * x:.2f}" for x in (self.min, self.median, self.max))
+        return f"{middle} ms ({low} to {high})"
+
+    def ratio(self) -> str:
+        """Of ratios: "1.012 (0.981 to 1.105)"."""
+        return f"{self.median:.3f} ({self.min:.3f} to {self.max:.3f})"
+
+
+def synchronize() -> None:
+    """Waits until the GPU, where there is one, has done all that it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def interleaved_seconds(
+    calls: Mapping[str, Call],
+    rounds: int,
+    calls_per_round: int = 1,
+    after_round: Call = lambda: None,
+) -> dict[str, list[float]]:
+    """Seconds a call takes, for each of `calls` and each round.
+
+    In a round each takes its turn: one call that is not timed, then `calls_per_round` that are,
+    as one sample. The order rotates from round to round. Python's collector runs between rounds
+    only.
+    """
+    names = list(calls)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds):
+        first = i % len(names)
+        with _collected_before():
+            for name in names[first:] + names[:first]:
+                samples[name].append(_seconds_per_call(calls[name], calls_per_round))
+        after_round()
+    return samples
+
+
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
+    """The spread of the ratios that two series have round by round."""
+    return Spread.of([a / b for a, b in zip(numerators, denominators, strict=True)])
+
+
+def _seconds_per_call(call: Call, n_calls: int) -> float:
+    call()
+    synchronize()
+    start = perf_counter()
+    for _ in range(n_calls):
+        call()
+    synchronize()
+    return (perf_counter() - start) / n_calls
+
+
+@contextmanager
+def _collected_before() -> Iterator[None]:
+    """Collects garbage now, and none until the end of the block."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,1 @@
+"""The tests mirror the source; the strategies and oracles that they share lie beside them."""

@@ -1,0 +1,26 @@
+"""Settings for all tests: no deadlines, no state left between two, GPU tests where there is one."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("nimble", deadline=None, max_examples=100)
+settings.load_profile("nimble")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    yield
+    torch.compiler.reset()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))

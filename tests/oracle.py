@@ -1,0 +1,82 @@
+"""What a schedule means, worked out the slow way with networkx: the judge of passes and verifier.
+
+Shares no code with nimble_fx's analyses: happens-before is the closure of a graph of events.
+"""
+
+from itertools import pairwise
+
+import networkx as nx
+
+from nimble_fx.ir import TaskGraph, ref_names
+
+
+def happens_before(graph: TaskGraph) -> "nx.DiGraph[str]":
+    """An edge (u, v) for each two launching tasks of which u is done before v starts."""
+    order: nx.DiGraph[str] = nx.DiGraph()
+    by_stream: dict[int | None, list[str]] = {}
+    for task in graph.tasks:
+        if task.launches:
+            order.add_node(task.name)
+            by_stream.setdefault(task.stream, []).append(task.name)
+            order.add_edges_from((name, task.name) for name in task.waits)
+    for names in by_stream.values():
+        order.add_edges_from(pairwise(names))
+    closure: nx.DiGraph[str] = nx.transitive_closure_dag(order)
+    return closure
+
+
+def conflicts(graph: TaskGraph) -> set[tuple[str, str]]:
+    """Each two tasks that touch a storage which one of them writes, in program order."""
+    tasks = sorted((t for t in graph.tasks if t.launches), key=lambda t: t.index)
+    found = set()
+    for i, first in enumerate(tasks):
+        for second in tasks[i + 1 :]:
+            touched = {*second.reads, *second.writes}
+            if touched & set(first.writes) or set(second.writes) & set(first.reads):
+                found.add((first.name, second.name))
+    return found
+
+
+def races(graph: TaskGraph) -> set[tuple[str, str]]:
+    """The conflicts that nothing orders, or that are ordered the wrong way round."""
+    order = happens_before(graph)
+    return {pair for pair in conflicts(graph) if not order.has_edge(*pair)}
+
+
+def unsafe_frees(graph: TaskGraph) -> set[str]:
+    """The storages that a later task may be given while somebody may still be using them."""
+    order = happens_before(graph)
+    holders: dict[str, set[str]] = {}
+    for value in (*graph.inputs, *graph.constants, *graph.tasks):
+        for storage in value.holds:
+            holders.setdefault(storage, set()).add(value.name)
+    owner = {storage: task.stream for task in graph.tasks for storage in task.allocates}
+    dropped: set[str] = set()
+    unsafe = set()
+    for i, task in enumerate(graph.tasks):
+        dropped.update(task.frees)
+        given_back = {s for s, names in holders.items() if names <= dropped}
+        users = {
+            (s, t.name)
+            for t in graph.tasks
+            if t.launches
+            for s in given_back & {*t.reads, *t.writes}
+        }
+        for storage, user in users:
+            for later in graph.tasks[i + 1 :]:
+                gets_it = storage not in owner or later.stream == owner[storage]
+                if later.launches and gets_it and not order.has_edge(user, later.name):
+                    unsafe.add(storage)
+        for storage in given_back:
+            del holders[storage]
+    return unsafe
+
+
+def uses_after_free(graph: TaskGraph) -> set[str]:
+    """The values that are used or returned after they were dropped."""
+    dropped: set[str] = set()
+    late = set()
+    for task in graph.tasks:
+        late |= dropped & set(task.uses)
+        dropped.update(task.frees)
+    return late | (dropped & set(ref_names(graph.outputs)))

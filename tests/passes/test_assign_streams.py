@@ -1,0 +1,107 @@
+"""Stream assignment: maximum concurrency, fewest waits, fewest streams."""
+
+from itertools import combinations, pairwise, product
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nimble_fx.dag import bits, reduction
+from nimble_fx.ir import TaskGraph
+from nimble_fx.matching import maximum_matching, width
+from nimble_fx.passes.assign_streams import AssignStreams, chain_cover, merge_chains
+from nimble_fx.passes.reduce_edges import ReduceEdges
+from tests.strategies import dags, task_graphs
+from tests.test_matching import networkx_matching_size
+
+
+def links(chains: list[list[int]]) -> set[tuple[int, int]]:
+    return {(u, v) for chain in chains for u, v in pairwise(chain)}
+
+
+@given(dags(max_vertices=16))
+def test_each_vertex_is_on_one_chain_and_no_two_independent_ones_share_one(rows: list[int]) -> None:
+    _, closure = reduction(rows)
+    chains = chain_cover(rows)
+    assert sorted(u for chain in chains for u in chain) == list(range(len(rows)))
+    assert all(closure[u] >> v & 1 for chain in chains for u, v in combinations(chain, 2))
+
+
+@given(dags(max_vertices=16))
+def test_there_are_as_many_chains_as_the_dag_is_wide(rows: list[int]) -> None:
+    _, closure = reduction(rows)
+    assert len(chain_cover(rows)) == len(rows) - networkx_matching_size(closure)
+
+
+@given(dags(max_vertices=16))
+def test_chains_follow_as_many_reduced_edges_as_a_maximum_matching_has(rows: list[int]) -> None:
+    reduced, _ = reduction(rows)
+    followed = sum(reduced[u] >> v & 1 for u, v in links(chain_cover(rows)))
+    assert followed == networkx_matching_size(reduced)
+
+
+def test_chains_follow_as_many_edges_where_growing_a_matching_gives_one_up() -> None:
+    edges = [(0, 3), (1, 8), (1, 9), (2, 3), (2, 7), (3, 4), (3, 5), (5, 9), (6, 7), (7, 9)]
+    rows = [sum(1 << v for u, v in edges if u == w) for w in range(10)]
+    reduced, closure = reduction(rows)
+    chains = chain_cover(rows)
+    assert len(chains) == 4 == len(rows) - networkx_matching_size(closure)
+    assert sum(reduced[u] >> v & 1 for u, v in links(chains)) == networkx_matching_size(reduced)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_both_optima_are_reached_on_every_dag_of_n_vertices(n: int) -> None:
+    pairs = list(combinations(range(n), 2))
+    for chosen in product([False, True], repeat=len(pairs)):
+        rows = [0] * n
+        for (u, v), edge in zip(pairs, chosen, strict=True):
+            rows[u] |= edge << v
+        reduced, _ = reduction(rows)
+        chains = chain_cover(rows)
+        assert len(chains) == width(rows)
+        followed = sum(reduced[u] >> v & 1 for u, v in links(chains))
+        assert followed == len(maximum_matching(reduced))
+
+
+@given(dags(max_vertices=6))
+def test_no_assignment_with_maximum_concurrency_needs_fewer_waits(rows: list[int]) -> None:
+    n = len(rows)
+    reduced, closure = reduction(rows)
+    edges = [(u, v) for u, row in enumerate(reduced) for v in bits(row)]
+    independent = [(u, v) for u, v in combinations(range(n), 2) if not closure[u] >> v & 1]
+    fewest = min(
+        sum(stream[u] != stream[v] for u, v in edges)
+        for stream in product(range(n), repeat=n)
+        if all(stream[u] != stream[v] for u, v in independent)
+    ) if n else 0  # fmt: skip
+    chains = chain_cover(rows)
+    stream_of = {u: s for s, chain in enumerate(chains) for u in chain}
+    assert sum(stream_of[u] != stream_of[v] for u, v in edges) == fewest
+
+
+@given(dags(max_vertices=16), st.integers(1, 5))
+def test_a_limit_is_kept_and_no_vertex_lost(rows: list[int], limit: int) -> None:
+    streams = merge_chains(chain_cover(rows), rows, limit)
+    assert len(streams) == min(limit, width(rows))
+    assert sorted(u for stream in streams for u in stream) == list(range(len(rows)))
+
+
+@settings(max_examples=50)
+@given(task_graphs())
+def test_policy_nimble_uses_streams_0_to_width_and_host_only_tasks_none(graph: TaskGraph) -> None:
+    reduced = ReduceEdges()(graph)
+    scheduled = AssignStreams("nimble")(reduced)
+    assert {t.stream for t in scheduled.launching} == set(range(scheduled.width))
+    assert scheduled.n_streams == scheduled.width == width_by_networkx(reduced)
+    assert all(task.stream is None for task in scheduled.tasks if not task.launches)
+    assert AssignStreams("nimble")(reduced) == scheduled
+
+
+def width_by_networkx(graph: TaskGraph) -> int:
+    return max(map(len, nx.antichains(graph.to_networkx())))
+
+
+@given(task_graphs())
+def test_policy_serial_puts_everything_on_stream_0(graph: TaskGraph) -> None:
+    assert {task.stream for task in AssignStreams("serial")(graph).launching} <= {0}

@@ -1,0 +1,63 @@
+"""Frees: safe, and as early as safety allows."""
+
+from dataclasses import replace
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nimble_fx.ir import TaskGraph, ref_names
+from tests.oracle import unsafe_frees, uses_after_free
+from tests.schedules import scheduled, schedules, traced
+
+
+@given(schedules())
+def test_no_memory_is_handed_out_while_it_may_be_in_use(graph: TaskGraph) -> None:
+    assert not unsafe_frees(graph)
+    assert not uses_after_free(graph)
+
+
+@given(schedules())
+def test_outputs_and_parameters_are_never_dropped_and_nothing_twice(graph: TaskGraph) -> None:
+    dropped = [name for task in graph.tasks for name in task.frees]
+    kept = {value.name for value in graph.inputs if value.static} | set(ref_names(graph.outputs))
+    assert len(set(dropped)) == len(dropped)
+    assert kept.isdisjoint(dropped)
+
+
+@given(schedules(), st.data())
+def test_no_memory_could_be_handed_out_earlier(graph: TaskGraph, data: st.DataObject) -> None:
+    drops = [(i, name) for i, task in enumerate(graph.tasks) for name in task.frees]
+    movable = [(i, name) for i, name in drops if i > 0 and graph.tasks[i].name != name]
+    if not movable:
+        return
+    i, name = data.draw(st.sampled_from(movable))
+    tasks = list(graph.tasks)
+    tasks[i] = replace(tasks[i], frees=tuple(n for n in tasks[i].frees if n != name))
+    tasks[i - 1] = replace(tasks[i - 1], frees=(*tasks[i - 1].frees, name))
+    earlier = replace(graph, tasks=tuple(tasks))
+    assert unsafe_frees(earlier) or uses_after_free(earlier)
+
+
+def test_a_value_read_on_another_stream_lives_until_its_own_stream_has_waited() -> None:
+    def program(x: Tensor) -> Tensor:
+        a = x.exp()
+        return a.relu().tanh() + a.sigmoid()
+
+    graph = scheduled(traced(program, torch.randn(2)).graph)
+    assert graph.by_name["sigmoid"].stream != graph.by_name["exp"].stream
+    assert [task.name for task in graph.tasks] == ["exp", "relu", "tanh", "sigmoid", "add"]
+    assert "exp" in graph.by_name["sigmoid"].frees
+
+
+def test_a_view_keeps_its_memory_alive() -> None:
+    def program(x: Tensor) -> Tensor:
+        view = x.exp().t()
+        return view.relu() * view.cos().sum()
+
+    graph = scheduled(traced(program, torch.randn(2, 2)).graph)
+    position = {task.name: i for i, task in enumerate(graph.tasks)}
+    freed = {name: position[task.name] for task in graph.tasks for name in task.frees}
+    assert freed["exp"] == position["t"]
+    assert freed["t"] >= max(position["relu"], position["cos"])

@@ -1,0 +1,41 @@
+"""Waits: every order is kept, with as few as theory allows."""
+
+import networkx as nx
+from hypothesis import given
+
+from nimble_fx.ir import TaskGraph
+from tests.oracle import happens_before, races
+from tests.schedules import scheduled, schedules
+from tests.strategies import task_graphs
+
+
+@given(schedules())
+def test_every_order_is_kept(graph: TaskGraph) -> None:
+    order = happens_before(graph)
+    assert all(order.has_edge(u, v) for u, v in graph.to_networkx().edges)
+    assert not races(graph)
+
+
+@given(task_graphs())
+def test_policy_nimble_waits_once_for_each_edge_that_a_maximum_matching_leaves(
+    graph: TaskGraph,
+) -> None:
+    result = scheduled(graph)
+    reduced = result.to_networkx()
+    left = {("left", u) for u in reduced}
+    both = nx.Graph((("left", u), ("right", v)) for u, v in reduced.edges)
+    both.add_nodes_from(left)
+    matched = len(nx.bipartite.hopcroft_karp_matching(both, left)) // 2
+    assert result.n_waits == reduced.number_of_edges() - matched == result.n_edges - matched
+
+
+@given(schedules())
+def test_no_wait_follows_from_the_others(graph: TaskGraph) -> None:
+    by_stream: dict[int | None, list[str]] = {}
+    for task in graph.launching:
+        by_stream.setdefault(task.stream, []).append(task.name)
+    waits = {(name, task.name) for task in graph.tasks for name in task.waits}
+    order = nx.DiGraph(waits)
+    for names in by_stream.values():
+        nx.add_path(order, names)
+    assert waits <= set(nx.transitive_reduction(order).edges)

@@ -1,0 +1,43 @@
+"""Scheduled graphs for tests of what comes after the passes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from nimble_fx.ir import TaskGraph
+from nimble_fx.passes.assign_streams import Policy
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.trace import Traced, trace
+from tests.strategies import task_graphs
+
+
+def scheduled(
+    graph: TaskGraph, policy: Policy = "nimble", max_streams: int | None = None
+) -> TaskGraph:
+    """The graph after all passes."""
+    return schedule(graph, passes(policy, max_streams))
+
+
+@st.composite
+def schedules(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
+    """Scheduled graphs, by any policy, with and without a limit."""
+    policy: Policy = draw(st.sampled_from(["nimble", "nimble", "nimble", "serial"]))
+    limit = draw(st.sampled_from([None, None, 1, 2, 3]))
+    return scheduled(draw(task_graphs(max_tasks)), policy, limit)
+
+
+def aten_graph(function: Callable[..., Any], *inputs: Any, functional: bool = True) -> GraphModule:
+    """The ATen graph of a function, with fake tensors in `meta["val"]`."""
+    if functional:
+        function = torch.func.functionalize(function, remove="mutations")
+    gm: GraphModule = make_fx(function, tracing_mode="fake")(*inputs)
+    return gm
+
+
+def traced(function: Callable[..., Any], *inputs: Any, functional: bool = True) -> Traced:
+    """The task graph of a function."""
+    return trace(aten_graph(function, *inputs, functional=functional), function.__name__)

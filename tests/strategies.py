@@ -1,0 +1,118 @@
+"""Hypothesis strategies: DAGs, task graphs, programs. All of them are here."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nimble_fx.analysis import hazards
+from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
+
+SCALAR = TensorType((2, 3), (3, 1), torch.float32, torch.device("cpu"))
+aten = torch.ops.aten
+
+
+@st.composite
+def dags(draw: st.DrawFn, max_vertices: int = 12) -> list[int]:
+    """Rows of a DAG (see nimble_fx.dag), from edgeless to complete."""
+    n = draw(st.integers(0, max_vertices))
+    density = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
+    rows = []
+    for u in range(n):
+        later = [draw(st.floats(0, 1)) < density for _ in range(u + 1, n)]
+        rows.append(sum(1 << (u + 1 + i) for i, edge in enumerate(later) if edge))
+    return rows
+
+
+@st.composite
+def task_graphs(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
+    """Traced graphs: tasks that read, views, in-place writes, random draws, several outputs."""
+    tensors = [Input("x", SCALAR, ("x",)), Input("w", SCALAR, ("w",), static=True)]
+    values: dict[str, tuple[str, ...]] = {value.name: value.holds for value in tensors}
+    tasks: list[Task] = []
+    for i in range(draw(st.integers(1, max_tasks))):
+        recent = list(values)[-draw(st.integers(1, 6)) :]
+        used = draw(st.lists(st.sampled_from(recent), min_size=0, max_size=3, unique=True))
+        task = _task(draw, f"t{i}", i, used, values)
+        values[task.name] = task.holds
+        tasks.append(task)
+    after = hazards(task for task in tasks if task.launches)
+    placed = [_with_after(task, after.get(task.name, ())) for task in tasks]
+    outputs = draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=3, unique=True))
+    return TaskGraph("drawn", tuple(tensors), (), tuple(placed), tuple(map(Ref, outputs)))
+
+
+def _task(
+    draw: st.DrawFn, name: str, index: int, used: list[str], values: dict[str, tuple[str, ...]]
+) -> Task:
+    """A view, an in-place write, or an operator that makes a new value."""
+    storages = tuple(dict.fromkeys(s for value in used for s in values[value]))
+    kind = draw(st.sampled_from(["new", "new", "new", "view", "in place", "random"]))
+    args = tuple(map(Ref, used))
+    if kind == "view" and used:
+        held = values[used[0]]
+        return Task(name, aten.alias.default, args[:1], type=SCALAR, index=index, holds=held)
+    if kind == "in place" and used:
+        written = values[used[0]]
+        return Task(
+            name, aten.add_.Tensor, args, type=SCALAR, index=index,
+            reads=storages, writes=written, holds=written,
+        )  # fmt: skip
+    return Task(
+        name, aten.stack.default, (args,), type=SCALAR, index=index, reads=storages,
+        writes=(name,), allocates=(name,), holds=(name,), ordered=kind == "random",
+    )  # fmt: skip
+
+
+def _with_after(task: Task, after: tuple[str, ...]) -> Task:
+    from dataclasses import replace
+
+    return replace(task, after=after)
+
+
+_UNARY: list[Callable[[Tensor], Tensor]] = [
+    torch.relu,
+    torch.sigmoid,
+    torch.tanh,
+    lambda x: x.t().contiguous().t(),
+    lambda x: x[:, 1:].sum(1, keepdim=True) + x,
+    lambda x: x.softmax(1),
+    lambda x: torch.cat(list(x.split(2, 1)), 1),
+    lambda x: x.clone().mul_(2),
+    lambda x: torch.nn.functional.layer_norm(x, (4,)),
+]
+_BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
+    torch.add,
+    torch.mul,
+    torch.minimum,
+    lambda x, y: x @ y.t(),
+    lambda x, y: torch.where(x > 0, x, y),
+    lambda x, y: x.clone().copy_(y).add_(x),
+]
+
+
+@st.composite
+def programs(draw: st.DrawFn, max_steps: int = 10) -> Callable[[Tensor, Tensor], Any]:
+    """Functions of two 4x4 tensors: operators, views, mutation of the first, random draws."""
+    steps: list[tuple[Callable[..., Tensor], list[int]]] = []
+    for i in range(draw(st.integers(1, max_steps))):
+        operands = [draw(st.integers(max(0, i - 3), i + 1)) for _ in range(2)]
+        if draw(st.booleans()):
+            steps.append((draw(st.sampled_from(_UNARY)), operands[:1]))
+        else:
+            steps.append((draw(st.sampled_from(_BINARY)), operands))
+    mutates, draws, kept = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 3))
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        values = [x, y]
+        for function, operands in steps:
+            values.append(function(*(values[i] for i in operands)))
+        if draws:
+            values.append(torch.rand_like(values[-1]) + torch.rand_like(x) * values[-2])
+        if mutates:
+            x.add_(values[-1])
+        return (values[-1], *values[2 : 2 + kept])
+
+    return program

@@ -1,0 +1,156 @@
+"""The verifier against an oracle, on schedules and on schedules that were broken on purpose."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import Ref, Source, Task, TaskGraph
+from nimble_fx.verify import verify
+from tests.oracle import races, unsafe_frees, uses_after_free
+from tests.schedules import scheduled, schedules, traced
+from tests.strategies import SCALAR, task_graphs
+
+
+def is_legal(graph: TaskGraph) -> bool:
+    try:
+        verify(graph)
+    except ScheduleError:
+        return False
+    return True
+
+
+def is_legal_by_oracle(graph: TaskGraph) -> bool:
+    return not (races(graph) or unsafe_frees(graph) or uses_after_free(graph))
+
+
+def edited(graph: TaskGraph, task_name: str, /, **changes: object) -> TaskGraph:
+    tasks = [replace(t, **changes) if t.name == task_name else t for t in graph.tasks]  # type: ignore[arg-type]
+    return replace(graph, tasks=tuple(tasks))
+
+
+@given(schedules())
+def test_every_schedule_that_the_passes_make_is_legal(graph: TaskGraph) -> None:
+    verify(graph)
+    assert is_legal_by_oracle(graph)
+
+
+@given(schedules())
+def test_a_deleted_wait_is_caught_exactly_if_something_races(graph: TaskGraph) -> None:
+    for task in graph.tasks:
+        for name in task.waits:
+            waits = tuple(other for other in task.waits if other != name)
+            broken = edited(graph, task.name, waits=waits)
+            assert is_legal(broken) == is_legal_by_oracle(broken)
+
+
+@given(task_graphs())
+def test_no_wait_of_policy_nimble_can_be_spared(graph: TaskGraph) -> None:
+    graph = scheduled(graph)
+    for task in graph.tasks:
+        for name in task.waits:
+            broken = edited(graph, task.name, waits=tuple(n for n in task.waits if n != name))
+            real_orders = races(broken)
+            assert real_orders or is_order_of_a_rider(graph, name, task.name)
+            assert is_legal(broken) == (not real_orders and is_legal_by_oracle(broken))
+
+
+def is_order_of_a_rider(graph: TaskGraph, first: str, second: str) -> bool:
+    """Whether the order was added by chain-bookkeeping and is no hazard."""
+    one, two = graph.by_name[first], graph.by_name[second]
+    touched = {*two.reads, *two.writes}
+    return not (touched & set(one.writes) or set(two.writes) & set(one.reads))
+
+
+@given(schedules(), st.data())
+def test_a_value_freed_elsewhere_is_caught_exactly_if_it_is_unsafe(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    freed = [(task.name, name) for task in graph.tasks for name in task.frees]
+    if not freed:
+        return
+    at, name = data.draw(st.sampled_from(freed))
+    made = next((i for i, task in enumerate(graph.tasks) if task.name == name), 0)
+    elsewhere = data.draw(st.sampled_from(graph.tasks[made:]))
+    moved = edited(graph, at, frees=tuple(n for n in graph.by_name[at].frees if n != name))
+    frees = (*moved.by_name[elsewhere.name].frees, name)
+    moved = edited(moved, elsewhere.name, frees=frees)
+    assert is_legal(moved) == is_legal_by_oracle(moved)
+
+
+@given(schedules(), st.data())
+def test_a_task_on_another_stream_is_caught_exactly_if_something_races(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    if graph.n_streams < 2:
+        return
+    task = data.draw(st.sampled_from(graph.launching))
+    stream = data.draw(st.integers(0, graph.n_streams - 1))
+    moved = edited(graph, task.name, stream=stream)
+    if moved.n_streams == graph.n_streams:
+        assert is_legal(moved) == is_legal_by_oracle(moved)
+
+
+@given(schedules())
+def test_random_draws_out_of_program_order_are_caught(graph: TaskGraph) -> None:
+    draws = [task for task in graph.tasks if task.ordered]
+    if len(draws) < 2:
+        return
+    first, last = draws[0], draws[-1]
+    swapped = edited(edited(graph, first.name, index=last.index), last.name, index=first.index)
+    with pytest.raises(ScheduleError):
+        verify(swapped)
+
+
+def branchy() -> TaskGraph:
+    import torch
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + torch.sigmoid(x)
+
+    return scheduled(traced(program, torch.randn(2, 2)).graph)
+
+
+def test_the_message_names_both_tasks_their_streams_the_storage_and_the_line() -> None:
+    source = Source("model.py", 7, "relu(x) + sigmoid(x)")
+    graph = edited(branchy(), "sigmoid", source=source)
+    with pytest.raises(ScheduleError) as caught:
+        verify(edited(graph, "add", waits=()))
+    assert "race on storage sigmoid" in str(caught.value)
+    assert "add (stream 0" in str(caught.value)
+    assert "sigmoid (stream 1, model.py:7: relu(x) + sigmoid(x))" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "relu"}, "two values are named relu"),
+        ({"args": (Ref("nothing"),)}, "which is not made before it"),
+        ({"stream": None}, "without a stream"),
+        ({"stream": 5}, "streams"),
+        ({"waits": ("add",)}, "before its launch"),
+        ({"frees": ("nothing",)}, "which it may not"),
+    ],
+)
+def test_malformed_schedules_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        verify(edited(branchy(), "sigmoid", **changes))
+
+
+def test_a_host_only_task_on_a_stream_is_refused() -> None:
+    graph = branchy()
+    view = Task("view", graph.tasks[0].target, (Ref("add"),), type=SCALAR, index=9, stream=0)
+    with pytest.raises(ScheduleError, match="launches nothing"):
+        verify(replace(graph, tasks=(*graph.tasks, view)))
+
+
+def test_returning_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="returns"):
+        verify(replace(branchy(), outputs=(Ref("nothing"),)))
+
+
+def test_returning_what_was_freed_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="has been freed"):
+        verify(replace(branchy(), outputs=(Ref("relu"),)))
