@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,11 @@ def console() -> Console:
 def print_table(
     title: str, header: Sequence[str], sections: Iterable[Iterable[Sequence[str]]]
 ) -> None:
-    """Prints a table, a line between its sections; the first column names what the others hold."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    """Prints a table, a line between its sections; the first column names what the others hold.
+
+    The header is left out if all of it is empty.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=any(header))
     for i, name in enumerate(header):
         table.add_column(name, justify="right" if i else "left", no_wrap=i == 0)
     for section in sections:
@@ -99,11 +102,12 @@ def finish(
     """
     print_targets(targets)
     if not args.no_write:
-        options = {k: v for k, v in vars(args).items() if not isinstance(v, Path) and v is not None}
+        chosen = {k: v for k, v in vars(args).items() if not isinstance(v, Path)}
+        chosen.pop("no_write")
         judged = [{**asdict(target), "met": target.met} for target in targets]
         document = {
             "command": name,
-            "options": {key: options[key] for key in options if key != "no_write"},
+            "options": chosen,
             "environment": environment(),
             "targets": judged,
             "results": results,
@@ -117,7 +121,7 @@ def environment() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _git("rev-parse", "--short", "HEAD"),
-        "modified": bool(_git("status", "--porcelain", "--", "nimble_fx", "passes")),
+        "modified": bool(_git("status", "--porcelain", "--", "../nimble_fx", "../passes")),
         "nimble_fx": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -132,22 +136,29 @@ def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Pa
     """Writes `directory/NAME.json`, indented, with a newline at its end; its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
-    path.write_text(json.dumps(document, indent=1, default=_plain) + "\n", encoding="utf-8")
+    text = json.dumps(_plain(document), indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
     return path
 
 
 def _plain(value: object) -> object:
-    """Dataclasses as dicts, for `json`."""
+    """Dataclasses as dicts, and floats to six digits: what a person reads, and JSON can hold."""
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"a result holds a {type(value).__name__}, which JSON cannot")
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _git(*arguments: str) -> str | None:
     """What git says, without a change to the checkout; None where there is no git or checkout."""
     command = ["git", "--no-optional-locks", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

@@ -159,7 +159,7 @@ def _device_of(graph: TaskGraph) -> Device:
     return device
 
 
-class _DynamoOptionError(OptionError, ShortenTraceback):
+class _DynamoOptionError(ShortenTraceback, OptionError):
     """An OptionError that Dynamo hands to the user as it is."""
 
 

@@ -107,7 +107,7 @@ class _Writer:
     def _docstring(self) -> str:
         returns = _tuple([self._text(value) for value in self.graph.outputs])
         sides = self.graph.n_streams - 1
-        where = "streams[0], the current stream" + (f", and {sides} more" if sides > 0 else "")
+        where = "s0, the current stream" + (f", and {sides} more" if sides > 0 else "")
         shown = returns if len(returns) < 80 else f"{len(self.graph.outputs)} values"
         return f"Enqueue on {where}; empty `inputs`; return {shown}."
 

@@ -1,9 +1,10 @@
 """The passes in order, each with the reason for its place, and the protocol they follow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Protocol
 
+from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams, Policy
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
@@ -37,11 +38,7 @@ def passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
     )
 
 
-def schedule(
-    graph: TaskGraph,
-    pipeline: Sequence[Pass],
-    check: Callable[[TaskGraph], None] = verify_structure,
-) -> TaskGraph:
+def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
     """Runs the passes, checks the graph after each, and notes them in its provenance.
 
     Raises:
@@ -49,7 +46,10 @@ def schedule(
     """
     for step in pipeline:
         graph = step(graph)
-        check(graph)
+        try:
+            verify_structure(graph)
+        except ScheduleError as error:
+            raise ScheduleError(f"after pass {step.name}: {error}") from error
         graph = replace(graph, provenance=(*graph.provenance, describe(step)))
     return graph
 

@@ -106,7 +106,8 @@ class _Tracer:
         elif node.op == "get_attr":
             self.constants.append(self._constant(node))
         elif node.op == "output":
-            self.outputs = self._argument(node, node.args[0])
+            returned = self._argument(node, node.args[0])
+            self.outputs = returned if isinstance(returned, tuple) else (returned,)
         else:
             self.tasks.append(self._task(node))
 

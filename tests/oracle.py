@@ -47,7 +47,7 @@ def unsafe_frees(graph: TaskGraph) -> set[str]:
     """The storages that a later task may be given while somebody may still be using them."""
     order = happens_before(graph)
     holders: dict[str, set[str]] = {}
-    for value in (*graph.inputs, *graph.constants, *graph.tasks):
+    for value in graph.values:
         for storage in value.holds:
             holders.setdefault(storage, set()).add(value.name)
     owner = {storage: task.stream for task in graph.tasks for storage in task.allocates}

@@ -79,7 +79,7 @@ _UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.t().contiguous().t(),
     lambda x: x[:, 1:].sum(1, keepdim=True) + x,
     lambda x: x.softmax(1),
-    lambda x: torch.cat(list(x.split(2, 1)), 1),
+    lambda x: torch.cat(list(torch.tensor_split(x, 2, 1)), 1),
     lambda x: x.clone().mul_(2),
     lambda x: torch.nn.functional.layer_norm(x, (4,)),
 ]

@@ -1,0 +1,43 @@
+# make demo, make test: each makes .venv and installs what it needs, once.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= 2.11.0
+
+.PHONY: demo test check bench compat clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m bench.demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m bench.compile_time
+	$(BIN)/python -m bench.call_time
+
+# The same suite on another torch, in an environment of its own.
+compat: .venv-torch-$(TORCH)/.installed
+	.venv-torch-$(TORCH)/bin/python -m pytest
+
+$(VENV)/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	touch $@
+
+.venv-torch-$(TORCH)/.installed: setup.py constraints.txt
+	$(PYTHON) -m venv $(@D)
+	grep -v '^torch==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
+		torch==$(TORCH) --editable ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv .venv-torch-* build .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,138 @@
+"""How long a compile takes, by stage: NASNet-A, and synthetic graphs of up to 20,000 tasks.
+
+A stage's figure is the median of repeated runs: for a model on the ATen graph of its first call,
+for a synthetic graph, which is not traced, on a TaskGraph. "in the first call" is what a user pays
+for nimble_fx, once, within the whole first call of a compiled model.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from bench.figures import Figures, FirstCalls, count_rows, stage_rows, total_rows
+from bench.models.examples import NASNET_NAMES, Example, default_device, nasnet
+from bench.models.synthetic import cell_graph
+from bench.record import Target, finish, parser, print_table
+from bench.stages import (
+    FirstCall,
+    Seconds,
+    first_call,
+    growth_exponent,
+    theory,
+    time_graph,
+    time_traced,
+)
+from bench.timing import Spread, ratios
+from nimble_fx.ir import TaskGraph
+
+LARGE_TARGET_SECONDS = 0.3
+CELLS_TARGET_SECONDS = 5.0
+EXPONENT_TARGET = 1.4
+
+NETWORKX_LIMIT = 6000
+"""Tasks, above which networkx would take minutes."""
+
+
+def measure(
+    name: str, run: Callable[[], tuple[Seconds, TaskGraph]], rounds: int
+) -> tuple[Figures, TaskGraph]:
+    """Runs the stages `rounds` times; the figures, and the graph that the stages scheduled."""
+    samples: list[Seconds] = []
+    for _ in range(rounds):
+        seconds, graph = run()
+        samples.append(seconds)
+    figures = Figures(
+        name=name,
+        n_tasks=len(graph.launching),
+        n_streams=graph.n_streams,
+        width=graph.width,
+        n_waits=graph.n_waits,
+        n_edges=graph.n_edges,
+        theory=theory(graph) if len(graph.launching) <= NETWORKX_LIMIT else None,
+        stage_seconds={stage: median(s[stage] for s in samples) for stage in samples[0]},
+        total_seconds=Spread.of([sum(s.values()) for s in samples]),
+    )
+    return figures, graph
+
+
+def measure_model(name: str, args: argparse.Namespace) -> Figures:
+    """NASNet-A "mobile" or "large": whole first calls, then the stages on their own."""
+    example = nasnet(name, args.size)
+    calls = [first_call(example) for _ in range(args.first_calls)]
+    figures, graph = measure(example.title, lambda: time_traced(calls[-1].retrace), args.rounds)
+    whole, ours = [c.whole_seconds for c in calls], [c.nimble_seconds for c in calls]
+    return replace(
+        figures,
+        first_calls=FirstCalls(Spread.of(whole), Spread.of(ours), ratios(ours, whole)),
+        as_in_first_call=graph.tasks == calls[-1].program.graph.tasks,
+    )
+
+
+def measure_cells(n_tasks: int, rounds: int) -> Figures:
+    """A graph of NASNet-like cells. It is built once; building is not timed."""
+    graph = cell_graph(n_tasks)
+    return measure(f"cells, {len(graph.tasks):,} tasks", lambda: time_graph(graph), rounds)[0]
+
+
+def warm_up() -> FirstCall:
+    """Compiles a tiny model, so that no figure holds the import of torch's compiler."""
+    x = torch.randn(2, 2, device=default_device())
+    return first_call(Example("warm-up", torch.nn.ReLU(), x))
+
+
+def targets(large: Sequence[Figures], cells: Sequence[Figures], exponent: float) -> list[Target]:
+    """What the figures should be; of a model, what a user pays."""
+    paid = [(f.name, f.first_calls) for f in large if f.first_calls is not None]
+    biggest = cells[-1]
+    return [
+        *(
+            Target(f"{name}: seconds in the first call", p.nimble_seconds.median, limit)
+            for limit in [LARGE_TARGET_SECONDS]
+            for name, p in paid
+        ),
+        Target(
+            f"{biggest.name}: seconds in all",
+            biggest.total_seconds.median,
+            CELLS_TARGET_SECONDS,
+            strict=True,
+        ),
+        Target("growth exponent, cells: seconds in all", exponent, EXPONENT_TARGET, strict=True),
+    ]
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__)
+    options.add_argument("--models", nargs="*", choices=NASNET_NAMES, default=list(NASNET_NAMES))
+    options.add_argument("--size", type=int, help="height and width of images; the paper's if none")
+    options.add_argument("--tasks", type=int, nargs="+", default=[1000, 5000, 20000])
+    options.add_argument("--rounds", type=int, default=5, help="runs of the stages")
+    options.add_argument("--first-calls", type=int, default=3, help="whole compiles of a model")
+    return options.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints, writes; 0."""
+    args = _parse(argv)
+    warm_up()
+    models = {name: measure_model(name, args) for name in args.models}
+    cells = [measure_cells(n_tasks, args.rounds) for n_tasks in sorted(args.tasks)]
+    totals = [f.total_seconds.median for f in cells]
+    exponent = growth_exponent([f.n_tasks for f in cells], totals)
+    figures = [*models.values(), *cells]
+    print_table(
+        "From ATen graph, or synthetic TaskGraph, to loaded module",
+        ["", *(f.name.replace(", ", "\n") for f in figures)],
+        [count_rows(figures), stage_rows(figures), total_rows(figures)],
+    )
+    results = {"graphs": figures, "growth_exponent": exponent}
+    large = [f for name, f in models.items() if name == "large"]
+    finish("compile_time", args, results, targets(large, cells, exponent))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""A model compiled with nimble, start to end: check it, time it, and read what was made of it.
+
+It runs on the GPU where there is one, as a frozen CUDA graph; else on the CPU, where the same
+schedule runs in launch order: that shows that it is right, not that it is fast.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.rule import Rule
+from rich.syntax import Syntax
+from torch import Tensor
+
+import nimble_fx
+from bench.models.examples import NASNET_NAMES, Example, nasnet
+from bench.record import console, finish, parser, print_table
+from bench.timing import Spread, interleaved_seconds, ratios, synchronize
+from nimble_fx.program import Program
+
+LINES_SHOWN = 40
+
+
+class Stages:
+    """A progress bar on stderr, a line for each stage; and the seconds that each took."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def stage(self, name: str, n_steps: int = 1) -> Iterator[Callable[[], None]]:
+        """A stage; what it yields moves the bar on by one step of `n_steps`."""
+        line = self._progress.add_task(name, total=n_steps if n_steps > 1 else None)
+        start = perf_counter()
+        yield lambda: self._progress.advance(line)
+        self.seconds[name] = perf_counter() - start
+        self._progress.update(line, total=n_steps, completed=n_steps)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Stages]:
+    """Shows the stages while they run, if a person is looking; results alone go to stdout."""
+    screen = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:18}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as progress:
+        yield Stages(progress)
+
+
+def difference(compiled: Tensor, eager: Tensor) -> float:
+    """The greatest absolute difference.
+
+    Raises:
+        AssertionError: they differ by more than `torch.testing.assert_close` allows.
+    """
+    greatest = (compiled - eager).abs().max().item()
+    torch.testing.assert_close(compiled, eager, msg=lambda text: f"nimble is not eager: {text}")
+    return greatest
+
+
+def print_module(program: Program) -> None:
+    """The first lines of the emitted module, in colour on a terminal, and where the rest is."""
+    screen = console()
+    lines = program.source.splitlines()
+    shown = "\n".join(lines[:LINES_SHOWN])
+    screen.print(Rule(f"emitted module, lines 1 to {LINES_SHOWN} of {len(lines)}", style="dim"))
+    if screen.is_terminal:
+        screen.print(Syntax(shown, "python"))
+    else:
+        print(shown)
+    screen.print(Rule(style="dim"))
+    print(f"the whole module: {program.path}")
+
+
+def print_figures(
+    example: Example, greatest: float, stages: Stages, samples: dict[str, list[float]]
+) -> None:
+    """What came out: that it is right, how long the stages took, what a call takes."""
+    calls = [[name, Spread.of(seconds).milliseconds()] for name, seconds in samples.items()]
+    ratio = Spread.of(samples["eager"]).median / Spread.of(samples["nimble"]).median
+    rows = [
+        [["max |nimble - eager|", f"{greatest:.3g}, within assert_close's tolerances"]],
+        [[f"{name}, s", f"{seconds:.2f}"] for name, seconds in stages.seconds.items()],
+        [*calls, ["eager / nimble, medians", f"{ratio:.3f}"]],
+    ]
+    print_table(example.title, ["", ""], rows)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Builds, compiles, checks, times and prints; the exit status."""
+    with progress_bar() as stages, torch.no_grad():
+        with stages.stage("build"):
+            example = nasnet(args.model)
+        with stages.stage("compile, first call"):
+            compiled = torch.compile(
+                example.model, backend="nimble", options={"dump": str(args.dump)}
+            )
+            compiled(example.x)
+            synchronize()
+        with stages.stage("check"):
+            try:
+                greatest = difference(compiled(example.x), example.run())
+            except AssertionError as error:
+                print(f"FAILED: {error}", file=sys.stderr)
+                return 1
+        calls = {"eager": example.run, "nimble": lambda: compiled(example.x)}
+        with stages.stage("time both", args.rounds) as advance:
+            samples = interleaved_seconds(calls, args.rounds, after_round=advance)
+
+    if not nimble_fx.programs():
+        print("FAILED: nimble scheduled nothing; its warning says why", file=sys.stderr)
+        return 1
+    program = nimble_fx.programs()[-1]
+    print_figures(example, greatest, stages, samples)
+    print(program.summary())
+    print_module(program)
+    results = {
+        "model": example.title,
+        "max_difference": greatest,
+        "stage_seconds": stages.seconds,
+        "call_seconds": {name: Spread.of(seconds) for name, seconds in samples.items()},
+        "eager_over_nimble": ratios(samples["eager"], samples["nimble"]),
+    }
+    finish("demo", args, results)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0; 1 if the compiled model does not compute what eager computes."""
+    options = parser(__doc__)
+    options.add_argument("--model", choices=NASNET_NAMES, default="mobile")
+    options.add_argument("--rounds", type=int, default=10)
+    options.add_argument("--dump", type=Path, default=Path("build/demo"), help="for the module")
+    return run(options.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""How long each stage of a compile takes, and whether the schedule is what theory promises."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from math import log
+from time import perf_counter
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import networkx as nx
+import torch
+
+from bench.models.examples import Example
+from bench.timing import synchronize
+from nimble_fx import backend
+from nimble_fx.emit import emit
+from nimble_fx.ir import TaskGraph
+from nimble_fx.load import file_name, load
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.program import Program, register
+from nimble_fx.trace import Traced, trace
+from nimble_fx.verify import verify, verify_structure
+
+Seconds = dict[str, float]
+"""By stage."""
+
+_T = TypeVar("_T")
+
+CHECKS = "checks between passes"
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """The first call of a freshly compiled model.
+
+    Attributes:
+        whole_seconds: all of it: Dynamo, AOTAutograd, nimble_fx, and running the model once.
+        nimble_seconds: of that, from the ATen graph to the loaded module.
+        retrace: traces that very ATen graph again, just as the backend did.
+        program: what the backend made of it.
+    """
+
+    whole_seconds: float
+    nimble_seconds: float
+    retrace: Callable[[], Traced]
+    program: Program
+
+
+def first_call(example: Example) -> FirstCall:
+    """Compiles a model from nothing and calls it once, with a clock at both ends of nimble_fx.
+
+    The ends are the backend's calls of `trace` and `register`; they are watched, not replaced.
+    """
+    traces: list[tuple[float, Callable[[], Traced]]] = []
+    ends: list[tuple[float, Program]] = []
+
+    def watched_trace(*args: Any, **kwargs: Any) -> Traced:
+        traces.append((perf_counter(), partial(trace, *args, **kwargs)))
+        return trace(*args, **kwargs)
+
+    def watched_register(program: Program) -> None:
+        ends.append((perf_counter(), program))
+        register(program)
+
+    torch.compiler.reset()
+    compiled = torch.compile(example.model, backend="nimble")
+    with ExitStack() as watching, torch.no_grad():
+        watching.enter_context(patch.object(backend, "trace", watched_trace))
+        watching.enter_context(patch.object(backend, "register", watched_register))
+        start = perf_counter()
+        compiled(example.x)
+        synchronize()
+        whole_seconds = perf_counter() - start
+    ((began, retrace),), ((ended, program),) = traces, ends
+    return FirstCall(whole_seconds, ended - began, retrace, program)
+
+
+def time_traced(retrace: Callable[[], Traced]) -> tuple[Seconds, TaskGraph]:
+    """Seconds by stage from an ATen graph to a loaded module; the scheduled graph."""
+    seconds: Seconds = {}
+    traced = _timed(seconds, "trace", retrace)
+    rest, graph = time_graph(traced.graph)
+    return seconds | rest, graph
+
+
+def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
+    """Seconds by stage from a traced TaskGraph to a loaded module; the scheduled graph.
+
+    The same steps as `nimble_fx.backend` takes, with its default options.
+    """
+    seconds: Seconds = {}
+    check_seconds = 0.0
+    for step in passes("nimble", None):
+        graph = _timed(seconds, step.name, partial(schedule, graph, [step], _unchecked))
+        start = perf_counter()
+        verify_structure(graph)
+        check_seconds += perf_counter() - start
+    seconds[CHECKS] = check_seconds
+    _timed(seconds, "verify", partial(verify, graph))
+    source = _timed(seconds, "emit", partial(emit, graph))
+    _timed(seconds, "load", lambda: load(source, f"nimble_fx/{file_name(graph.name, source)}"))
+    return seconds, graph
+
+
+def _timed(seconds: Seconds, stage: str, work: Callable[[], _T]) -> _T:
+    start = perf_counter()
+    result = work()
+    seconds[stage] = perf_counter() - start
+    return result
+
+
+def _unchecked(graph: TaskGraph) -> None:
+    """In place of the checks between passes, which are timed as a stage of their own."""
+
+
+@dataclass(frozen=True)
+class Theory:
+    """A schedule against what is optimal, counted by networkx from the graph's edges alone.
+
+    Attributes:
+        n_fewest_edges: |E'|, the edges of the transitive reduction.
+        n_matched: |M|, a maximum matching of those edges.
+    """
+
+    n_fewest_edges: int
+    n_matched: int
+
+    @property
+    def n_waits_due(self) -> int:
+        """The fewest waits that maximum concurrency can do with."""
+        return self.n_fewest_edges - self.n_matched
+
+
+def theory(graph: TaskGraph) -> Theory:
+    """What networkx makes of a graph. Seconds for 5,000 tasks, minutes for 20,000."""
+    reduced = nx.transitive_reduction(graph.to_networkx())
+    edges = [(("before", u), ("after", v)) for u, v in reduced.edges]
+    bipartite: nx.Graph[tuple[str, str]] = nx.Graph(edges)
+    top = {u for u, _ in edges}
+    matching: Mapping[Any, Any] = nx.bipartite.hopcroft_karp_matching(bipartite, top)
+    return Theory(len(edges), len(matching) // 2)
+
+
+def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """The b of `seconds = a * sizes ** b`: a least-squares fit of the logarithms."""
+    return statistics.linear_regression([*map(log, sizes)], [*map(log, seconds)]).slope

@@ -1,0 +1,50 @@
+"""Bookkeeping rides along: it opens no stream, and stays in order with what it serves."""
+
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from nimble_fx.ir import TaskGraph
+from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping, bookkeeping
+from nimble_fx.verify import verify_structure
+from tests.oracle import conflicts, races
+from tests.schedules import scheduled, traced
+from tests.strategies import task_graphs
+
+
+def norms(x: Tensor, mean: Tensor, count: Tensor) -> Tensor:
+    """Two normalisations that keep statistics, on two branches."""
+    left = x.exp()
+    mean.copy_(mean * 0.9 + left.mean(0))
+    count.add_(1)
+    right = x.sin()
+    return left.relu() + right.tanh()
+
+
+def graph_of_norms() -> TaskGraph:
+    return traced(norms, torch.ones(2, 3), torch.ones(3), torch.ones(()), functional=False).graph
+
+
+def test_small_write_backs_and_what_only_serves_them_are_bookkeeping() -> None:
+    assert bookkeeping(graph_of_norms()) == {"mul", "mean", "add", "copy_", "add_"}
+
+
+def test_results_and_large_write_backs_are_not() -> None:
+    def program(state: Tensor, x: Tensor) -> Tensor:
+        state.copy_(x)
+        return x.sum()
+
+    graph = traced(program, torch.ones(200, 200), torch.ones(200, 200), functional=False).graph
+    assert bookkeeping(graph) == set()
+
+
+def test_bookkeeping_opens_no_stream() -> None:
+    assert scheduled(graph_of_norms()).n_streams == 2
+
+
+@given(task_graphs())
+def test_the_program_stays_the_same(graph: TaskGraph) -> None:
+    chained = ChainBookkeeping()(graph)
+    verify_structure(chained)
+    assert conflicts(chained) == conflicts(graph)
+    assert not races(scheduled(graph))

@@ -1,0 +1,362 @@
+"""The whole backend: every model gives eager's results, gradients, mutations and state."""
+
+import copy
+import importlib.metadata
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import nimble_fx
+from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError
+from nimble_fx.passes.insert_waits import InsertWaits
+from tests.models import CASES, Branchy, Case, Inception, Lstm
+
+
+@pytest.fixture(autouse=True)
+def _trace_rnns() -> Iterator[None]:
+    """By default Dynamo leaves torch.nn.LSTM to eager; AOTAutograd traces its inference only."""
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_fallback_unless_expected() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NimbleWarning)
+        yield
+
+
+def assert_same(ours: Any, expected: Any) -> None:
+    """The same structure, the same numbers, and equal things that are not tensors."""
+    left, spec = pytree.tree_flatten(ours)
+    right, expected_spec = pytree.tree_flatten(expected)
+    assert spec == expected_spec
+    for one, other in zip(left, right, strict=True):
+        if isinstance(one, Tensor):
+            torch.testing.assert_close(one, other)
+        else:
+            assert one == other
+
+
+def twins(case: Case, train: bool) -> tuple[nn.Module, nn.Module]:
+    """A model and a copy of it, in training or evaluation mode."""
+    model = case.model().train(train)
+    return model, copy.deepcopy(model)
+
+
+def call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+    torch.manual_seed(1)
+    return model(*inputs)
+
+
+def widths_hold() -> None:
+    """What policy "nimble" promises, on every program compiled so far."""
+    for program in nimble_fx.programs():
+        program.verify()
+        assert program.graph.n_streams == program.graph.width
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("options", [{}, {"policy": "serial"}, {"max_streams": 2}], ids=str)
+def test_inference_is_eagers(name: str, options: dict[str, Any]) -> None:
+    case = CASES[name]
+    model, eager = twins(case, train=False)
+    compiled = torch.compile(model, backend="nimble", options=options)
+    with torch.no_grad():
+        for _ in range(3):
+            ours = case.inputs()
+            theirs = copy.deepcopy(ours)
+            assert_same(call(compiled, ours), call(eager, theirs))
+            assert_same(ours, theirs)
+            assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert nimble_fx.programs()
+    assert all(p.graph.n_streams <= options.get("max_streams", 99) for p in nimble_fx.programs())
+    if not options:
+        widths_hold()
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trainable])
+def test_training_is_eagers(name: str) -> None:
+    case = CASES[name]
+    model, eager = twins(case, train=True)
+    compiled = torch.compile(model, backend="nimble")
+    pairs = [(net, torch.optim.SGD(net.parameters(), 0.01)) for net in (model, eager)]
+    runs: tuple[Callable[..., Any], ...] = (compiled, eager)
+    for _ in range(3):
+        inputs, results = case.inputs(), []
+        for (net, optimizer), run in zip(pairs, runs, strict=True):
+            outputs = call(run, inputs)
+            loss = sum(leaf.square().sum() for leaf in pytree.tree_leaves(outputs))
+            optimizer.zero_grad()
+            loss.backward()
+            results.append((outputs, [p.grad for p in net.parameters()]))
+            optimizer.step()
+        assert_same(*results)
+        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert len(nimble_fx.programs()) == 2
+    widths_hold()
+
+
+def test_pytorchs_own_lstm_trains_where_dynamo_leaves_it_to_eager() -> None:
+    case = Case(Lstm, CASES["lstm"].inputs)
+    model, eager = twins(case, train=True)
+    x = torch.randn(2, 4, 6)
+    with torch._dynamo.config.patch(allow_rnn=False):
+        torch.compile(model, backend="nimble")(x).sum().backward()
+    eager(x).sum().backward()
+    for p, q in zip(model.parameters(), eager.parameters(), strict=True):
+        assert_same(p.grad, q.grad)
+
+
+def test_new_shapes_are_served_by_symbolic_sizes() -> None:
+    model, eager = twins(CASES["branchy"], train=False)
+    compiled = torch.compile(model, backend="nimble", dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3, 5, 8):
+            x = torch.randn(rows, 4)
+            assert_same(compiled(x), eager(x))
+    assert len(nimble_fx.programs()) == 1
+
+
+def test_batch_norm_in_training_opens_no_streams_for_its_bookkeeping() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3))
+    torch.compile(model, backend="nimble")(torch.randn(2, 3, 4, 4)).sum()
+    (forward,) = nimble_fx.programs()
+    assert forward.graph.n_streams == 1
+
+
+def test_programs_are_listed_oldest_first_and_reset_clears_them() -> None:
+    model = Branchy()
+    torch.compile(model, backend="nimble")(torch.randn(2, 4)).sum().backward()
+    names = [program.name for program in nimble_fx.programs()]
+    assert names == ["Branchy.forward (training)", "Branchy.forward (backward)"]
+    torch.compiler.reset()
+    assert nimble_fx.programs() == ()
+
+
+def test_the_programs_inputs_have_the_users_names() -> None:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    inputs = {v.name: v.static for v in nimble_fx.programs()[0].graph.inputs}
+    assert inputs == {"x": False, "a_weight": True, "b_weight": True}
+
+
+def test_the_same_model_gives_the_same_text_twice() -> None:
+    texts = []
+    for _ in range(2):
+        torch.compiler.reset()
+        with torch.no_grad():
+            torch.compile(Inception().eval(), backend="nimble")(torch.randn(1, 8, 4, 4))
+        texts.append(nimble_fx.programs()[0].source)
+    assert texts[0] == texts[1]
+
+
+def test_dump_writes_the_module_that_runs(tmp_path: Path) -> None:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble", options={"dump": str(tmp_path)})(torch.randn(2, 4))
+    (program,) = nimble_fx.programs()
+    assert program.path is not None
+    assert program.path.parent == tmp_path
+    assert program.path.read_text() == program.source
+    assert str(program.path) in program.summary()
+
+
+@pytest.mark.parametrize("options", [{"polcy": 1}, {"policy": "x"}, {"max_streams": -1}])
+def test_a_bad_option_reaches_the_user_as_it_is(options: dict[str, Any]) -> None:
+    compiled = torch.compile(Branchy(), backend="nimble", options=options)
+    with pytest.raises(OptionError, match=r"valid|takes"):
+        compiled(torch.randn(2, 4))
+    assert nimble_fx.programs() == ()
+
+
+def test_a_mode_it_does_not_know_is_an_option_error() -> None:
+    with pytest.raises(OptionError, match="valid modes: 'default'"):
+        torch.compile(Branchy(), backend="nimble", mode="max-autotune")(torch.randn(2, 4))
+
+
+class Conditional(nn.Module):
+    """A higher-order operator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))  # the user's line
+
+
+class Moves(nn.Module):
+    """Two devices."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to("meta").sum().to("meta") * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "named"),
+    [
+        (Conditional(), torch.ones(3), "cond.*the user's line"),
+        (Moves(), torch.ones(3), "second device"),
+    ],
+)
+def test_what_cannot_be_scheduled_runs_as_traced_and_says_why_once(
+    model: nn.Module, x: Tensor, named: str
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = torch.compile(model, backend="nimble")
+        results = [compiled(x) for _ in range(3)]
+    messages = [str(w.message) for w in caught if w.category is NimbleWarning]
+    assert len(messages) == 1
+    assert "runs as traced" in messages[0]
+    assert re.search(named, messages[0])
+    expected = model(x)
+    assert all(r.device == expected.device and r.shape == expected.shape for r in results)
+    if expected.device.type == "cpu":
+        assert torch.equal(results[0], expected)
+
+
+def complex_numbers(x: Tensor) -> Tensor:
+    return torch.view_as_real(torch.fft.fft(x) * 1j).sum(0)
+
+
+def data_dependent(x: Tensor) -> Tensor:
+    positive = x[x > 0]
+    return positive.unique().sum() * positive.shape[0]
+
+
+def reads_a_number(x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def sparse(x: Tensor) -> Tensor:
+    return torch.sparse.mm(x.to_sparse(), x)
+
+
+def nested(x: Tensor) -> Tensor:
+    pieces = torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+    return torch.relu(pieces).values() + 1
+
+
+@pytest.mark.parametrize(
+    "function", [complex_numbers, data_dependent, reads_a_number, sparse, nested]
+)
+@pytest.mark.parametrize("capture", [False, True], ids=["breaks", "captured"])
+@pytest.mark.filterwarnings("ignore::nimble_fx.NimbleWarning")
+def test_unusual_tensors_and_data_dependence_compute_the_right_thing(
+    function: Callable[[Tensor], Tensor], capture: bool
+) -> None:
+    x = torch.randn(4, 4)
+    settings = {"capture_scalar_outputs": capture, "capture_dynamic_output_shape_ops": capture}
+    with torch._dynamo.config.patch(settings):
+        assert_same(torch.compile(function, backend="nimble")(x), function(x))
+
+
+def test_complex_inputs_are_scheduled() -> None:
+    def program(z: Tensor) -> Tensor:
+        return (z.conj() * z).real + z.abs()
+
+    z = torch.randn(3, dtype=torch.complex64)
+    assert_same(torch.compile(program, backend="nimble")(z), program(z))
+    assert nimble_fx.programs()
+
+
+def test_an_exception_inside_leaves_nothing_behind() -> None:
+    model = Branchy()
+    compiled = torch.compile(model, backend="nimble")
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        expected = compiled(x).clone()
+        weight = model.a.weight.data
+        model.a.weight.data = weight.double()
+        with pytest.raises(RuntimeError):
+            compiled(x)
+        model.a.weight.data = weight
+        assert torch.equal(compiled(x), expected)
+
+
+def test_an_illegal_schedule_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_waits(self: InsertWaits, graph: nimble_fx.TaskGraph) -> nimble_fx.TaskGraph:
+        return graph
+
+    monkeypatch.setattr(InsertWaits, "__call__", no_waits)
+    model, x = Branchy(), torch.randn(2, 4)
+    with (
+        pytest.warns(NimbleWarning, match="not legal and is not run.*report.*race"),
+        torch.no_grad(),
+    ):
+        assert_same(torch.compile(model, backend="nimble")(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert program.graph.n_streams == 1
+    program.verify()
+
+
+def test_verify_false_asks_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(graph: nimble_fx.TaskGraph) -> None:
+        raise ScheduleError("looked at")
+
+    monkeypatch.setattr("nimble_fx.backend.verify", refuse)
+    torch.compile(Branchy(), backend="nimble", options={"verify": False})(torch.randn(2, 4))
+    assert nimble_fx.programs()
+
+
+def test_parameters_updated_in_place_and_loaded_are_seen() -> None:
+    model, eager = twins(CASES["googlenet"], train=False)
+    compiled = torch.compile(model, backend="nimble")
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        compiled(x)
+        for p, q in zip(model.parameters(), eager.parameters(), strict=True):
+            p.add_(0.01)
+            q.add_(0.01)
+        assert_same(compiled(x), eager(x))
+        state = CASES["googlenet"].model().state_dict()
+        model.load_state_dict(state)
+        eager.load_state_dict(state)
+        assert_same(compiled(x), eager(x))
+
+
+def test_threads_call_one_compiled_model_at_once() -> None:
+    model = Inception().eval()
+    compiled = torch.compile(model, backend="nimble")
+    inputs = [torch.randn(1, 8, 6, 6) for _ in range(8)]
+    results: list[Tensor | None] = [None] * len(inputs)
+    with torch.no_grad():
+        compiled(inputs[0])
+        expected = [model(x) for x in inputs]
+
+    def work(i: int) -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                results[i] = compiled(inputs[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_same(results, expected)
+
+
+def test_the_backend_is_found_by_its_entry_point_without_an_import() -> None:
+    (entry,) = importlib.metadata.entry_points(group="torch_dynamo_backends", name="nimble")
+    assert entry.value == "nimble_fx.backend:nimble"
+    code = (
+        "import torch; f = torch.compile(torch.sin, backend='nimble'); x = torch.ones(2);"
+        "assert torch.equal(f(x), x.sin()); import nimble_fx; assert nimble_fx.programs()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_task_graphs_can_be_pickled_and_compared() -> None:
+    torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    (program,) = nimble_fx.programs()
+    assert copy.deepcopy(program.graph) == program.graph
+    assert pickle.dumps(program.graph.inputs)

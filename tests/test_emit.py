@@ -1,0 +1,178 @@
+"""Emitted modules: valid, deterministic, readable, and they compute what eager computes."""
+
+import ast
+import copy
+import importlib.util
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.emit import emit, text_of
+from nimble_fx.ir import Input, Ref, Task, TaskGraph
+from nimble_fx.launch import Launcher
+from nimble_fx.load import load
+from nimble_fx.passes.assign_streams import Policy
+from tests.schedules import scheduled, schedules, traced
+from tests.strategies import SCALAR, programs
+
+aten = torch.ops.aten
+
+
+def run(function: Callable[..., Any], *inputs: Tensor, policy: Policy = "nimble") -> Any:
+    """The function's results, by way of a schedule and its module."""
+    result = traced(function, *copy.deepcopy(inputs), functional=False)
+    graph = scheduled(result.graph, policy)
+    return Launcher(graph, load(emit(graph), "emitted.py"), result.constants, Cpu())(list(inputs))
+
+
+@settings(max_examples=60)
+@given(programs(), st.sampled_from(["nimble", "serial"]), st.integers(0, 3))
+def test_a_scheduled_program_computes_what_eager_does_and_mutates_alike(
+    program: Callable[..., Any], policy: Policy, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    inputs = torch.randn(4, 4), torch.randn(4, 4)
+    theirs = copy.deepcopy(inputs)
+    torch.manual_seed(seed)
+    ours = run(program, *inputs, policy=policy)
+    torch.manual_seed(seed)
+    expected = program(*theirs)
+    assert len(ours) == len(expected)
+    for ours_, expected_ in zip([*ours, *inputs], [*expected, *theirs], strict=True):
+        assert torch.equal(ours_.isnan(), expected_.isnan())
+        assert torch.equal(ours_.nan_to_num(), expected_.nan_to_num())
+
+
+@given(schedules())
+def test_the_text_is_valid_python_and_the_same_each_time(graph: TaskGraph) -> None:
+    text = emit(graph)
+    ast.parse(text)
+    assert text == emit(copy.deepcopy(graph))
+
+
+@given(schedules())
+def test_each_wait_each_drop_and_each_needed_record_is_written_once(graph: TaskGraph) -> None:
+    lines = [line.strip() for line in emit(graph).splitlines()]
+    waits = sum("wait_event" in line for line in lines)
+    records = sum(".record(" in line for line in lines)
+    forked = bool(graph.forks)
+    assert waits == graph.n_waits + len(graph.forks) + len(graph.joins)
+    assert records == len(graph.recorded) + forked
+    dropped = [name for line in lines if line.startswith("del ") for name in line[4:].split(", ")]
+    unused = [task.name for task in graph.tasks if task.name in task.frees]
+    assert sorted(dropped + unused) == sorted(n for task in graph.tasks for n in task.frees)
+
+
+def branchy(x: Tensor) -> Tensor:
+    return torch.relu(x) + torch.sigmoid(x)
+
+
+def test_the_module_reads_like_this() -> None:
+    graph = scheduled(traced(branchy, torch.randn(2, 4)).graph)
+    call = emit(graph).split("\n\n\n")[1]
+    assert call == inspect.cleandoc(
+        '''
+        def call(inputs, p, streams, e):
+            """Enqueue on s0, the current stream, and 1 more; empty `inputs`; return (add,)."""
+            x_1 = inputs[0]  # f32[2, 4]
+            inputs.clear()
+            s0, s1 = streams
+            e.fork.record(s0)
+            with s0:
+                relu = aten.relu.default(x_1)  # f32[2, 4]
+            with s1:
+                s1.wait_event(e.fork)
+                sigmoid = aten.sigmoid.default(x_1)  # f32[2, 4]
+                del x_1
+                e.sigmoid.record(s1)
+            with s0:
+                s0.wait_event(e.sigmoid)
+                add = aten.add.Tensor(relu, sigmoid)  # f32[2, 4]
+                del relu, sigmoid
+            return (add,)
+        '''
+    )
+
+
+def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
+    path = tmp_path / "emitted.py"
+    path.write_text(emit(scheduled(traced(branchy, torch.randn(2, 4)).graph)))
+    for command in (["format", "--check", "--isolated"], ["check", "--isolated"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, path], capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_module_runs_from_its_text_alone(tmp_path: Path) -> None:
+    path = tmp_path / "emitted.py"
+    path.write_text(emit(scheduled(traced(branchy, torch.randn(2, 4)).graph)))
+    spec = importlib.util.spec_from_file_location("emitted", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    device, x = Cpu(), torch.randn(2, 4)
+    events = device.events(module.EVENTS)
+    (result,) = module.call([x], SimpleNamespace(), device.streams(module.N_STREAMS), events)
+    assert torch.equal(result, branchy(x))
+    assert "nimble_fx" not in {name.split(".")[0] for name in vars(module)}
+
+
+def test_names_that_would_hide_something_are_changed() -> None:
+    names = ["aten", "e", "p", "s0", "torch", "fork", "lambda"]
+    tasks = tuple(
+        Task(name, aten.relu.default, (Ref("x"),), type=SCALAR, index=i, reads=("x",),
+             writes=(name,), allocates=(name,), holds=(name,))
+        for i, name in enumerate(names)
+    )  # fmt: skip
+    graph = TaskGraph("g", (Input("x", SCALAR, ("x",)),), (), tasks, tuple(map(Ref, names)))
+    x = torch.randn(2, 3)
+    graph = scheduled(graph)
+    results = Launcher(graph, load(emit(graph), "names.py"), {}, Cpu())([x])
+    assert all(torch.equal(result, x.relu()) for result in results)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1, -2.5, float("inf"), float("-inf"), True, None, "it's", 1 + 2j, complex("inf"),
+        torch.float32, torch.device("cuda", 0), torch.strided, torch.channels_last,
+        [1, [2, None]], slice(None, 3, -1), complex(0.0, float("inf")),
+    ],
+)  # fmt: skip
+def test_a_literal_reads_back_as_itself(value: object) -> None:
+    assert eval(text_of(value, {}), {"torch": torch}) == value
+
+
+def test_nan_reads_back_as_nan() -> None:
+    assert text_of(float("nan"), {}) == 'float("nan")'
+
+
+def test_a_view_at_the_start_of_a_branch_stands_in_that_branch() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(x) + torch.sigmoid(w.t())
+
+    text = emit(scheduled(traced(program, torch.randn(2, 2), torch.randn(2, 2)).graph))
+    assert "    with s1:\n        t = aten.t.default" in text
+
+
+def test_kwargs_and_several_namespaces_are_written() -> None:
+    task = Task(
+        "made", torch.ops.prims.iota.default, (4,), (("start", 0), ("dtype", torch.int64)),
+        SCALAR, writes=("made",), allocates=("made",), holds=("made",),
+    )  # fmt: skip
+    text = emit(scheduled(TaskGraph("g", (), (), (replace(task),), (Ref("made"),))))
+    assert "torch.ops.prims.iota.default(4, start=0, dtype=torch.int64)" in text

@@ -1,0 +1,238 @@
+"""Freezing, on a device that captures and replays on the CPU."""
+
+import copy
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.emit import emit
+from nimble_fx.errors import NimbleWarning
+from nimble_fx.freeze import WARM_UPS, Frozen, Status, why_not_freeze
+from nimble_fx.ir import TaskGraph
+from nimble_fx.launch import Launcher
+from nimble_fx.load import load
+from tests.models import CASES, Branchy
+from tests.replaying import ReplayingDevice
+from tests.schedules import scheduled, traced
+from tests.test_backend import assert_same, call, twins
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayingDevice]:
+    """Every program that the backend compiles runs on this device."""
+    replaying = ReplayingDevice()
+    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: replaying)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NimbleWarning)
+        yield replaying
+
+
+def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:
+    result = traced(function, *copy.deepcopy(inputs), functional=False)
+    graph = scheduled(result.graph)
+    loaded = load(emit(graph), "frozen.py")
+    return Frozen(Launcher(graph, loaded, result.constants, device), Status())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replays_give_eagers_results_state_and_mutations(
+    name: str, device: ReplayingDevice
+) -> None:
+    case = CASES[name]
+    model, eager = twins(case, train=False)
+    compiled = torch.compile(model, backend="nimble")
+    with torch.no_grad():
+        for _ in range(4):
+            ours = case.inputs()
+            theirs = copy.deepcopy(ours)
+            assert_same(call(compiled, ours), call(eager, theirs))
+            assert_same(ours, theirs)
+            assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert device.n_captures == len(nimble_fx.programs())
+    assert device.n_replays >= 4 * (device.n_captures > 0)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "transformer_dropout", "dropout", "tables"])
+def test_training_replays_give_eagers_gradients_and_statistics(
+    name: str, device: ReplayingDevice
+) -> None:
+    case = CASES[name]
+    model, eager = twins(case, train=True)
+    compiled = torch.compile(model, backend="nimble")
+    for _ in range(3):
+        inputs, results = case.inputs(), []
+        for net, run in ((model, compiled), (eager, eager)):
+            output = call(run, inputs)
+            net.zero_grad()
+            output.square().sum().backward()
+            results.append((output, [p.grad for p in net.parameters()]))
+            with torch.no_grad():
+                for p in net.parameters():
+                    p.sub_(p.grad, alpha=0.01)
+        assert_same(*results)
+        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert device.n_captures == 2
+    assert device.n_replays == 6
+
+
+def test_outputs_are_the_callers_to_keep(device: ReplayingDevice) -> None:
+    run = frozen(lambda x: (x.exp(), x.exp()[0]), torch.randn(2, 2), device=device)
+    inputs = [torch.randn(2, 2) for _ in range(3)]
+    outputs = [run([x]) for x in inputs]
+    for x, output in zip(inputs, outputs, strict=True):
+        assert_same(list(output), [x.exp(), x.exp()[0]])
+
+
+def test_outputs_that_share_memory_share_it_again_and_keep_their_strides(
+    device: ReplayingDevice,
+) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.exp()
+        return y, y[1], y.t(), x.sin()
+
+    for x in (torch.randn(2, 3), torch.randn(2, 3)):
+        y, row, transposed, apart = frozen(program, x, device=device)([x])
+        y.zero_()
+        assert torch.equal(row, torch.zeros(3))
+        assert torch.equal(transposed, torch.zeros(3, 2))
+        assert transposed.stride() == (1, 3)
+        assert torch.equal(apart, x.sin())
+
+
+def test_an_output_that_is_an_input_or_a_view_of_one_is_the_callers(
+    device: ReplayingDevice,
+) -> None:
+    x = torch.randn(4, 4)
+    run = frozen(lambda x: (x, x.t(), x[1:], x.cos()), x, device=device)
+    for _ in range(2):
+        same, transposed, rows, _cosine = run([x])
+        assert same.data_ptr() == transposed.data_ptr() == x.data_ptr()
+        assert torch.equal(rows, x[1:])
+        assert rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_a_mutated_input_is_written_back_once_per_call(device: ReplayingDevice) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.add_(1).sum()
+
+    run = frozen(program, torch.zeros(3), device=device)
+    x = torch.zeros(3)
+    for n in range(1, 4):
+        (total,) = run([x])
+        assert torch.equal(x, torch.full((3,), float(n)))
+        assert total == 3 * n
+
+
+def test_warm_up_leaves_state_and_random_numbers_alone(device: ReplayingDevice) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls: Tensor
+            self.calls += 1
+            return x + torch.rand_like(x) * self.calls
+
+    model = Counts()
+    compiled, x = torch.compile(model, backend="nimble"), torch.zeros(3)
+    with torch.no_grad():
+        torch.manual_seed(5)
+        first = compiled(x)
+        assert device.n_warm_ups == WARM_UPS
+        assert torch.equal(model.calls, torch.ones(3))
+        torch.manual_seed(5)
+        assert torch.equal(first, torch.rand(3))
+
+
+def test_the_inputs_are_emptied_and_may_be_dropped_by_the_caller(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    args = [torch.ones(2)]
+    run(args)
+    assert args == []
+    assert torch.equal(run([torch.full((2,), 2.0)])[0], torch.full((2,), 2.0).exp())
+
+
+def test_moved_parameters_are_captured_again(device: ReplayingDevice) -> None:
+    model = Branchy()
+    eager = copy.deepcopy(model)
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(2, 4)
+    with torch.no_grad():
+        compiled(x)
+        for net in (model, eager):
+            net.a.weight.data = torch.full((4, 4), 0.5)
+        assert_same(compiled(x), eager(x))
+        assert_same(compiled(x), eager(x))
+    assert device.n_captures == 2
+
+
+def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
+    device = ReplayingDevice(fail=True)
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    with pytest.warns(NimbleWarning, match="not frozen: capture failed: operation not permitted"):
+        (first,) = run([torch.ones(2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (second,) = run([torch.ones(2)])
+    assert torch.equal(first, torch.ones(2).exp())
+    assert torch.equal(first, second)
+
+
+def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
+    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(100), device=device)
+    wrong: list[float] = []
+
+    def work(value: float) -> None:
+        x = torch.full((100,), value)
+        for _ in range(50):
+            if not torch.equal(run([x])[0], x.exp() + x.sin()):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(i / 8,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    assert "frozen   yes" in nimble_fx.programs()[0].summary()
+
+
+def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:
+    compiled = torch.compile(Branchy(), backend="nimble", options={"freeze": False})
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+    assert device.n_captures == 0
+    assert "the option freeze is False" in nimble_fx.programs()[0].summary()
+
+
+def graph_of(function: Callable[..., Any], *inputs: Tensor) -> TaskGraph:
+    return scheduled(traced(function, *inputs).graph)
+
+
+def test_reasons_not_to_freeze_are_told() -> None:
+    device = ReplayingDevice()
+    assert why_not_freeze(graph_of(torch.exp, torch.zeros(2)), Cpu()) == "a CPU has no CUDA graphs"
+    assert why_not_freeze(graph_of(torch.exp, torch.zeros(2)), device) is None
+    expanded = torch.zeros(1, 2).expand(3, 2)
+    assert "expanded" in str(why_not_freeze(graph_of(torch.exp, expanded), device))
+
+
+def test_a_program_with_symbolic_sizes_is_not_frozen_yet(device: ReplayingDevice) -> None:
+    compiled = torch.compile(Branchy(), backend="nimble", dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3):
+            compiled(torch.randn(rows, 4))
+    assert device.n_captures == 0
+    assert "is a number, not a tensor" in nimble_fx.programs()[0].summary()

@@ -1,0 +1,29 @@
+"""Rules of the house that no linter knows."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import nimble_fx
+
+PACKAGE = Path(nimble_fx.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "passes").glob("*.py"))
+
+
+def names(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_cuda_device_touches_torch_cuda(path: Path) -> None:
+    touches = any(name.startswith("torch.cuda") for name in names(path))
+    assert touches == (path.name == "cuda.py")
+
+
+def test_each_pass_is_listed_in_the_readme_of_the_passes() -> None:
+    passes = [p.stem for p in (PACKAGE / "passes").glob("*.py") if p.stem != "__init__"]
+    readme = (PACKAGE / "passes" / "README.md").read_text()
+    assert passes
+    assert [name for name in passes if f"`{name}.py`" not in readme] == []

@@ -1,0 +1,42 @@
+"""Loading: the text is where tracebacks and pdb look, and files are written whole."""
+
+import linecache
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.emit import emit
+from nimble_fx.load import file_name, load, write
+from tests.schedules import scheduled, traced
+
+
+def test_a_traceback_shows_the_emitted_line() -> None:
+    source = emit(scheduled(traced(lambda x, y: x @ y, torch.ones(2, 3), torch.ones(3, 2)).graph))
+    loaded = load(source, "nimble_fx/mm.py")
+    wrong = [torch.ones(2, 3), torch.ones(5, 2)]
+    with pytest.raises(RuntimeError) as caught:
+        loaded.call(wrong, None, Cpu().streams(1), None)
+    assert "mm = aten.mm.default(x_1, y_1)" in "".join(traceback.format_exception(caught.value))
+
+
+def test_linecache_keeps_the_text_through_a_check() -> None:
+    load("call = N_STREAMS = EVENTS = INPUTS = PARAMETERS = ()\n", "nimble_fx/kept.py")
+    linecache.checkcache()
+    assert linecache.getline("nimble_fx/kept.py", 1).startswith("call = ")
+
+
+def test_the_file_name_follows_the_text_and_is_fit_for_a_file() -> None:
+    assert file_name("Net.forward (backward)", "a") == file_name("Net.forward (backward)", "a")
+    assert file_name("Net", "a") != file_name("Net", "b")
+    assert "/" not in file_name("../x", "a")
+    assert " " not in file_name("Net.forward (backward)", "a")
+
+
+def test_writing_makes_the_directory_and_leaves_one_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "new" / "deep", "a.py", "x = 1\n")
+    assert path.read_text() == "x = 1\n"
+    assert write(tmp_path / "new" / "deep", "a.py", "x = 2\n") == path
+    assert [p.name for p in path.parent.iterdir()] == ["a.py"]

@@ -1,0 +1,54 @@
+"""Names that a user recognises."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.naming import input_names, program_name, unique
+
+
+class Outer(nn.Module):
+    """A module with a list inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, bias=False)])
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, x: Tensor, extra: list[Tensor]) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        self.scale: Tensor
+        return x * self.scale + extra[0]
+
+
+def names_of(model: nn.Module, *inputs: object) -> tuple[str, list[str]]:
+    seen: list[tuple[str, list[str]]] = []
+
+    def capture(gm: torch.fx.GraphModule, _: list[object]) -> object:
+        seen.append((program_name(gm), input_names(gm)))
+        return gm.forward
+
+    torch.compile(model, backend=capture)(*inputs)
+    return seen[0]
+
+
+def test_inputs_are_named_by_their_place_in_the_model() -> None:
+    name, inputs = names_of(Outer(), torch.ones(2), [torch.ones(2)])
+    assert name == "Outer.forward"
+    assert sorted(inputs) == [
+        "extra_0", "layers_0_bias", "layers_0_weight", "layers_1_weight", "scale", "x",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "taken", "expected"),
+    [
+        (["x", "y"], set(), ["x", "y"]),
+        (["x", "x", "x"], set(), ["x", "x_1", "x_2"]),
+        (["x"], {"x", "x_1"}, ["x_2"]),
+        (["x_1", "x", "x"], set(), ["x_1", "x", "x_2"]),
+    ],
+)
+def test_unique_names(names: list[str], taken: set[str], expected: list[str]) -> None:
+    assert unique(names, taken) == expected

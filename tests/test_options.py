@@ -1,0 +1,53 @@
+"""Options: every bad one is an error that lists the valid ones."""
+
+from pathlib import Path
+
+import pytest
+
+from nimble_fx.errors import OptionError
+from nimble_fx.options import Options
+
+
+def test_defaults() -> None:
+    assert Options.parse(None, None) == Options.parse("default", {}) == Options()
+
+
+def test_options_override_what_the_mode_says() -> None:
+    assert not Options.parse("max-autotune-no-cudagraphs", None).freeze
+    assert Options.parse("max-autotune-no-cudagraphs", {"freeze": True}).freeze
+
+
+def test_an_unknown_option_lists_all_of_them() -> None:
+    with pytest.raises(OptionError, match=r"'polcy'.*'dump', 'freeze', 'max_streams', 'policy'"):
+        Options.parse(None, {"polcy": "nimble"})
+
+
+def test_an_unknown_mode_lists_all_of_them() -> None:
+    with pytest.raises(OptionError, match=r"'fast'.*'default', .*'reduce-overhead'"):
+        Options.parse("fast", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("policy", "fastest"),
+        ("policy", None),
+        ("policy", ["nimble"]),
+        ("max_streams", 0),
+        ("max_streams", True),
+        ("max_streams", 2.0),
+        ("freeze", "yes"),
+        ("freeze", 1),
+        ("verify", None),
+        ("dump", 3),
+        ("dump", __file__),
+    ],
+)
+def test_a_bad_value_is_named_with_what_the_option_takes(name: str, value: object) -> None:
+    with pytest.raises(OptionError, match=f"option {name}=.*it takes"):
+        Options.parse(None, {name: value})
+
+
+def test_paths_are_taken_as_str_or_path(tmp_path: Path) -> None:
+    assert Options.parse(None, {"dump": tmp_path}).dump == tmp_path
+    assert Options.parse(None, {"dump": str(tmp_path / "new")}).dump == str(tmp_path / "new")

@@ -1,0 +1,49 @@
+"""The pipeline notes what it ran and says which pass broke a graph."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import TaskGraph
+from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
+from nimble_fx.pipeline import describe, passes, schedule
+from nimble_fx.verify import verify_structure
+from tests.schedules import traced
+from tests.strategies import task_graphs
+
+
+@dataclass(frozen=True)
+class Reverse:
+    """A pass that breaks the order."""
+
+    name = "reverse"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        return replace(graph, tasks=graph.tasks[::-1])
+
+
+def test_provenance_lists_the_passes_with_their_options() -> None:
+    graph = schedule(traced(torch.exp, torch.zeros(1)).graph, passes("nimble", 3))
+    assert graph.provenance[0] == "trace"
+    assert graph.provenance[3] == 'assign-streams(policy="nimble", max_streams=3)'
+    assert graph.provenance[1:] == tuple(describe(step) for step in passes("nimble", 3))
+
+
+def test_a_pass_that_breaks_a_graph_is_named() -> None:
+    graph = traced(lambda x: x.exp().sin(), torch.zeros(1)).graph
+    with pytest.raises(ScheduleError, match=r"after pass reverse: .*needs"):
+        schedule(graph, [Reverse()])
+
+
+@given(task_graphs())
+def test_each_pass_keeps_the_program_and_does_nothing_the_second_time(graph: TaskGraph) -> None:
+    names = sorted(task.name for task in graph.tasks)
+    for step in passes("nimble", None):
+        graph = step(graph)
+        verify_structure(graph)
+        assert sorted(task.name for task in graph.tasks) == names
+        if not isinstance(step, ChainBookkeeping):  # what rides is not found again
+            assert step(graph) is graph

@@ -1,0 +1,61 @@
+"""What a person sees: the summary, the graph as text and as networkx."""
+
+import networkx as nx
+import pytest
+import torch
+
+import nimble_fx
+from nimble_fx.errors import ScheduleError
+from tests.models import Branchy
+
+
+def program() -> nimble_fx.Program:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    return nimble_fx.programs()[-1]
+
+
+def test_the_summary_is_one_screen_with_the_facts() -> None:
+    text = program().summary()
+    lines = text.splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "Branchy.forward"
+    for fact in (
+        "tasks    5 launched, 7 in all",
+        "streams  2 (width 2)",
+        "waits    1 of 4 orders between tasks",
+        "forks    1 from stream 0, 0 joined to it",
+        "runs on  cpu",
+        "frozen   no: a CPU has no CUDA graphs",
+    ):
+        assert fact in text
+
+
+def test_the_graph_prints_one_line_a_task() -> None:
+    graph = program().graph
+    lines = str(graph).splitlines()
+    assert lines[0].startswith("Branchy.forward(")
+    assert "x: f32[2, 4]" in lines[0]
+    assert len(lines) == len(graph.tasks) + 3
+    add = next(line for line in lines if line.startswith("add "))
+    assert "aten.add.Tensor" in add
+    assert "models.py:" in add
+    assert lines[-1] == "return (add)"
+
+
+def test_networkx_gets_the_launching_tasks_and_their_order() -> None:
+    digraph = program().graph.to_networkx()
+    assert set(digraph) == {"mm", "relu", "mm_1", "sigmoid", "add"}
+    assert nx.has_path(digraph, "mm", "add")
+    assert digraph.nodes["add"]["stream"] == 0
+
+
+def test_a_broken_program_does_not_verify() -> None:
+    from dataclasses import replace
+
+    good = program()
+    good.verify()
+    tasks = tuple(replace(task, waits=()) for task in good.graph.tasks)
+    with pytest.raises(ScheduleError, match="race"):
+        replace(good, graph=replace(good.graph, tasks=tasks)).verify()
