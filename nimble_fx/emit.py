@@ -6,8 +6,9 @@ The module needs torch alone. Its `call` touches only `with stream:`, `stream.wa
 
 import keyword
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -140,12 +141,10 @@ class _Writer:
             yield f"e.{self._local[task.name]}.record(s{task.stream})"
 
     def _expression(self, task: Task) -> str:
-        name = target_name(task.target)
         args = [self._text(arg) for arg in task.args]
+        name = callee(task.target)
         if name == "operator.getitem":
             return f"{args[0]}[{args[1]}]"
-        if isinstance(task.target, torch._ops.OpOverload) and not name.startswith("aten."):
-            name = f"torch.ops.{name}"
         args += [f"{key}={self._text(value)}" for key, value in task.kwargs]
         return f"{name}({', '.join(args)})"
 
@@ -171,6 +170,24 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
         block += [*waiting, task]
         waiting = []
     yield stream, block + waiting
+
+
+def callee(target: Callable[..., Any]) -> str:
+    """How the module calls a target: "aten.add.Tensor", "torch.convolution", "operator.mul".
+
+    An operator with one overload is called through torch's own binding where there is one: it is
+    the same operator, and its arguments are parsed in C++ without going through a list of boxed
+    values, which takes longer than a small kernel.
+    """
+    name = target_name(target)
+    if not isinstance(target, torch._ops.OpOverload):
+        return name
+    if target.namespace != "aten":
+        return f"torch.ops.{name}"
+    packet = target.overloadpacket
+    functional = [overload for overload in packet.overloads() if "out" not in overload]
+    bound = isinstance(getattr(torch, packet.__name__, None), BuiltinFunctionType)
+    return f"torch.{packet.__name__}" if bound and functional == ["default"] else name
 
 
 def text_of(arg: Arg, names: Mapping[str, str]) -> str:

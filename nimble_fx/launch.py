@@ -35,7 +35,9 @@ class Launcher:
         """Enqueues the program on the current stream and side streams; empties `args`."""
         given, static = self.split(args)
         args.clear()
-        return self.enqueue(given, static, self.device.streams(self.loaded.n_streams))
+        outputs = self.enqueue(given, static, self.device.streams(self.loaded.n_streams))
+        self.device.hand_over(outputs)
+        return outputs
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The inputs that are new in each call, and the parameters and buffers."""

@@ -66,31 +66,36 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
 def _safe_positions(graph: TaskGraph) -> dict[str, int]:
     """For each storage, the first position after which its memory may be handed out.
 
-    It may once it has been accessed last, and whatever its stream launches from then on has waited
-    for all accesses. A launch that has not moves the position behind itself.
+    It may once it has been accessed last and whatever its stream launches from then on has waited
+    for all accesses: behind the last launch on its stream that has not.
     """
     accesses = _last_accesses(graph)
     allocator = {s: [stream] for task, stream in _placed(graph) for s in task.allocates}
     every_stream = list(range(graph.n_streams))
-    finished = _finished_at(graph, accesses)
     position = {task.name: i for i, task in enumerate(graph.tasks)}
+    finished = _finished_at(accesses, position)
+    last_launch = dict.fromkeys(every_stream, 0)
     clocks = Clocks()
-    unsettled: dict[int, list[str]] = defaultdict(list)
     safe: dict[str, int] = {}
+    new, unsafe = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for task, stream in _placed(graph):
         for name in task.waits:
             clocks.wait(stream, name)
-        unsettled[stream] = [
-            storage
-            for storage in unsettled[stream]
-            if not all(clocks.has_seen(stream, user) for user in accesses[storage].values())
-        ]
-        safe.update(dict.fromkeys(unsettled[stream], position[task.name]))
+        looked_at = new.pop(stream, [])
+        if task.waits:  # else what this stream has seen is what it had seen
+            looked_at += unsafe.pop(stream, [])
+        for storage in looked_at:
+            safe[storage] = max(safe[storage], last_launch[stream])
+            if not all(clocks.has_seen(stream, user) for user in accesses[storage].values()):
+                unsafe[stream].append(storage)
         clocks.launch(task.name, stream)
-        for storage in finished[task.name]:
+        last_launch[stream] = position[task.name]
+        for storage in finished.get(task.name, ()):
             safe[storage] = position[task.name]
             for owner in allocator.get(storage, every_stream):
-                unsettled[owner].append(storage)
+                new[owner].append(storage)
+    for stream, storages in unsafe.items():
+        safe.update((s, max(safe[s], last_launch[stream])) for s in storages)
     return safe
 
 
@@ -109,10 +114,9 @@ def _last_accesses(graph: TaskGraph) -> dict[str, dict[int, str]]:
 
 
 def _finished_at(
-    graph: TaskGraph, accesses: Mapping[str, Mapping[int, str]]
+    accesses: Mapping[str, Mapping[int, str]], position: Mapping[str, int]
 ) -> dict[str, list[str]]:
     """For each task, the storages that no later task reads or writes."""
-    position = {task.name: i for i, task in enumerate(graph.tasks)}
     finished: dict[str, list[str]] = defaultdict(list)
     for storage, last in accesses.items():
         finished[max(last.values(), key=position.__getitem__)].append(storage)

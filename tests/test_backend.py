@@ -164,7 +164,9 @@ def test_the_same_model_gives_the_same_text_twice() -> None:
 
 def test_dump_writes_the_module_that_runs(tmp_path: Path) -> None:
     with torch.no_grad():
-        torch.compile(Branchy(), backend="nimble", options={"dump": str(tmp_path)})(torch.randn(2, 4))
+        torch.compile(Branchy(), backend="nimble", options={"dump": str(tmp_path)})(
+            torch.randn(2, 4)
+        )
     (program,) = nimble_fx.programs()
     assert program.path is not None
     assert program.path.parent == tmp_path

@@ -56,6 +56,9 @@ class Device(Protocol):
     def events(self, names: tuple[str, ...]) -> Any:
         """A namespace of fresh events."""
 
+    def hand_over(self, outputs: Sequence[Any]) -> None:
+        """Lets the caller free what a program made on side streams while its stream uses it."""
+
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
         """Runs a program on the streams that `capture` uses; random draws are undone."""
 

@@ -53,6 +53,13 @@ class Cuda:
         fresh: Any = torch.cuda.Event
         return SimpleNamespace(**{name: fresh() for name in names})
 
+    def hand_over(self, outputs: Sequence[Any]) -> None:
+        """Tells the allocator that the caller's stream uses the outputs."""
+        caller = torch.cuda.current_stream(self._device)
+        for value in outputs:
+            if isinstance(value, torch.Tensor):
+                value.record_stream(caller)
+
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
         caller, streams = torch.cuda.current_stream(self._device), self._streams[:n]
