@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from time import perf_counter
@@ -19,7 +19,7 @@ from nimble_fx import backend
 from nimble_fx.emit import emit
 from nimble_fx.ir import TaskGraph
 from nimble_fx.load import file_name, load
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import describe, passes
 from nimble_fx.program import Program, register
 from nimble_fx.trace import Traced, trace
 from nimble_fx.verify import verify, verify_structure
@@ -89,15 +89,17 @@ def time_traced(retrace: Callable[[], Traced]) -> tuple[Seconds, TaskGraph]:
 def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
     """Seconds by stage from a traced TaskGraph to a loaded module; the scheduled graph.
 
-    The same steps as `nimble_fx.backend` takes, with its default options.
+    The same steps as `nimble_fx.backend` takes with its default options; the checks that follow
+    each pass are timed as a stage of their own.
     """
     seconds: Seconds = {}
     check_seconds = 0.0
     for step in passes("nimble", None):
-        graph = _timed(seconds, step.name, partial(schedule, graph, [step], _unchecked))
+        graph = _timed(seconds, step.name, partial(step, graph))
         start = perf_counter()
         verify_structure(graph)
         check_seconds += perf_counter() - start
+        graph = replace(graph, provenance=(*graph.provenance, describe(step)))
     seconds[CHECKS] = check_seconds
     _timed(seconds, "verify", partial(verify, graph))
     source = _timed(seconds, "emit", partial(emit, graph))
@@ -110,10 +112,6 @@ def _timed(seconds: Seconds, stage: str, work: Callable[[], _T]) -> _T:
     result = work()
     seconds[stage] = perf_counter() - start
     return result
-
-
-def _unchecked(graph: TaskGraph) -> None:
-    """In place of the checks between passes, which are timed as a stage of their own."""
 
 
 @dataclass(frozen=True)

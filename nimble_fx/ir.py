@@ -144,7 +144,13 @@ class Task:
     @property
     def uses(self) -> tuple[str, ...]:
         """The values among its arguments, each once."""
-        return tuple(dict.fromkeys(ref_names((self.args, [v for _, v in self.kwargs]))))
+        return tuple(ref_names((self.args, self.kwargs)))
+
+    def updated(self, **changes: Any) -> "Task":
+        """The task with other attributes; this very object if they are equal."""
+        if all(getattr(self, name) == value for name, value in changes.items()):
+            return self
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -283,15 +289,22 @@ def dependency_rows(tasks: Sequence[Task]) -> list[int]:
     return rows
 
 
-def ref_names(arg: Arg) -> Iterable[str]:
-    """The names of the values in an argument, depth first, with repeats."""
-    if isinstance(arg, Ref):
-        yield arg.name
-    elif isinstance(arg, (list, tuple)):
-        for item in arg:
-            yield from ref_names(item)
-    elif isinstance(arg, slice):
-        yield from ref_names((arg.start, arg.stop, arg.step))
+def ref_names(arg: Arg) -> list[str]:
+    """The names of the values in an argument, depth first, each once."""
+    names: dict[str, None] = {}
+    _collect_names((arg,), names)
+    return list(names)
+
+
+def _collect_names(args: Iterable[Arg], names: dict[str, None]) -> None:
+    for arg in args:
+        kind = type(arg)
+        if kind is Ref:
+            names[arg.name] = None
+        elif kind is tuple or kind is list:
+            _collect_names(arg, names)
+        elif kind is slice:
+            _collect_names((arg.start, arg.stop, arg.step), names)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

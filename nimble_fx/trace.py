@@ -124,47 +124,51 @@ class _Tracer:
         return self._given(node, static=True)
 
     def _task(self, node: Node) -> Task:
-        target = node.target
-        task = Task(
+        return Task(
             name=self._name(node),
-            target=target,  # type: ignore[arg-type]  # call_function: always callable
+            target=node.target,  # type: ignore[arg-type]  # call_function: always callable
             args=self._argument(node, node.args),
             kwargs=tuple((k, self._argument(node, v)) for k, v in node.kwargs.items()),
             type=_type(node, node.meta.get("val")),
             index=len(self.tasks),
             source=source_of(node),
+            **self._effects(node),
         )
-        if isinstance(target, torch._ops.OpOverload):
-            return self._operator(node, target, task)
-        if target is operator.getitem:
-            return replace(task, holds=self._item(node))
-        if isinstance(node.meta.get("val"), _NUMBERS) and _is_importable(target):
-            return task
+
+    def _effects(self, node: Node) -> dict[str, Any]:
+        """The attributes of a task that say what it does to memory."""
+        if isinstance(node.target, torch._ops.OpOverload):
+            return self._effects_of_operator(node, node.target)
+        if node.target is operator.getitem:
+            return {"holds": self._item(node)}
+        if isinstance(node.meta.get("val"), _NUMBERS) and _is_importable(node.target):
+            return {}
         raise _unsupported(node, "is a higher-order operator or not an ATen operator")
 
-    def _operator(self, node: Node, op: torch._ops.OpOverload, task: Task) -> Task:
-        """The task of an ATen operator, with what it does to memory."""
+    def _effects_of_operator(self, node: Node, op: torch._ops.OpOverload) -> dict[str, Any]:
         name = op._schema.name.split("::")[-1]
         if name in _CHANGE_STORAGE:
             raise _unsupported(node, "gives a tensor other memory")
         given = {s: None for arg in node.all_input_nodes for s in self._held(arg)}
         written, aliased = self._by_schema(node, op)
-        results = _tensors(node)
-        labels = [task.name] if len(results) == 1 else [f"{task.name}.{i}" for i in _indices(node)]
-        made = [self._storage(node, t, n) for t, n in zip(results, labels, strict=True)]
+        made = self._results(node)
         fresh = tuple(s for s in dict.fromkeys(made) if s not in given)
-        holds = tuple(dict.fromkeys([*made, *aliased]))
         seeded = torch.Tag.nondeterministic_seeded in op.tags
-        task = replace(task, holds=holds, ordered=seeded or not op._schema.returns)
+        effects = {
+            "holds": tuple(dict.fromkeys([*made, *aliased])),
+            "ordered": seeded or not op._schema.returns,
+        }
         touches_nothing = not given or _is_view(op) or name in _READ_NO_DATA
         if touches_nothing and not written and not fresh:
-            return task
-        return replace(
-            task,
-            reads=tuple(given),
-            writes=tuple(dict.fromkeys([*written, *fresh])),
-            allocates=fresh,
-        )
+            return effects
+        writes = tuple(dict.fromkeys([*written, *fresh]))
+        return effects | {"reads": tuple(given), "writes": writes, "allocates": fresh}
+
+    def _results(self, node: Node) -> list[str]:
+        """The storages of an operator's results; new ones are named after the task."""
+        results, name = _tensors(node), self._name(node)
+        labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
+        return [self._storage(node, t, label) for t, label in zip(results, labels, strict=False)]
 
     def _item(self, node: Node) -> tuple[str, ...]:
         """The storages of one of an operator's results."""
@@ -242,7 +246,10 @@ def _is_view(op: torch._ops.OpOverload) -> bool:
 
 
 def _tensors(node: Node) -> list[torch.Tensor]:
-    return [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
 
 
 def _indices(node: Node) -> list[int]:
@@ -269,7 +276,7 @@ def _type(node: Node, value: Any) -> Type | None:
 
 
 def _sizes(sizes: Iterable[int | torch.SymInt]) -> tuple[int | str, ...]:
-    return tuple(n if isinstance(n, int) else str(n) for n in sizes)
+    return tuple([n if type(n) is int else str(n) for n in sizes])
 
 
 def _attribute(gm: GraphModule, node: Node) -> Any:

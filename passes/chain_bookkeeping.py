@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from nimble_fx.ir import Task, TaskGraph, TensorType, TupleType, Type, ref_names
@@ -42,6 +42,8 @@ class ChainBookkeeping:
 def bookkeeping(graph: TaskGraph) -> set[str]:
     """The tasks that only keep small state of the model up to date."""
     given = {storage for value in graph.inputs for storage in value.holds}
+    if not any(given.intersection(task.writes) for task in graph.launching):
+        return set()
     returned = set(ref_names(graph.outputs))
     dependents = defaultdict(list)
     for task in graph.tasks:
@@ -89,7 +91,7 @@ def _chain(graph: TaskGraph, riders: dict[str, str]) -> Iterator[Task]:
                 links[task.name] = tail.pop(followed)
         link = links.get(task.name)
         if link is not None and link not in task.after:
-            task = replace(task, after=(*task.after, link))
+            task = task.updated(after=(*task.after, link))
         yield task
 
 

@@ -1,12 +1,15 @@
 """When each value's last reference is dropped: as early as its memory may be used again."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 
-from nimble_fx.analysis import Clocks
+from nimble_fx.analysis import Clock, Clocks
 from nimble_fx.ir import Task, TaskGraph, ref_names
+
+Places = list[tuple[int, int]]
+"""Tasks, each as its stream and its position there."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class FreeMemory:
         for value, position in _drop_positions(graph).items():
             dropped_at[position].append(value)
         return graph.replace_tasks(
-            replace(task, frees=tuple(dropped_at[i])) for i, task in enumerate(graph.tasks)
+            task.updated(frees=tuple(dropped_at[i])) for i, task in enumerate(graph.tasks)
         )
 
 
@@ -74,29 +77,51 @@ def _safe_positions(graph: TaskGraph) -> dict[str, int]:
     every_stream = list(range(graph.n_streams))
     position = {task.name: i for i, task in enumerate(graph.tasks)}
     finished = _finished_at(accesses, position)
-    last_launch = dict.fromkeys(every_stream, 0)
+    streams = [_Stream() for _ in every_stream]
     clocks = Clocks()
     safe: dict[str, int] = {}
-    new, unsafe = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for task, stream in _placed(graph):
         for name in task.waits:
             clocks.wait(stream, name)
-        looked_at = new.pop(stream, [])
-        if task.waits:  # else what this stream has seen is what it had seen
-            looked_at += unsafe.pop(stream, [])
-        for storage in looked_at:
-            safe[storage] = max(safe[storage], last_launch[stream])
-            if not all(clocks.has_seen(stream, user) for user in accesses[storage].values()):
-                unsafe[stream].append(storage)
+        streams[stream].look(safe, clocks.known.get(stream, {}), has_waited=bool(task.waits))
         clocks.launch(task.name, stream)
-        last_launch[stream] = position[task.name]
+        streams[stream].last_launch = position[task.name]
         for storage in finished.get(task.name, ()):
             safe[storage] = position[task.name]
+            missing = [clocks.place[user] for user in accesses[storage].values()]
             for owner in allocator.get(storage, every_stream):
-                new[owner].append(storage)
-    for stream, storages in unsafe.items():
-        safe.update((s, max(safe[s], last_launch[stream])) for s in storages)
+                streams[owner].new.append((storage, missing))
+    for owner_stream in streams:
+        owner_stream.delay(safe, owner_stream.unsafe)
     return safe
+
+
+@dataclass
+class _Stream:
+    """What a stream may hand out next: storages, each with the accesses it has not seen done."""
+
+    new: list[tuple[str, Places]] = field(default_factory=list)
+    unsafe: list[tuple[str, Places]] = field(default_factory=list)
+    last_launch: int = 0
+
+    def look(self, safe: dict[str, int], known: Clock, has_waited: bool) -> None:
+        """Before a launch: what it has not seen done is safe behind that launch at the earliest."""
+        looked_at, self.new = self.new, []
+        if has_waited:  # else it has seen no more than at its last launch
+            looked_at += self.unsafe
+            self.unsafe = []
+        self.delay(safe, looked_at)
+        for storage, missing in looked_at:
+            stream, position = missing[0]
+            if known.get(stream, 0) >= position:
+                missing = [(s, n) for s, n in missing if known.get(s, 0) < n]
+            if missing:
+                self.unsafe.append((storage, missing))
+
+    def delay(self, safe: dict[str, int], storages: Iterable[tuple[str, Places]]) -> None:
+        """Moves what was unsafe until now behind the last launch."""
+        for storage, _ in storages:
+            safe[storage] = max(safe[storage], self.last_launch)
 
 
 def _placed(graph: TaskGraph) -> Iterator[tuple[Task, int]]:

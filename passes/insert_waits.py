@@ -1,6 +1,6 @@
 """Which tasks wait for which others' events: one wait for each order that streams do not keep."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nimble_fx.analysis import Clocks
 from nimble_fx.ir import Task, TaskGraph
@@ -37,6 +37,6 @@ class InsertWaits:
                     clocks.wait(task.stream, name)
                     waits.append(name)
             clocks.launch(task.name, task.stream)
-            return replace(task, waits=tuple(reversed(waits)))
+            return task.updated(waits=tuple(reversed(waits)))
 
         return graph.replace_tasks(synchronized(task) for task in graph.tasks)

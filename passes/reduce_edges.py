@@ -1,6 +1,6 @@
 """The minimum equivalent graph: the fewest orders between tasks that imply all the others."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nimble_fx.dag import bits, reduction
 from nimble_fx.ir import TaskGraph, dependency_rows
@@ -31,5 +31,5 @@ class ReduceEdges:
             for v in bits(row):
                 after[launching[v].name].append(launching[u].name)
         return graph.replace_tasks(
-            replace(task, after=tuple(after.get(task.name, ()))) for task in graph.tasks
+            task.updated(after=tuple(after.get(task.name, ()))) for task in graph.tasks
         )
