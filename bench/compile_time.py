@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import TypeVar
 
 import torch
 
@@ -26,8 +27,10 @@ from bench.stages import (
     time_graph,
     time_traced,
 )
-from bench.timing import Spread, ratios
+from bench.timing import Spread, collections, ratios
 from nimble_fx.ir import TaskGraph
+
+_T = TypeVar("_T")
 
 LARGE_TARGET_SECONDS = 0.3
 CELLS_TARGET_SECONDS = 5.0
@@ -38,13 +41,24 @@ NETWORKX_LIMIT = 6000
 
 
 def measure(
-    name: str, run: Callable[[], tuple[Seconds, TaskGraph]], rounds: int
+    name: str, given: Callable[[], _T], run: Callable[[_T], tuple[Seconds, TaskGraph]], rounds: int
 ) -> tuple[Figures, TaskGraph]:
-    """Runs the stages `rounds` times; the figures, and the graph that the stages scheduled."""
+    """Runs the stages `rounds` times; the figures, and the graph that the stages scheduled.
+
+    Args:
+        name: of the graph.
+        given: makes what `run` starts from, untimed and anew, so that no round finds caches filled.
+        run: runs the stages.
+        rounds: how often.
+    """
     samples: list[Seconds] = []
+    collector_seconds: list[float] = []
     for _ in range(rounds):
-        seconds, graph = run()
+        start_from = given()
+        with collections() as collected:
+            seconds, graph = run(start_from)
         samples.append(seconds)
+        collector_seconds.append(sum(collected))
     figures = Figures(
         name=name,
         n_tasks=len(graph.launching),
@@ -55,6 +69,7 @@ def measure(
         theory=theory(graph) if len(graph.launching) <= NETWORKX_LIMIT else None,
         stage_seconds={stage: median(s[stage] for s in samples) for stage in samples[0]},
         total_seconds=Spread.of([sum(s.values()) for s in samples]),
+        collector_seconds=Spread.of(collector_seconds),
     )
     return figures, graph
 
@@ -63,7 +78,7 @@ def measure_model(name: str, args: argparse.Namespace) -> Figures:
     """NASNet-A "mobile" or "large": whole first calls, then the stages on their own."""
     example = nasnet(name, args.size)
     calls = [first_call(example) for _ in range(args.first_calls)]
-    figures, graph = measure(example.title, lambda: time_traced(calls[-1].retrace), args.rounds)
+    figures, graph = measure(example.title, lambda: calls[-1].retrace, time_traced, args.rounds)
     whole, ours = [c.whole_seconds for c in calls], [c.nimble_seconds for c in calls]
     return replace(
         figures,
@@ -73,9 +88,9 @@ def measure_model(name: str, args: argparse.Namespace) -> Figures:
 
 
 def measure_cells(n_tasks: int, rounds: int) -> Figures:
-    """A graph of NASNet-like cells. Each round has its own, so that none finds another's caches."""
-    exactly = len(cell_graph(n_tasks).tasks)
-    return measure(f"cells, {exactly:,} tasks", lambda: time_graph(cell_graph(n_tasks)), rounds)[0]
+    """A graph of NASNet-like cells."""
+    name = f"cells, {len(cell_graph(n_tasks).tasks):,} tasks"
+    return measure(name, lambda: cell_graph(n_tasks), time_graph, rounds)[0]
 
 
 def warm_up() -> FirstCall:

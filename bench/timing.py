@@ -70,6 +70,26 @@ def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread
     return Spread.of([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
+@contextmanager
+def collections() -> Iterator[list[float]]:
+    """Within the block, the list grows by the seconds of each run of Python's garbage collector."""
+    seconds: list[float] = []
+    began = 0.0
+
+    def watch(phase: str, info: Mapping[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = perf_counter()
+        else:
+            seconds.append(perf_counter() - began)
+
+    gc.callbacks.append(watch)
+    try:
+        yield seconds
+    finally:
+        gc.callbacks.remove(watch)
+
+
 def _seconds_per_call(call: Call, n_calls: int) -> float:
     call()
     synchronize()

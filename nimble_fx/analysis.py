@@ -1,9 +1,9 @@
 """Pure functions on tasks: what must come before what, and what is known to have happened."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from nimble_fx.ir import Task
+from nimble_fx.ir import Task, TaskGraph
 
 
 def hazards(tasks: Iterable[Task]) -> dict[str, tuple[str, ...]]:
@@ -28,6 +28,19 @@ def hazards(tasks: Iterable[Task]) -> dict[str, tuple[str, ...]]:
         earlier.pop(task.name, None)
         after[task.name] = tuple(earlier)
     return after
+
+
+def missing_host_tasks(graph: TaskGraph, name: str, placed: Container[str]) -> list[str]:
+    """What launches nothing, is not yet `placed`, and must be before task `name`; in order."""
+    found: set[str] = set()
+    stack = [name]
+    while stack:
+        for used in graph.by_name[stack.pop()].uses:
+            task = graph.by_name.get(used)
+            if task and not task.launches and used not in placed and used not in found:
+                found.add(used)
+                stack.append(used)
+    return sorted(found, key=lambda used: graph.by_name[used].index)
 
 
 Clock = dict[int, int]

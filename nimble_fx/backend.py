@@ -68,7 +68,7 @@ class _Compiler:
         self._options = options
         self._name = program_name(gm)
         self._input_names = input_names(gm)
-        self._renamed: dict[str, str] = {}
+        self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
         self._warned = False
 
@@ -90,16 +90,22 @@ class _Compiler:
         """
         placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         if len(placeholders) == len(self._input_names):
-            taken = {node.name for node in gm.graph.nodes} - set(placeholders)
-            better = unique(self._input_names, taken)
-            self._renamed = dict(zip(placeholders, better, strict=True))
+            self._wanted = dict(zip(placeholders, self._input_names, strict=True))
         metadata = TracingContext.get().fw_metadata
         if metadata is not None:
             self._static = {placeholders[i] for i in metadata.static_input_indices}
 
+    def _better_names(self, gm: GraphModule) -> dict[str, str]:
+        """What the user calls the graph's inputs, where no other node is called that."""
+        names = [node.name for node in gm.graph.nodes]
+        renamed = [name for name in names if name in self._wanted]
+        taken = set(names).difference(renamed)
+        better = unique([self._wanted[name] for name in renamed], taken)
+        return dict(zip(renamed, better, strict=True))
+
     def _compile(self, gm: GraphModule, name: str) -> Boxed:
         try:
-            traced = trace(gm, name, self._renamed, self._static)
+            traced = trace(gm, name, self._better_names(gm), self._static)
             device = _device_of(traced.graph)
             graph = _legal_schedule(traced.graph, self._options, device)
         except (UnsupportedError, ScheduleError) as error:
@@ -140,7 +146,7 @@ def _runner(graph: TaskGraph, traced: Traced, device: Device, options: Options) 
     """Emits, loads and registers the program; freezes it where that is possible and wanted."""
     source = emit(graph)
     file = file_name(graph.name, source)
-    path = write(Path(options.dump), file, source) if options.dump is not None else None
+    path = write(Path(options.dump).absolute(), file, source) if options.dump is not None else None
     loaded = load(source, str(path or f"nimble_fx/{file}"))
     reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
     status = Status(reason=reason)

@@ -57,7 +57,9 @@ class _Writer:
         streams = {f"s{i}" for i in range(graph.n_streams)}
         taken = _RESERVED | streams | set(keyword.kwlist)
         self._local = dict(zip(names, unique(names, taken), strict=True))
-        self._names = self._local | {value.name: f"p.{value.name}" for value in self.bound}
+        bound = [value.name for value in self.bound]
+        attributes = unique(bound, set(keyword.kwlist))
+        self._names = self._local | {n: f"p.{a}" for n, a in zip(bound, attributes, strict=True)}
 
     def header(self) -> Iterator[str]:
         yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'

@@ -31,6 +31,8 @@ def why_not_freeze(graph: TaskGraph, device: Device) -> str | None:
     """Why a program cannot be captured on a device; None if it can, as far as the graph tells."""
     if device.why_not_capture is not None:
         return device.why_not_capture
+    if not graph.launching:
+        return "it launches nothing"
     for value in graph.inputs:
         if not isinstance(value.type, TensorType):
             return f"input {value.name} is a number, not a tensor"

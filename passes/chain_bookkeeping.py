@@ -1,10 +1,11 @@
 """Keeps small write-backs of state, such as BatchNorm's statistics, from opening streams."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from nimble_fx.analysis import missing_host_tasks
 from nimble_fx.ir import Task, TaskGraph, TensorType, TupleType, Type, ref_names
 
 SMALL_BYTES = 64 * 1024
@@ -35,7 +36,7 @@ class ChainBookkeeping:
         if not riders:
             return graph
         chained = _chain(graph, riders)
-        order = {task.name: i for i, task in enumerate(_in_new_order(graph, riders))}
+        order = {name: i for i, name in enumerate(_in_new_order(graph, riders))}
         return graph.replace_tasks(sorted(chained, key=lambda task: order[task.name]))
 
 
@@ -56,7 +57,8 @@ def bookkeeping(graph: TaskGraph) -> set[str]:
         writes_state = bool(task.writes) and given.issuperset(task.writes)
         only_serves = bool(serves) and task.name not in returned
         small = sum(_nbytes(types[name]) for name in (task.name, *task.uses)) <= SMALL_BYTES
-        if small and found.issuperset(serves) and (writes_state or only_serves):
+        kept_in_order = task.ordered or not found.issuperset(serves)
+        if small and not kept_in_order and (writes_state or only_serves):
             found.add(task.name)
     return found
 
@@ -95,27 +97,18 @@ def _chain(graph: TaskGraph, riders: dict[str, str]) -> Iterator[Task]:
         yield task
 
 
-def _in_new_order(graph: TaskGraph, riders: dict[str, str]) -> Iterator[Task]:
+def _in_new_order(graph: TaskGraph, riders: dict[str, str]) -> Iterable[str]:
     """Program order, but riders right behind their task, with the views and items they need."""
     behind = defaultdict(list)
     for rider, anchor in riders.items():
         behind[anchor].append(rider)
-    placed: set[str] = set()
-
-    def place(task: Task) -> Iterator[Task]:
-        if task.name in placed:
-            return
-        placed.add(task.name)
-        for name in task.uses:
-            if name in graph.by_name:
-                yield from place(graph.by_name[name])
-        yield task
-        for rider in behind[task.name]:
-            yield from place(graph.by_name[rider])
-
+    placed: dict[str, None] = {}
     for task in graph.tasks:
         if task.name not in riders:
-            yield from place(task)
+            for name in (task.name, *behind[task.name]):
+                placed.update(dict.fromkeys(missing_host_tasks(graph, name, placed)))
+                placed[name] = None
+    return placed
 
 
 def _nbytes(value: Type | None) -> float:

@@ -1,9 +1,11 @@
 """In which order the host enqueues tasks: the critical path first, chain by chain."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from nimble_fx.analysis import missing_host_tasks
 from nimble_fx.dag import longest_path_from
 from nimble_fx.ir import ScalarType, Task, TaskGraph, TupleType
 
@@ -90,28 +92,28 @@ def _depth_first(names: Sequence[str], earlier: Names) -> list[str]:
 
 def _with_host_tasks(graph: TaskGraph, order: Iterable[str]) -> Iterator[Task]:
     """The tasks of `order` with the host-only ones put in between them."""
-    eager_behind = _eager_host_tasks(graph)
-    placed: set[str] = set()
+    eager = _eager_host_tasks(graph)
+    placed: dict[str, None] = {}
 
-    def place(name: str) -> Iterator[Task]:
-        task = graph.by_name.get(name)
-        if task is None or name in placed:
-            return
-        placed.add(name)
-        for used in task.uses:
-            yield from place(used)
-        yield task
-        for host_task in eager_behind.get(name, ()):
-            if placed.issuperset(n for n in host_task.uses if n in graph.by_name):
-                yield from place(host_task.name)
+    def place(name: str) -> None:
+        queue = deque([name])
+        while queue:
+            name = queue.popleft()
+            placed[name] = None
+            for task in eager.get(name, ()):
+                ready = all(used in placed for used in task.uses if used in graph.by_name)
+                if ready and task.name not in placed and task.name not in queue:
+                    queue.append(task.name)
 
     for task in graph.tasks:
-        if not any(name in graph.by_name for name in task.uses) and _is_eager(task):
-            yield from place(task.name)
-    for name in order:
-        yield from place(name)
-    for task in graph.tasks:
-        yield from place(task.name)
+        if _is_eager(task) and not any(name in graph.by_name for name in task.uses):
+            place(task.name)
+    for name in (*order, *(task.name for task in graph.tasks)):
+        if name not in placed:
+            for host_task in missing_host_tasks(graph, name, placed):
+                place(host_task)
+            place(name)
+    return map(graph.by_name.__getitem__, placed)
 
 
 def _eager_host_tasks(graph: TaskGraph) -> dict[str, list[Task]]:

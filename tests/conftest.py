@@ -7,6 +7,7 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("nimble", deadline=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
 
 

@@ -20,7 +20,11 @@ from torch.utils import _pytree as pytree
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError
 from nimble_fx.passes.insert_waits import InsertWaits
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.trace import trace
+from nimble_fx.verify import verify
 from tests.models import CASES, Branchy, Case, Inception, Lstm
+from tests.schedules import aten_graph
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +154,31 @@ def test_the_programs_inputs_have_the_users_names() -> None:
         torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
     inputs = {v.name: v.static for v in nimble_fx.programs()[0].graph.inputs}
     assert inputs == {"x": False, "a_weight": True, "b_weight": True}
+
+
+def test_a_users_name_that_is_a_nodes_name_in_the_backward_does_no_harm() -> None:
+    def program(mul: Tensor, t: Tensor, add: Tensor) -> Tensor:
+        return (mul * t + add).exp()
+
+    inputs = [torch.randn(3, requires_grad=True) for _ in range(3)]
+    torch.compile(program, backend="nimble")(*inputs).sum().backward()
+    grads = [x.grad for x in inputs]
+    expected = torch.autograd.grad(program(*inputs).sum(), inputs)
+    assert_same(grads, list(expected))
+    assert len(nimble_fx.programs()) == 2
+
+
+def test_a_long_chain_of_views_is_no_deep_recursion() -> None:
+    def program(x: Tensor) -> Tensor:
+        for _ in range(1200):
+            x = x.t()
+        return x.relu()
+
+    x = torch.randn(2, 3)
+    gm = aten_graph(program, x)
+    graph = schedule(trace(gm).graph, passes("nimble", None))
+    verify(graph)
+    assert len(graph.launching) == 1
 
 
 def test_the_same_model_gives_the_same_text_twice() -> None:

@@ -202,6 +202,16 @@ def test_nan_reads_back_as_nan() -> None:
     assert text_of(float("nan"), {}) == 'float("nan")'
 
 
+def test_a_parameter_with_the_name_of_a_keyword_is_renamed() -> None:
+    given = Input("lambda", SCALAR, ("lambda",), static=True)
+    task = Task("relu", aten.relu.default, (Ref("lambda"),), type=SCALAR, reads=("lambda",),
+                writes=("relu",), allocates=("relu",), holds=("relu",))  # fmt: skip
+    graph = scheduled(TaskGraph("g", (given,), (), (task,), (Ref("relu"),)))
+    x = torch.randn(2, 3)
+    (result,) = Launcher(graph, load(emit(graph), "keyword.py"), {}, Cpu())([x])
+    assert torch.equal(result, x.relu())
+
+
 def test_a_view_at_the_start_of_a_branch_stands_in_that_branch() -> None:
     def program(x: Tensor, w: Tensor) -> Tensor:
         return torch.relu(x) + torch.sigmoid(w.t())

@@ -43,6 +43,12 @@ def test_bookkeeping_opens_no_stream() -> None:
 
 
 @given(task_graphs())
+def test_random_draws_stay_where_they_are(graph: TaskGraph) -> None:
+    draws = [task.name for task in graph.tasks if task.ordered]
+    assert [task.name for task in ChainBookkeeping()(graph).tasks if task.ordered] == draws
+
+
+@given(task_graphs())
 def test_the_program_stays_the_same(graph: TaskGraph) -> None:
     chained = ChainBookkeeping()(graph)
     verify_structure(chained)
