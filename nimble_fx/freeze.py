@@ -2,7 +2,8 @@
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,9 @@ class Frozen:
             given, static = self._launcher.split(args)
             if self._recording is None or not self._recording.fits(static):
                 try:
-                    self._recording = _Recording(self._launcher, given, static)
+                    # not inference tensors: a call outside of inference mode must copy into them
+                    with torch.inference_mode(False), torch.no_grad():
+                        self._recording = _Recording(self._launcher, given, static)
                 except RuntimeError as error:
                     return self._give_up(args, error)
                 self._status.frozen = True
@@ -90,13 +93,10 @@ class _Recording:
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)
 
-        state = [static[k] for k, i in enumerate(launcher.static) if mutated[i]]
-        saved = [value.clone() for value in state]
-        for _ in range(WARM_UPS):
-            self._copy_in(given)
-            launcher.device.warm_up(launcher.loaded.n_streams, run)
-            for value, before in zip(state, saved, strict=True):
-                value.copy_(before)
+        with _undone([static[k] for k, i in enumerate(launcher.static) if mutated[i]]):
+            for _ in range(WARM_UPS):
+                self._copy_in(given)
+                launcher.device.warm_up(launcher.loaded.n_streams, run)
         self._capture = launcher.device.capture(launcher.loaded.n_streams, run)
         self._owners = self._find_owners()
 
@@ -144,6 +144,17 @@ class _Recording:
                 )
                 outputs.append(copy)
         return outputs
+
+
+@contextmanager
+def _undone(tensors: list[torch.Tensor]) -> Iterator[None]:
+    """Gives tensors back the values that they had before the block, however it ends."""
+    saved = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, before in zip(tensors, saved, strict=True):
+            tensor.copy_(before)
 
 
 def _pointers(tensors: list[Any]) -> list[int]:

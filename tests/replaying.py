@@ -26,8 +26,10 @@ class ReplayingDevice(Cpu):
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
         self.n_warm_ups += 1
         state = torch.get_rng_state()
-        run(self.streams(n))
-        torch.set_rng_state(state)
+        try:
+            run(self.streams(n))
+        finally:
+            torch.set_rng_state(state)
 
     def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
         if self.fail:

@@ -183,6 +183,33 @@ def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     assert torch.equal(first, second)
 
 
+def test_a_failure_in_warm_up_leaves_state_as_it_was(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm_up = ReplayingDevice.warm_up
+
+    def fail_late(self: ReplayingDevice, n: int, run: Callable[..., object]) -> None:
+        warm_up(self, n, run)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(ReplayingDevice, "warm_up", fail_late)
+    model, eager = twins(CASES["cache"], train=False)
+    compiled, inputs = torch.compile(model, backend="nimble"), CASES["cache"].inputs()
+    with torch.no_grad():
+        with pytest.warns(NimbleWarning, match="capture failed: out of memory"):
+            ours = compiled(*inputs)
+        assert_same(ours, eager(*inputs))
+    assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+
+
+def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    with torch.inference_mode():
+        run([torch.ones(2)])
+    with torch.no_grad():
+        assert torch.equal(run([torch.ones(2)])[0], torch.ones(2).exp())
+
+
 def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
     run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(100), device=device)
     wrong: list[float] = []

@@ -65,11 +65,12 @@ class Cuda:
         caller, streams = torch.cuda.current_stream(self._device), self._streams[:n]
         state = torch.cuda.get_rng_state(self._device)
         streams[0].wait_stream(caller)
-        with torch.cuda.stream(streams[0]):
-            run(tuple(streams))
-        caller.wait_stream(streams[0])
-        torch.cuda.synchronize(self._device)
-        torch.cuda.set_rng_state(state, self._device)
+        try:
+            with torch.cuda.stream(streams[0]):
+                run(tuple(streams))
+        finally:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.set_rng_state(state, self._device)
 
     def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
         """Captures into a CUDA graph with a memory pool of its own."""
