@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from nimble_fx.ir import Arg, Input, Ref, Source, Task, TaskGraph, target_name
+from nimble_fx.ir import Arg, Input, Ref, Source, Task, TaskGraph, ref_names, target_name
 from nimble_fx.naming import unique
 from nimble_fx.version import __version__
 
 _RESERVED = {"aten", "call", "e", "fork", "inputs", "math", "operator", "p", "streams", "torch"}
 _INDENT = "    "
+_GETITEM = "operator.getitem"
 
 
 def emit(graph: TaskGraph) -> str:
@@ -61,6 +62,8 @@ class _Writer:
         attributes = unique(bound, set(keyword.kwlist))
         self._names = self._local | {n: f"p.{a}" for n, a in zip(bound, attributes, strict=True)}
 
+        self._only_items = _only_items(graph)
+
     def header(self) -> Iterator[str]:
         yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'
         yield ""
@@ -68,8 +71,11 @@ class _Writer:
         yield '"""'
         yield "# fmt: off"
         yield ""
-        modules = {target_name(t.target).split(".")[0] for t in self.graph.tasks}
-        yield from (f"import {name}" for name in sorted(modules & {"math", "operator"}))
+        called = {target_name(t.target) for t in self.graph.tasks} - {_GETITEM}
+        modules = sorted({name.split(".")[0] for name in called} & {"math", "operator"})
+        yield from (f"import {name}" for name in modules)
+        if modules:
+            yield ""
         yield "import torch"
         yield ""
         yield "aten = torch.ops.aten"
@@ -95,8 +101,11 @@ class _Writer:
 
     def _body(self) -> Iterator[str]:
         yield f'"""{self._docstring()}"""'
+        used = {name for task in self.graph.tasks for name in task.uses}
+        used.update(ref_names(self.graph.outputs))
         for i, value in enumerate(self.given):
-            yield f"{self._names[value.name]} = inputs[{i}]{_comment(value.type)}"
+            if value.name in used:
+                yield f"{self._names[value.name]} = inputs[{i}]{_comment(value.type)}"
         yield "inputs.clear()"
         names = [f"s{i}" for i in range(self.graph.n_streams)]
         if names:
@@ -117,7 +126,9 @@ class _Writer:
     def _schedule(self) -> Iterator[str]:
         """The tasks in launch order, in blocks of one stream, with the user's lines between."""
         source: Source | None = None
-        for stream, tasks in _blocks(self.graph.tasks):
+        written_with_result = {item.name for item in self._only_items.values()}
+        written = [task for task in self.graph.tasks if task.name not in written_with_result]
+        for stream, tasks in _blocks(written):
             if stream is not None:
                 yield f"with s{stream}:"
             indent = "" if stream is None else _INDENT
@@ -133,25 +144,45 @@ class _Writer:
             yield f"s{task.stream}.wait_event(e.fork)"
         for name in task.waits:
             yield f"s{task.stream}.wait_event(e.{self._local[name]})"
-        unused = task.name in task.frees
-        assigned = "" if unused else f"{self._local[task.name]} = "
-        yield f"{assigned}{self._expression(task)}{_comment(task.type)}"
+        item = self._only_items.get(task.name)
+        if item is not None:
+            index = self._text(item.args[1])
+            yield f"{self._local[item.name]} = {self._call(task)}[{index}]{_comment(item.type)}"
+        else:
+            assigned = "" if task.name in task.frees else f"{self._local[task.name]} = "
+            yield f"{assigned}{self._call(task)}{_comment(task.type)}"
         dropped = [self._local[name] for name in task.frees if name != task.name]
         if dropped:
             yield f"del {', '.join(dropped)}"
         if task.name in self.graph.recorded:
             yield f"e.{self._local[task.name]}.record(s{task.stream})"
 
-    def _expression(self, task: Task) -> str:
+    def _call(self, task: Task) -> str:
         args = [self._text(arg) for arg in task.args]
         name = callee(task.target)
-        if name == "operator.getitem":
+        if name == _GETITEM:
             return f"{args[0]}[{args[1]}]"
         args += [f"{key}={self._text(value)}" for key, value in task.kwargs]
         return f"{name}({', '.join(args)})"
 
     def _text(self, arg: Arg) -> str:
         return text_of(arg, self._names)
+
+
+def _only_items(graph: TaskGraph) -> dict[str, Task]:
+    """For each operator of whose results only one is used: the task that takes that one.
+
+    The two are written on one line, and what holds the results together never has a name.
+    """
+    users: dict[str, list[Task]] = {}
+    for task in graph.tasks:
+        for name in task.uses:
+            users.setdefault(name, []).append(task)
+    return {
+        name: item
+        for name, (item, *others) in users.items()
+        if not others and item.frees == (name,) and target_name(item.target) == _GETITEM
+    }
 
 
 def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:

@@ -24,7 +24,7 @@ class AssignStreams:
 
     Requires: `after` holds the minimum equivalent graph (reduce-edges).
     Ensures: streams 0..n-1 are all used, n <= `max_streams`; a stream's tasks form a chain unless
-    `max_streams` made chains share. Stream 0 has the longest chain.
+    `max_streams` made chains share. They are numbered in the order of their first tasks.
 
     Before: a -> b, a -> c, b -> d, c -> d
     After:  a, b, d on stream 0; c on stream 1
@@ -47,7 +47,7 @@ class AssignStreams:
 
 
 def chain_cover(rows: Rows) -> list[Chain]:
-    """Covers the vertices of a DAG with as few chains as its width, longest first.
+    """Covers the vertices of a DAG with as few chains as its width, in the order of their heads.
 
     Of all such covers, one whose chains follow as many edges of the minimum equivalent graph as
     any set of disjoint paths can.
@@ -60,7 +60,7 @@ def chain_cover(rows: Rows) -> list[Chain]:
         chains.append([u])
         while chains[-1][-1] in follows:
             chains[-1].append(follows[chains[-1][-1]])
-    return sorted(chains, key=len, reverse=True)
+    return chains
 
 
 def _most_direct_chains(reduced: Rows, closure: Rows) -> Matching:
@@ -110,5 +110,4 @@ def merge_chains(chains: Sequence[Chain], rows: Rows, limit: int | None) -> list
         best = min(range(limit), key=lambda s: (max(0, busy_until[s] - start), len(streams[s])))
         streams[best].extend(chain)
         busy_until[best] = max(busy_until[best], start) + len(chain)
-    merged = [sorted(stream) for stream in streams if stream]
-    return sorted(merged, key=len, reverse=True)
+    return sorted(sorted(stream) for stream in streams if stream)

@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import callee, emit, text_of
 from nimble_fx.ir import Input, Ref, Task, TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
 from nimble_fx.passes.assign_streams import Policy
+from tests.models import CASES
 from tests.schedules import scheduled, schedules, traced
 from tests.strategies import SCALAR, programs
 
@@ -112,7 +114,7 @@ def test_each_wait_each_drop_and_each_needed_record_is_written_once(graph: TaskG
     assert waits == graph.n_waits + len(graph.forks) + len(graph.joins)
     assert records == len(graph.recorded) + forked
     dropped = [name for line in lines if line.startswith("del ") for name in line[4:].split(", ")]
-    unused = [task.name for task in graph.tasks if task.name in task.frees]
+    unused = [task.name for task in graph.tasks if task.name in task.frees]  # never named
     assert sorted(dropped + unused) == sorted(n for task in graph.tasks for n in task.frees)
 
 
@@ -147,14 +149,27 @@ def test_the_module_reads_like_this() -> None:
     )
 
 
-def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
-    path = tmp_path / "emitted.py"
-    path.write_text(emit(scheduled(traced(branchy, torch.randn(2, 4)).graph)))
+@pytest.mark.parametrize("name", ["googlenet", "views", "recurrent"])
+def test_ruff_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+    case, path = CASES[name], tmp_path / "emitted.py"
+    with torch.no_grad():
+        torch.compile(case.model().eval(), backend="nimble", dynamic=True)(*case.inputs())
+    path.write_text(nimble_fx.programs()[-1].source)
     for command in (["format", "--check", "--isolated"], ["check", "--isolated"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, path], capture_output=True, check=False
         )
         assert done.returncode == 0, done.stdout
+
+
+def test_one_item_of_several_results_is_taken_on_the_line_of_the_call() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.topk(2)[0].exp()
+
+    torch.compile(program, backend="nimble")(torch.randn(4))
+    text = nimble_fx.programs()[-1].source
+    assert "getitem = aten.topk.default(x, 2)[0]  # f32[2]\n" in text
+    assert "topk =" not in text
 
 
 def test_the_module_runs_from_its_text_alone(tmp_path: Path) -> None:
