@@ -8,7 +8,7 @@ TORCH ?= 2.11.0
 .PHONY: demo test check bench compat clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python -m bench.demo
+	$(BIN)/python -m bench.demo --no-write
 
 test: check
 	$(BIN)/python -m pytest
