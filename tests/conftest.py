@@ -9,6 +9,7 @@ from hypothesis import settings
 settings.register_profile("nimble", deadline=None, max_examples=100)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
+torch.set_num_threads(1)  # tensors are tiny; threads that spin for work only slow each other down
 
 
 @pytest.fixture(autouse=True)
