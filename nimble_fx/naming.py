@@ -4,6 +4,7 @@ import ast
 import linecache
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch.fx import GraphModule, Node
@@ -19,19 +20,14 @@ _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 
 def source_of(node: Node) -> Source | None:
     """The user's innermost line that made the node, if fx recorded one."""
-    frames = _frames(node)
-    if not frames:
-        return None
-    last = frames[-1]
-    return Source(last["file"], int(last["line"]), last["code"].strip())
+    return _innermost(node.meta.get("stack_trace") or "")
 
 
 def program_name(gm: GraphModule) -> str:
     """The user's function that was compiled, such as "Branchy.forward"."""
     for node in gm.graph.nodes:
-        frames = _frames(node)
-        if frames:
-            first = frames[0]
+        first = _FRAME.search(node.meta.get("stack_trace") or "")
+        if first is not None:
             return _qualified_name(first["file"], int(first["line"])) or first["function"]
     return "program"
 
@@ -70,8 +66,13 @@ def _input_name(node: Node) -> str:
     return name if name.isidentifier() else node.name
 
 
-def _frames(node: Node) -> list[re.Match[str]]:
-    return list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+@lru_cache(maxsize=1024)
+def _innermost(stack_trace: str) -> Source | None:
+    """Cached, because many nodes come from one line."""
+    frames = list(_FRAME.finditer(stack_trace))
+    if not frames:
+        return None
+    return Source(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"].strip())
 
 
 def _qualified_name(file: str, line: int) -> str:
