@@ -126,7 +126,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--tasks", type=int, nargs="+", default=[1000, 5000, 20000])
     options.add_argument("--rounds", type=int, default=5, help="runs of the stages")
     options.add_argument("--first-calls", type=int, default=3, help="whole compiles of a model")
-    return options.parse_args(argv)
+    args = options.parse_args(argv)
+    if len(set(args.tasks)) < 2:
+        options.error("--tasks takes two sizes or more: growth is fitted to them")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

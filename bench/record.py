@@ -18,7 +18,7 @@ from rich.table import Table
 from nimble_fx import __version__
 
 RESULTS = Path("bench/results")
-_PIPED_WIDTH = 110
+_PIPED_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ def environment() -> dict[str, Any]:
         "n_cpus": os.cpu_count(),
         "n_torch_threads": torch.get_num_threads(),
         "gpus": gpus,
+        "load_average": os.getloadavg()[0],
     }
 
 

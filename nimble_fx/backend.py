@@ -125,7 +125,7 @@ def _legal_schedule(graph: TaskGraph, options: Options, device: Device) -> TaskG
     check = verify if options.verify else _trust
     try:
         scheduled = schedule(graph, passes(options.policy, min(limits, default=None)))
-        check(scheduled)
+        check(scheduled, graph)
     except ScheduleError as error:
         warnings.warn(
             f"the schedule of {graph.name} is not legal and is not run; one stream is used. "
@@ -134,11 +134,11 @@ def _legal_schedule(graph: TaskGraph, options: Options, device: Device) -> TaskG
             stacklevel=2,
         )
         scheduled = schedule(graph, passes("serial", None))
-        check(scheduled)
+        check(scheduled, graph)
     return scheduled
 
 
-def _trust(graph: TaskGraph) -> None:
+def _trust(graph: TaskGraph, traced: TaskGraph) -> None:
     """What `verify=False` asks for."""
 
 
@@ -146,7 +146,11 @@ def _runner(graph: TaskGraph, traced: Traced, device: Device, options: Options) 
     """Emits, loads and registers the program; freezes it where that is possible and wanted."""
     source = emit(graph)
     file = file_name(graph.name, source)
-    path = write(Path(options.dump).absolute(), file, source) if options.dump is not None else None
+    path = (
+        write(Path(options.dump).expanduser().absolute(), file, source)
+        if options.dump is not None
+        else None
+    )
     loaded = load(source, str(path or f"nimble_fx/{file}"))
     reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
     status = Status(reason=reason)

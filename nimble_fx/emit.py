@@ -135,7 +135,8 @@ class _Writer:
             for task in tasks:
                 if task.source is not None and task.source != source:
                     source = task.source
-                    yield f"{indent}# {PurePath(source.file).name}:{source.line}  {source.code}"
+                    code = " ".join(source.code.split())  # on one line, whatever it holds
+                    yield f"{indent}# {PurePath(source.file).name}:{source.line}  {code}"
                 for line in self._task(task):
                     yield indent + line
 

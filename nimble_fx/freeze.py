@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,17 @@ from nimble_fx.launch import Launcher
 WARM_UPS = 3
 """Runs before a capture, so that libraries load, tune and allocate outside of it."""
 
-_NOT_FROZEN_TAGS = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+MAX_RECORDINGS = 8
+"""Captures kept at a time, for as many sets of parameter addresses."""
+
+MAX_CAPTURES = 32
+"""Captures in all, after which the program runs unfrozen."""
+
+_NOT_FROZEN_TAGS = {
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+    torch.Tag.cudagraph_unsafe,
+}
 
 
 @dataclass
@@ -42,41 +53,56 @@ def why_not_freeze(graph: TaskGraph, device: Device) -> str | None:
     for task in graph.tasks:
         tags = getattr(task.target, "tags", ())
         if not _NOT_FROZEN_TAGS.isdisjoint(tags):
-            return f"{task.name} depends on data at run time [{task.source}]"
+            return f"{task.name} ({task.target}) cannot be captured [{task.source}]"
     return None
 
 
 class Frozen:
-    """Runs a program from its capture: copies what is new in, replays, copies results out."""
+    """Runs a program from its captures: copies what is new in, replays, copies results out.
+
+    A capture is bound to the addresses of the parameters. There is one for each set of addresses
+    that is in use: a program that several modules share has several.
+    """
 
     def __init__(self, launcher: Launcher, status: Status) -> None:
         self._boxed_call = True  # AOTAutograd's mark of the convention
         self._launcher, self._status = launcher, status
         self._lock = threading.Lock()
-        self._recording: _Recording | None = None
+        self._recordings: OrderedDict[tuple[int, ...], _Recording] = OrderedDict()
+        self._n_captures = 0
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first where it must."""
-        if self._status.reason is not None:
+        if self._status.reason is not None or self._launcher.device.is_capturing:
             return self._launcher(args)
         with self._lock:
             given, static = self._launcher.split(args)
-            if self._recording is None or not self._recording.fits(static):
+            addresses = tuple([tensor.data_ptr() for tensor in static])
+            if addresses not in self._recordings:
                 try:
-                    # not inference tensors: a call outside of inference mode must copy into them
-                    with torch.inference_mode(False), torch.no_grad():
-                        self._recording = _Recording(self._launcher, given, static)
+                    self._record(addresses, given, static)
                 except RuntimeError as error:
-                    return self._give_up(args, error)
-                self._status.frozen = True
+                    return self._give_up(args, f"capture failed: {error}")
+                if self._n_captures > MAX_CAPTURES:
+                    return self._give_up(args, f"parameters moved in {MAX_CAPTURES} calls")
             args.clear()
-            return self._recording.replay(given)
+            self._recordings.move_to_end(addresses)
+            return self._recordings[addresses].replay(given)
 
-    def _give_up(self, args: list[Any], error: RuntimeError) -> Sequence[Any]:
-        self._recording = None
-        self._status.frozen, self._status.reason = False, f"capture failed: {error}"
+    def _record(self, addresses: tuple[int, ...], given: list[Any], static: list[Any]) -> None:
+        self._n_captures += 1
+        while len(self._recordings) >= MAX_RECORDINGS:
+            self._recordings.popitem(last=False)
+        # no inference tensors: calls outside of inference mode must be able to copy into them
+        with self._launcher.device.exclusive(), torch.inference_mode(False), torch.no_grad():
+            self._recordings[addresses] = _Recording(self._launcher, given, static)
+        self._status.frozen = True
+
+    def _give_up(self, args: list[Any], reason: str) -> Sequence[Any]:
+        self._recordings.clear()
+        self._status.frozen, self._status.reason = False, reason
         name = self._launcher.graph.name
-        warnings.warn(f"{name} is not frozen: {self._status.reason}", NimbleWarning, stacklevel=2)
+        warnings.warn(f"{name} is not frozen: {reason}", NimbleWarning, stacklevel=2)
         return self._launcher(args)
 
 
@@ -84,7 +110,9 @@ class _Recording:
     """One capture: the memory that it was recorded with, and how to feed and read it."""
 
     def __init__(self, launcher: Launcher, given: list[Any], static: list[Any]) -> None:
-        self._static, self._pointers = static, _pointers(static)
+        self._device, n = launcher.device, launcher.loaded.n_streams
+        self._static = static  # their addresses are in the capture
+        self._done = self._device.events(("replay",)).replay
         self._buffers = [_buffer_like(value) for value in given]
         written = {storage for task in launcher.graph.tasks for storage in task.writes}
         mutated = [not written.isdisjoint(value.holds) for value in launcher.graph.inputs]
@@ -96,54 +124,49 @@ class _Recording:
         with _undone([static[k] for k, i in enumerate(launcher.static) if mutated[i]]):
             for _ in range(WARM_UPS):
                 self._copy_in(given)
-                launcher.device.warm_up(launcher.loaded.n_streams, run)
-        self._capture = launcher.device.capture(launcher.loaded.n_streams, run)
-        self._owners = self._find_owners()
-
-    def fits(self, static: list[Any]) -> bool:
-        """Whether the parameters and buffers are still where they were."""
-        return _pointers(static) == self._pointers
+                self._device.warm_up(n, run)
+        self._capture = self._device.capture(n, run)
 
     def replay(self, given: list[Any]) -> list[Any]:
         """Runs the capture on new inputs; the outputs are the caller's to keep."""
+        (caller,) = self._device.streams(1)
+        caller.wait_event(self._done)  # the last replay may have been on another stream
         self._copy_in(given)
         self._capture.replay()
         for k in self._mutated:
             given[k].copy_(self._buffers[k])
-        return self._copy_out(given)
+        outputs = self._copy_out(given)
+        self._done.record(caller)
+        return outputs
 
     def _copy_in(self, given: list[Any]) -> None:
         if given:
             torch._foreach_copy_(self._buffers, given)
 
-    def _find_owners(self) -> list[int | None]:
-        """For each output, the address of its storage; None if it is ours to hand out as it is."""
-        lasting = {_address(value) for value in self._static}
-        return [
-            _address(value)
-            if isinstance(value, torch.Tensor) and _address(value) not in lasting
-            else None
-            for value in self._capture.outputs
-        ]
-
     def _copy_out(self, given: list[Any]) -> list[Any]:
-        """The outputs in memory that no replay writes; what shared a storage shares one again."""
-        callers = {_address(b): g for b, g in zip(self._buffers, given, strict=True)}
-        copies: dict[int, torch.UntypedStorage] = {}
-        outputs: list[Any] = []
-        for value, owner in zip(self._capture.outputs, self._owners, strict=True):
-            if owner is None:
-                outputs.append(value)
-            elif owner in callers:
-                outputs.append(_same_view(value, callers[owner]))
+        """The outputs in memory that no replay writes.
+
+        Parameters and their views are handed out as they are; views of inputs become views of the
+        caller's. Of each other storage one copy is made, and what shared it shares the copy, so
+        that writing to one output is seen in the others, and by autograd.
+        """
+        callers = {_storage(b): g for b, g in zip(self._buffers, given, strict=True)}
+        ours = {_storage(value) for value in self._static}
+        copies: dict[int, torch.Tensor] = {}
+        handed: dict[int, Any] = {}
+        for value in self._capture.outputs:
+            if id(value) in handed:
+                continue
+            if not isinstance(value, torch.Tensor) or (storage := _storage(value)) in ours:
+                handed[id(value)] = value
+            elif storage in callers:
+                base = callers[storage]
+                handed[id(value)] = _view(base, value, shift=base.storage_offset())
+            elif storage in copies:
+                handed[id(value)] = _view(copies[storage], value)
             else:
-                if owner not in copies:
-                    copies[owner] = value.untyped_storage().clone()
-                copy = value.new_empty(0).set_(
-                    copies[owner], value.storage_offset(), value.shape, value.stride()
-                )
-                outputs.append(copy)
-        return outputs
+                handed[id(value)] = copies[storage] = _copy_of(value)
+        return [handed[id(value)] for value in self._capture.outputs]
 
 
 @contextmanager
@@ -157,19 +180,26 @@ def _undone(tensors: list[torch.Tensor]) -> Iterator[None]:
             tensor.copy_(before)
 
 
-def _pointers(tensors: list[Any]) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _storage(tensor: torch.Tensor) -> int:
+    """What tells storages apart; not the address, which all empty ones share."""
+    key: int = tensor.untyped_storage()._cdata
+    return key
 
 
 def _buffer_like(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _same_view(value: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """The view of `base` that `value` is of our copy of `base`."""
-    offset = base.storage_offset() + value.storage_offset()
-    return base.as_strided(value.shape, value.stride(), offset)
+def _copy_of(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same geometry on a copy of the whole storage."""
+    storage = value.untyped_storage().clone()  # type: ignore[no-untyped-call]
+    return value.new_empty(0).set_(storage, value.storage_offset(), value.shape, value.stride())
+
+
+def _view(base: torch.Tensor, value: torch.Tensor, shift: int = 0) -> torch.Tensor:
+    """The view of `base` that has `value`'s geometry, `shift` elements further on."""
+    if base.dtype != value.dtype:
+        shift = shift * base.itemsize // value.itemsize
+        whole = value.new_empty(0).set_(base.untyped_storage())
+        return whole.as_strided(value.shape, value.stride(), shift + value.storage_offset())
+    return base.as_strided(value.shape, value.stride(), shift + value.storage_offset())

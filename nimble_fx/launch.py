@@ -35,8 +35,13 @@ class Launcher:
         """Enqueues the program on the current stream and side streams; empties `args`."""
         given, static = self.split(args)
         args.clear()
-        outputs = self.enqueue(given, static, self.device.streams(self.loaded.n_streams))
-        self.device.hand_over(outputs)
+        outputs: Sequence[Any] = ()
+        with self.device.exclusive():
+            streams = self.device.streams(self.loaded.n_streams)
+            try:
+                outputs = self.enqueue(given, static, streams)
+            finally:
+                self.device.settle(streams, outputs)
         return outputs
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -51,4 +56,5 @@ class Launcher:
         values = (*static, *self._constants)
         parameters.__dict__.update(zip(self.loaded.parameters, values, strict=True))
         events = self.device.events(self.loaded.events)
-        return self.loaded.call(given, parameters, streams, events)
+        with torch._C.DisableTorchFunction():  # modes and subclasses were served when traced
+            return self.loaded.call(given, parameters, streams, events)

@@ -1,8 +1,9 @@
 """From a module's text to a callable, with the text where tracebacks and pdb look for it."""
 
+import io
 import linecache
 import os
-import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,22 +32,20 @@ class Loaded:
 
 def file_name(title: str, source: str) -> str:
     """A name that is the same for the same text: "Branchy.forward_1a2b3c4d.py"."""
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)[:100]
     return f"{safe}_{sha256(source.encode()).hexdigest()[:8]}.py"
 
 
 def write(directory: Path, name: str, source: str) -> Path:
     """Writes the text as `directory/name`, whole or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=directory, prefix=name)
+    path = directory / name
+    temporary = directory / f".{name}.{os.getpid()}.{threading.get_ident()}"
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(source)
-        path = directory / name
+        temporary.write_text(source, encoding="utf-8")
         os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 
@@ -55,7 +54,7 @@ def load(source: str, file: str) -> Loaded:
 
     The text runs with the rights of this process: load only what nimble_fx emitted.
     """
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
     module: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
     exec(compile(source, file, "exec"), module)
     return Loaded(

@@ -3,6 +3,7 @@
 import ast
 import linecache
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -62,7 +63,8 @@ def _input_name(node: Node) -> str:
     steps = [a or b for a, b in _STEP.findall(path)]
     if any(step in _PLUMBING for step in steps):
         steps = [step for step in steps[1:] if step not in _PLUMBING]
-    name = re.sub(r"\W+", "_", "_".join(steps)).strip("_")
+    normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
+    name = re.sub(r"\W+", "_", normal).strip("_")
     return name if name.isidentifier() else node.name
 
 

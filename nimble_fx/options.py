@@ -35,13 +35,18 @@ class Options:
     dump: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        _require(self.policy in get_args(Policy), "policy", self.policy, _choices(get_args(Policy)))
+        policies = get_args(Policy)
+        known = isinstance(self.policy, str) and self.policy in policies
+        _require(known, "policy", self.policy, _choices(policies))
         streams = self.max_streams
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
         _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
-        _require(_is_directory(self.dump), "dump", self.dump, "the path of a directory, or None")
+        if self.dump is not None:
+            _require(
+                _is_directory(self.dump), "dump", self.dump, "a directory to write to, or None"
+            )
 
     @staticmethod
     def parse(mode: str | None, options: Mapping[str, Any] | None) -> "Options":
@@ -50,7 +55,7 @@ class Options:
         Raises:
             OptionError: an unknown mode or option, or a value that it cannot take.
         """
-        if mode is not None and mode not in list(_MODES):
+        if mode is not None and not (isinstance(mode, str) and mode in _MODES):
             raise OptionError(f"mode={mode!r} is not known; valid modes: {_choices(_MODES)}")
         known = {field.name for field in fields(Options)}
         unknown = sorted(set(map(str, options or {})) - known)
@@ -65,9 +70,15 @@ def _require(valid: bool, name: str, value: object, expected: str) -> None:
 
 
 def _is_directory(path: object) -> bool:
-    if path is None:
-        return True
-    return isinstance(path, (str, os.PathLike)) and (not Path(path).exists() or Path(path).is_dir())
+    """Whether it can be written to; it is made if it is not there."""
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        return False
+    try:
+        directory = Path(path).expanduser()
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, TypeError, ValueError):
+        return False
+    return os.access(directory, os.W_OK)
 
 
 def _choices(names: Any) -> str:

@@ -119,7 +119,8 @@ class _Tracer:
     def _constant(self, node: Node) -> Input:
         value = _attribute(self._gm, node)
         if not isinstance(value, torch.Tensor):
-            raise _unsupported(node, f"holds a {type(value).__name__}, which is not a tensor")
+            user = next(iter(node.users), node)
+            raise _unsupported(user, f"takes a {type(value).__name__}: a higher-order operator")
         node.meta.setdefault("val", value)
         return self._given(node, static=True)
 
@@ -153,10 +154,9 @@ class _Tracer:
         written, aliased = self._by_schema(node, op)
         made = self._results(node)
         fresh = tuple(s for s in dict.fromkeys(made) if s not in given)
-        seeded = torch.Tag.nondeterministic_seeded in op.tags
         effects = {
             "holds": tuple(dict.fromkeys([*made, *aliased])),
-            "ordered": seeded or not op._schema.returns,
+            "ordered": _keeps_program_order(op),
         }
         touches_nothing = not given or _is_view(op) or name in _READ_NO_DATA
         if touches_nothing and not written and not fresh:
@@ -236,6 +236,12 @@ def _is_importable(target: object) -> bool:
     module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
     home = {"_operator": operator, "math": math, "torch": torch}.get(module)
     return home is not None and getattr(home, name, None) is target
+
+
+def _keeps_program_order(op: torch._ops.OpOverload) -> bool:
+    """Whether it draws random numbers or may have side effects; custom operators do not tell."""
+    seeded = torch.Tag.nondeterministic_seeded in op.tags
+    return seeded or not op._schema.returns or op.namespace not in {"aten", "prims"}
 
 
 def _is_view(op: torch._ops.OpOverload) -> bool:

@@ -14,16 +14,26 @@ from nimble_fx.ir import Task, TaskGraph, ref_names
 
 Clock = list[int]
 
+_MEANING = ("target", "args", "kwargs", "index", "reads", "writes", "allocates", "holds", "ordered")
 
-def verify(graph: TaskGraph) -> None:
+
+def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     """Proves a schedule free of races, or says what races with what.
 
+    What is proved holds within one call, given what each task says that it reads and writes.
     Cost: O(tasks x streams + accesses).
+
+    Args:
+        graph: the schedule.
+        traced: the program that it schedules; the same tasks must do the same.
 
     Raises:
         ScheduleError: it names the two tasks, their streams, the storage and the user's lines.
     """
+    if traced is not None:
+        _check_same_program(graph, traced)
     verify_structure(graph)
+    _check_accesses(graph)
     _check_placement(graph)
     happened = _HappensBefore(graph)
     _check_hazards(graph, happened)
@@ -49,6 +59,30 @@ def verify_structure(graph: TaskGraph) -> None:
     missing = [name for name in ref_names(graph.outputs) if name not in defined]
     if missing or len(set(known)) != len(known):
         raise ScheduleError(f"{graph.name} returns {missing} or names an input twice: {known}")
+
+
+def _check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
+    """A schedule adds streams, waits, frees and an order; what the tasks do stays as it was."""
+    scheduled, program = ({task.name: task for task in g.tasks} for g in (graph, traced))
+    if scheduled.keys() != program.keys() or graph.outputs != traced.outputs:
+        changed = sorted(scheduled.keys() ^ program.keys())
+        raise ScheduleError(f"the schedule of {graph.name} loses or adds tasks: {changed}")
+    for name, task in scheduled.items():
+        for attribute in _MEANING:
+            if getattr(task, attribute) != getattr(program[name], attribute):
+                raise ScheduleError(f"the schedule changes {attribute} of {_describe(task)}")
+
+
+def _check_accesses(graph: TaskGraph) -> None:
+    """A task that launches says of the memory of each value that it uses that it accesses it."""
+    holds = {value.name: value.holds for value in graph.values}
+    indices = {task.index for task in graph.tasks}
+    if len(indices) != len(graph.tasks):
+        raise ScheduleError(f"tasks of {graph.name} share an index: program order is not known")
+    for task in graph.launching:
+        silent = {s for name in task.uses for s in holds[name]}.difference(task.reads, task.writes)
+        if silent or not set(task.allocates) <= set(task.writes):
+            raise ScheduleError(f"{_describe(task)} does not say that it accesses {silent}")
 
 
 class _HappensBefore:
@@ -177,6 +211,7 @@ class _Memory:
         for task in graph.launching:
             for storage in dict.fromkeys((*task.reads, *task.writes)):
                 self._accesses.setdefault(storage, []).append(task)
+        self._newest_of_caller: Task | None = None
         self._given_back: dict[int | None, list[tuple[str, Task]]] = {
             stream: [] for stream in range(graph.n_streams)
         }
@@ -188,6 +223,8 @@ class _Memory:
         self._hold(task.name, task.holds)
         if task.stream is not None:
             self._hand_out(task, task.stream)
+        if task.stream == 0:
+            self._newest_of_caller = task
 
     def require_alive(self, name: str, what: str) -> None:
         if name not in self._holds:
@@ -206,18 +243,27 @@ class _Memory:
             self._holders.setdefault(storage, set()).add(name)
 
     def _give_back(self, storage: str, task: Task) -> None:
-        """The block goes to the allocating stream; memory that the call was given, to any."""
+        """The block goes to the allocating stream; memory that the call was given, to any.
+
+        On stream 0 others may allocate at once. What a side stream is given after this program
+        comes after all of it (`Device.settle`).
+        """
         owners = self._given_back if storage not in self._allocator else [self._allocator[storage]]
         for stream in owners:
             self._given_back[stream].append((storage, task))
+        if 0 in owners:
+            self._hand_out(self._newest_of_caller, 0)
 
-    def _hand_out(self, task: Task, stream: int) -> None:
+    def _hand_out(self, task: Task | None, stream: int) -> None:
         """Whoever may get a block that was given back must come after each access of it."""
         for storage, freed_after in self._given_back[stream]:
             for access in self._accesses.get(storage, ()):
-                if access is not task and not self._happened.ordered(access, task):
+                if task is None or (
+                    access is not task and not self._happened.ordered(access, task)
+                ):
+                    next_one = _describe(task) if task else "the caller's next allocation"
                     raise ScheduleError(
-                        f"{storage} is freed after {_describe(freed_after)}, but {_describe(task)} "
+                        f"{storage} is freed after {_describe(freed_after)}, but {next_one} "
                         f"may get its memory before {_describe(access)} is done with it"
                     )
         self._given_back[stream].clear()

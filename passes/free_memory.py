@@ -8,6 +8,9 @@ from math import inf
 from nimble_fx.analysis import Clock, Clocks
 from nimble_fx.ir import Task, TaskGraph, ref_names
 
+CALLERS = 0
+"""The caller's stream."""
+
 Places = list[tuple[int, int]]
 """Tasks, each as its stream and its position there."""
 
@@ -20,13 +23,15 @@ class FreeMemory:
     at once. So the last value in a storage is dropped when whatever that stream is given next
     comes after every task that reads or writes the storage; values that share it with a later one
     are dropped after their own last use. Memory that the program was given may be any stream's.
+    On stream 0, the caller's, others may allocate meanwhile: what is next there is what is next on
+    the host.
 
     Requires: streams assigned; waits inserted; tasks in launch order.
-    Ensures: outputs, parameters and constants are never dropped; every other value that is used is.
+    Ensures: outputs, parameters and constants are never dropped; what stream 0 has not seen done
+    by its last task lives until the call returns, when it has.
 
-    Before: exp on stream 0 is last read by sigmoid on stream 1; on stream 0 tanh follows, then add,
-            which waits for sigmoid
-    After:  tanh frees exp: add is the first to get its memory that comes after sigmoid
+    Before: exp on stream 0 is last read by sigmoid on stream 1, which add on stream 0 waits for
+    After:  add frees exp; sigmoid does not
     """
 
     name = "free-memory"
@@ -66,7 +71,7 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
     return positions
 
 
-def _safe_positions(graph: TaskGraph) -> dict[str, int]:
+def _safe_positions(graph: TaskGraph) -> dict[str, float]:
     """For each storage, the first position after which its memory may be handed out.
 
     It may once it has been accessed last and whatever its stream launches from then on has waited
@@ -79,11 +84,12 @@ def _safe_positions(graph: TaskGraph) -> dict[str, int]:
     finished = _finished_at(accesses, position)
     streams = [_Stream() for _ in every_stream]
     clocks = Clocks()
-    safe: dict[str, int] = {}
+    safe: dict[str, float] = {}
     for task, stream in _placed(graph):
         for name in task.waits:
             clocks.wait(stream, name)
-        streams[stream].look(safe, clocks.known.get(stream, {}), has_waited=bool(task.waits))
+        if stream != CALLERS:
+            streams[stream].look(safe, clocks.known.get(stream, {}), has_waited=bool(task.waits))
         clocks.launch(task.name, stream)
         streams[stream].last_launch = position[task.name]
         for storage in finished.get(task.name, ()):
@@ -91,7 +97,10 @@ def _safe_positions(graph: TaskGraph) -> dict[str, int]:
             missing = [clocks.place[user] for user in accesses[storage].values()]
             for owner in allocator.get(storage, every_stream):
                 streams[owner].new.append((storage, missing))
-    for owner_stream in streams:
+        streams[CALLERS].last_launch = position[task.name]
+        streams[CALLERS].look(safe, clocks.known.get(CALLERS, {}), has_waited=stream == CALLERS)
+    for i, owner_stream in enumerate(streams):
+        owner_stream.last_launch = inf if i == CALLERS else owner_stream.last_launch
         owner_stream.delay(safe, owner_stream.unsafe)
     return safe
 
@@ -102,12 +111,12 @@ class _Stream:
 
     new: list[tuple[str, Places]] = field(default_factory=list)
     unsafe: list[tuple[str, Places]] = field(default_factory=list)
-    last_launch: int = 0
+    last_launch: float = 0
 
-    def look(self, safe: dict[str, int], known: Clock, has_waited: bool) -> None:
-        """Before a launch: what it has not seen done is safe behind that launch at the earliest."""
+    def look(self, safe: dict[str, float], known: Clock, has_waited: bool) -> None:
+        """What it has not seen done is safe behind the last launch at the earliest."""
         looked_at, self.new = self.new, []
-        if has_waited:  # else it has seen no more than at its last launch
+        if has_waited:  # else it has seen no more than when it looked last
             looked_at += self.unsafe
             self.unsafe = []
         self.delay(safe, looked_at)
@@ -118,7 +127,7 @@ class _Stream:
             if missing:
                 self.unsafe.append((storage, missing))
 
-    def delay(self, safe: dict[str, int], storages: Iterable[tuple[str, Places]]) -> None:
+    def delay(self, safe: dict[str, float], storages: Iterable[tuple[str, Places]]) -> None:
         """Moves what was unsafe until now behind the last launch."""
         for storage, _ in storages:
             safe[storage] = max(safe[storage], self.last_launch)

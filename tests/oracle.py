@@ -44,7 +44,11 @@ def races(graph: TaskGraph) -> set[tuple[str, str]]:
 
 
 def unsafe_frees(graph: TaskGraph) -> set[str]:
-    """The storages that a later task may be given while somebody may still be using them."""
+    """The storages that somebody may be given while somebody else may still be using them.
+
+    That is a later task on the stream that owns the storage (any, if the program was given it); and
+    on stream 0, at once, the caller, who comes after what stream 0 was given so far.
+    """
     order = happens_before(graph)
     holders: dict[str, set[str]] = {}
     for value in graph.values:
@@ -55,21 +59,25 @@ def unsafe_frees(graph: TaskGraph) -> set[str]:
     unsafe = set()
     for i, task in enumerate(graph.tasks):
         dropped.update(task.frees)
-        given_back = {s for s, names in holders.items() if names <= dropped}
-        users = {
-            (s, t.name)
-            for t in graph.tasks
-            if t.launches
-            for s in given_back & {*t.reads, *t.writes}
-        }
-        for storage, user in users:
-            for later in graph.tasks[i + 1 :]:
-                gets_it = storage not in owner or later.stream == owner[storage]
-                if later.launches and gets_it and not order.has_edge(user, later.name):
-                    unsafe.add(storage)
-        for storage in given_back:
+        for storage in {s for s, names in holders.items() if names <= dropped}:
             del holders[storage]
+            users = {t.name for t in graph.launching if storage in {*t.reads, *t.writes}}
+            later = {
+                t.name
+                for t in graph.tasks[i + 1 :]
+                if t.launches and owner.get(storage, t.stream) == t.stream
+            }
+            if any(not order.has_edge(user, name) for user in users for name in later):
+                unsafe.add(storage)
+            if owner.get(storage, 0) == 0 and not seen_by_caller(graph, order, i) >= users:
+                unsafe.add(storage)
     return unsafe
+
+
+def seen_by_caller(graph: TaskGraph, order: "nx.DiGraph[str]", position: int) -> set[str]:
+    """What is done once stream 0 has run what it was given up to a position."""
+    given = [t.name for t in graph.tasks[: position + 1] if t.stream == 0]
+    return {*given, *(u for u, v in order.edges if v in given)}
 
 
 def uses_after_free(graph: TaskGraph) -> set[str]:

@@ -330,7 +330,7 @@ def test_an_illegal_schedule_is_never_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_verify_false_asks_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(graph: nimble_fx.TaskGraph) -> None:
+    def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("looked at")
 
     monkeypatch.setattr("nimble_fx.backend.verify", refuse)

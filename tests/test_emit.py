@@ -138,12 +138,11 @@ def test_the_module_reads_like_this() -> None:
             with s1:
                 s1.wait_event(e.fork)
                 sigmoid = torch.sigmoid(x_1)  # f32[2, 4]
-                del x_1
                 e.sigmoid.record(s1)
             with s0:
                 s0.wait_event(e.sigmoid)
                 add = aten.add.Tensor(relu, sigmoid)  # f32[2, 4]
-                del relu, sigmoid
+                del x_1, relu, sigmoid
             return (add,)
         '''
     )

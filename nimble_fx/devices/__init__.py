@@ -50,14 +50,25 @@ class Device(Protocol):
     def why_not_capture(self) -> str | None:
         """Why it cannot capture programs; None where it can."""
 
+    @property
+    def is_capturing(self) -> bool:
+        """Whether the caller is capturing a graph of its own."""
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """Held while tasks are enqueued: side streams are shared by all threads."""
+
     def streams(self, n: int) -> tuple[Stream, ...]:
         """The caller's current stream and `n - 1` long-lived side streams."""
 
     def events(self, names: tuple[str, ...]) -> Any:
         """A namespace of fresh events."""
 
-    def hand_over(self, outputs: Sequence[Any]) -> None:
-        """Lets the caller free what a program made on side streams while its stream uses it."""
+    def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
+        """Makes the caller's stream and side streams wait for each other, after a program.
+
+        So whatever either is given next, by whomever, may use the memory that the program freed,
+        and the caller may free the outputs, which side streams may have allocated.
+        """
 
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
         """Runs a program on the streams that `capture` uses; random draws are undone."""

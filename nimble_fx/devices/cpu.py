@@ -1,7 +1,8 @@
 """The CPU: operators run at once, in launch order, so streams and events have nothing to do."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -44,6 +45,11 @@ class Cpu:
     name = "cpu"
     max_streams = None
     why_not_capture = "a CPU has no CUDA graphs"
+    is_capturing = False
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """Nothing to hold: streams have no state."""
+        return nullcontext()
 
     def streams(self, n: int) -> tuple[Stream, ...]:
         """`n` times the one stream."""
@@ -53,8 +59,8 @@ class Cpu:
         """The one event by every name."""
         return _events(names)
 
-    def hand_over(self, outputs: Sequence[Any]) -> None:
-        """Does nothing: whatever used the outputs has run."""
+    def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
+        """Does nothing: whatever the streams were given has run."""
 
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
         """Runs the program once."""
@@ -65,6 +71,6 @@ class Cpu:
         raise UnsupportedError(self.why_not_capture)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _events(names: tuple[str, ...]) -> SimpleNamespace:
     return SimpleNamespace(**dict.fromkeys(names, _EVENT))

@@ -1,6 +1,8 @@
 """CUDA devices: the only place that touches `torch.cuda`."""
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +18,8 @@ POOL_SIZE = 32
 class Cuda:
     """One CUDA device behind the `Device` protocol.
 
-    Its streams are made once and shared by all programs: each stream has a memory pool of its own,
-    and few pools strand less memory.
+    Its streams are made when first needed and shared by all programs: each stream has a memory
+    pool of its own, and few pools strand less memory.
     """
 
     max_streams = POOL_SIZE
@@ -25,12 +27,8 @@ class Cuda:
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)
         self._device = device
-        self._streams = [
-            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            for _ in range(POOL_SIZE)
-        ]
-        distinct = len({stream.cuda_stream for stream in self._streams})
-        self.max_streams = distinct
+        self._lock = threading.RLock()
+        self._streams: dict[int, torch.cuda.Stream] = {}
 
     @staticmethod
     @cache
@@ -44,41 +42,76 @@ class Cuda:
         backend = torch.cuda.get_allocator_backend()
         return None if backend == "native" else f"the CUDA allocator is {backend}, not native"
 
+    @property
+    def is_capturing(self) -> bool:
+        """Whether the caller's current stream is being captured."""
+        with torch.cuda.device(self._device):
+            return torch.cuda.is_current_stream_capturing()
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """A lock that one thread may take again."""
+        return self._lock
+
     def streams(self, n: int) -> tuple[Stream, ...]:
-        """The caller's current stream and `n - 1` side streams."""
-        return (torch.cuda.current_stream(self._device), *self._streams[1:n])
+        """The caller's current stream and `n - 1` side streams, none of which is the same."""
+        caller = torch.cuda.current_stream(self._device)
+        return (caller, *self._side_streams(n - 1, caller.cuda_stream))
 
     def events(self, names: tuple[str, ...]) -> Any:
         """Fresh events, without timing."""
         fresh: Any = torch.cuda.Event
         return SimpleNamespace(**{name: fresh() for name in names})
 
-    def hand_over(self, outputs: Sequence[Any]) -> None:
-        """Tells the allocator that the caller's stream uses the outputs."""
-        caller = torch.cuda.current_stream(self._device)
+    def settle(self, streams: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Joins the streams both ways and tells the allocator who uses the outputs.
+
+        In a capture the program's own joins are enough, and either would outlive it.
+        """
+        if self.is_capturing:
+            return
+        caller, *sides = streams
+        for side in sides:
+            caller.wait_stream(side)
+        for side in sides:
+            side.wait_stream(caller)
         for value in outputs:
-            if isinstance(value, torch.Tensor):
+            if sides and isinstance(value, torch.Tensor):
                 value.record_stream(caller)
 
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
-        caller, streams = torch.cuda.current_stream(self._device), self._streams[:n]
+        caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n)
         state = torch.cuda.get_rng_state(self._device)
         streams[0].wait_stream(caller)
         try:
             with torch.cuda.stream(streams[0]):
-                run(tuple(streams))
+                run(streams)
         finally:
             torch.cuda.synchronize(self._device)
             torch.cuda.set_rng_state(state, self._device)
 
     def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
         """Captures into a CUDA graph with a memory pool of its own."""
-        streams = self._streams[:n]
+        caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n)
         graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.device(self._device),
-            torch.cuda.graph(graph, stream=streams[0], capture_error_mode="thread_local"),
-        ):
-            outputs = run(tuple(streams))
+        try:
+            with torch.cuda.graph(graph, stream=streams[0], capture_error_mode="thread_local"):
+                outputs = run(streams)
+        finally:  # where ending a broken capture raises, torch stays on the capture stream
+            torch.cuda.set_stream(caller)
         return Capture(graph.replay, outputs)
+
+    def _capture_streams(self, n: int) -> tuple[Any, ...]:
+        return self._side_streams(n, torch.cuda.current_stream(self._device).cuda_stream)
+
+    def _side_streams(self, n: int, caller: int) -> tuple[Any, ...]:
+        """`n` distinct streams of the pool, the same ones each time, without the caller's."""
+        with torch.cuda.device(self._device):
+            for _ in range(2 * POOL_SIZE):
+                if len(self._streams.keys() - {caller}) >= n:
+                    break
+                new: Any = torch.cuda.Stream
+                stream = new(self._device)
+                self._streams.setdefault(stream.cuda_stream, stream)
+        usable = [stream for address, stream in self._streams.items() if address != caller]
+        return tuple(usable[:n])
