@@ -156,6 +156,55 @@ def test_the_programs_inputs_have_the_users_names() -> None:
     assert inputs == {"x": False, "a_weight": True, "b_weight": True}
 
 
+def test_a_torch_function_mode_is_applied_once() -> None:
+    class Doubles(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            return result * 2 if func is torch.relu else result
+
+    compiled = torch.compile(lambda x: torch.relu(x), backend="nimble")
+    with torch.no_grad(), Doubles():
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_custom_operators_run_in_program_order() -> None:
+    seen: list[float] = []
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("log(Tensor x) -> Tensor")
+
+        def log(x: Tensor) -> Tensor:
+            seen.append(float(x.sum()))
+            return x + torch.rand_like(x)
+
+        library.impl("log", log, "CPU")
+        library.impl("log", torch.empty_like, "Meta")
+
+        def program(x: Tensor) -> Tensor:
+            op = torch.ops.nimble_tests.log.default
+            return op(x) + op(x.exp().sin().cos()) + op(x * 2) + torch.rand_like(x)
+
+        x = torch.randn(3)
+        with torch.no_grad():
+            assert_same(call(torch.compile(program, backend="nimble"), (x,)), call(program, (x,)))
+    assert seen[:3] == seen[3:]
+
+
+def test_names_that_python_reads_as_others_do_no_harm() -> None:
+    class Greek(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.d = nn.ParameterDict({"\u00b5": torch.ones(2), "\u03bc": torch.full((2,), 2.0)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.d["\u00b5"] - self.d["\u03bc"]
+
+    model, x = Greek(), torch.randn(2)
+    assert_same(torch.compile(model, backend="nimble")(x), model(x))
+    assert nimble_fx.programs()
+
+
 def test_a_users_name_that_is_a_nodes_name_in_the_backward_does_no_harm() -> None:
     def program(mul: Tensor, t: Tensor, add: Tensor) -> Tensor:
         return (mul * t + add).exp()
@@ -233,7 +282,7 @@ class Moves(nn.Module):
 @pytest.mark.parametrize(
     ("model", "x", "named"),
     [
-        (Conditional(), torch.ones(3), "cond.*the user's line"),
+        (Conditional(), torch.ones(3), r"cond.*higher-order operator.*the user's line"),
         (Moves(), torch.ones(3), "second device"),
     ],
 )

@@ -4,6 +4,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import emit
 from nimble_fx.errors import NimbleWarning
-from nimble_fx.freeze import WARM_UPS, Frozen, Status, why_not_freeze
+from nimble_fx.freeze import MAX_CAPTURES, WARM_UPS, Frozen, Status, why_not_freeze
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
@@ -104,6 +105,56 @@ def test_outputs_that_share_memory_share_it_again_and_keep_their_strides(
         assert torch.equal(apart, x.sin())
 
 
+def test_writing_to_an_output_that_the_backward_needs_is_an_error(device: ReplayingDevice) -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self.a(x).tanh()
+            return hidden.exp(), hidden
+
+    result, hidden = torch.compile(Keeps(), backend="nimble")(torch.randn(2, 4))
+    with torch.no_grad():
+        hidden.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x > 0, lambda x: x.long() + 1, lambda x: (x.exp(), x)]
+)
+def test_empty_outputs_are_not_taken_for_empty_inputs(
+    function: Callable[[Tensor], Any], device: ReplayingDevice
+) -> None:
+    x = torch.randn(0, 3)
+    ours = frozen(function, x, device=device)([x])
+    expected = function(x)
+    expected = list(expected) if isinstance(expected, tuple) else [expected]
+    assert [y.dtype for y in ours] == [y.dtype for y in expected]
+    assert_same(ours, expected)
+
+
+def test_an_output_in_another_dtype_shares_memory_too(device: ReplayingDevice) -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return y, y.view(torch.int32)[1:]
+
+    for x in (torch.randn(4), torch.randn(4)):
+        y, whole = frozen(program, x, device=device)([x])
+        assert torch.equal(y[1:].view(torch.int32), whole)
+        assert whole.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_an_output_that_is_a_later_part_of_an_input_that_starts_late(
+    device: ReplayingDevice,
+) -> None:
+    x = torch.arange(10.0)[2:]
+    run = frozen(lambda x: (x[3:], x.exp()[2:], x.exp()), x, device=device)
+    assert_same(list(run([x])), [x[3:], x.exp()[2:], x.exp()])
+
+
 def test_an_output_that_is_an_input_or_a_view_of_one_is_the_callers(
     device: ReplayingDevice,
 ) -> None:
@@ -171,6 +222,42 @@ def test_moved_parameters_are_captured_again(device: ReplayingDevice) -> None:
     assert device.n_captures == 2
 
 
+def test_a_program_that_modules_share_keeps_a_capture_for_each(device: ReplayingDevice) -> None:
+    blocks = [Branchy() for _ in range(3)]
+    compiled = [torch.compile(block, backend="nimble") for block in blocks]
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            for ours, block in zip(compiled, blocks, strict=True):
+                assert_same(ours(x), block(x))
+    assert device.n_captures == 3
+
+
+def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevice) -> None:
+    model = Branchy()
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(2, 4)
+    kept = []
+    with torch.no_grad():
+        for i in range(MAX_CAPTURES + 3):
+            kept.append(model.a.weight.data)
+            model.a.weight.data = torch.full((4, 4), float(i))
+            if i == MAX_CAPTURES:
+                with pytest.warns(NimbleWarning, match="parameters moved"):
+                    ours = compiled(x)
+            else:
+                ours = compiled(x)
+            assert_same(ours, model(x))
+    assert device.n_captures <= MAX_CAPTURES + 1
+    assert not nimble_fx.programs()[0].status.frozen
+
+
+def test_within_a_capture_of_the_users_the_program_runs_inline(device: ReplayingDevice) -> None:
+    device.is_capturing = True
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    assert torch.equal(run([torch.ones(2)])[0], torch.ones(2).exp())
+    assert device.n_captures == device.n_warm_ups == 0
+
+
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     device = ReplayingDevice(fail=True)
     run = frozen(torch.exp, torch.zeros(2), device=device)
@@ -205,9 +292,11 @@ def test_a_failure_in_warm_up_leaves_state_as_it_was(
 def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:
     run = frozen(torch.exp, torch.zeros(2), device=device)
     with torch.inference_mode():
-        run([torch.ones(2)])
+        inside = torch.ones(2)
+        run([inside])
     with torch.no_grad():
-        assert torch.equal(run([torch.ones(2)])[0], torch.ones(2).exp())
+        for x in (torch.ones(2), inside):
+            assert torch.equal(run([x])[0], torch.ones(2).exp())
 
 
 def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
@@ -250,6 +339,13 @@ def test_reasons_not_to_freeze_are_told() -> None:
     device = ReplayingDevice()
     assert why_not_freeze(graph_of(torch.exp, torch.zeros(2)), Cpu()) == "a CPU has no CUDA graphs"
     assert why_not_freeze(graph_of(torch.exp, torch.zeros(2)), device) is None
+    unsafe = graph_of(torch.exp, torch.zeros(2))
+    tags = [torch.Tag.cudagraph_unsafe]
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("unsafe(Tensor x) -> Tensor", tags=tags)
+        op = torch.ops.nimble_tests.unsafe.default
+        tasks = tuple(replace(task, target=op) for task in unsafe.tasks)
+        assert "cannot be captured" in str(why_not_freeze(replace(unsafe, tasks=tasks), device))
     expanded = torch.zeros(1, 2).expand(3, 2)
     assert "expanded" in str(why_not_freeze(graph_of(torch.exp, expanded), device))
 

@@ -28,6 +28,12 @@ def test_linecache_keeps_the_text_through_a_check() -> None:
     assert linecache.getline("nimble_fx/kept.py", 1).startswith("call = ")
 
 
+def test_line_numbers_are_pythons_whatever_the_text_holds() -> None:
+    source = "call = N_STREAMS = EVENTS = INPUTS = PARAMETERS = ()  # \x0c \x85 \u2028\nlast = 1\n"
+    load(source, "nimble_fx/lines.py")
+    assert linecache.getline("nimble_fx/lines.py", 2) == "last = 1\n"
+
+
 def test_the_file_name_follows_the_text_and_is_fit_for_a_file() -> None:
     assert file_name("Net.forward (backward)", "a") == file_name("Net.forward (backward)", "a")
     assert file_name("Net", "a") != file_name("Net", "b")
@@ -40,3 +46,18 @@ def test_writing_makes_the_directory_and_leaves_one_file(tmp_path: Path) -> None
     assert path.read_text() == "x = 1\n"
     assert write(tmp_path / "new" / "deep", "a.py", "x = 2\n") == path
     assert [p.name for p in path.parent.iterdir()] == ["a.py"]
+    other = tmp_path / "other"
+    other.touch()
+    assert path.stat().st_mode == other.stat().st_mode
+
+
+def test_a_failed_write_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(OSError, match="disk full"):
+        write(tmp_path, "a.py", "x = 1\n")
+    assert list(tmp_path.iterdir()) == []

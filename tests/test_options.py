@@ -41,6 +41,10 @@ def test_an_unknown_mode_lists_all_of_them() -> None:
         ("verify", None),
         ("dump", 3),
         ("dump", __file__),
+        ("dump", __file__ + "/below"),
+        ("dump", ""),
+        ("dump", "a\0b"),
+        ("dump", b"bytes\0"),
     ],
 )
 def test_a_bad_value_is_named_with_what_the_option_takes(name: str, value: object) -> None:

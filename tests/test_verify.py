@@ -146,6 +146,43 @@ def test_a_host_only_task_on_a_stream_is_refused() -> None:
         verify(replace(graph, tasks=(*graph.tasks, view)))
 
 
+def test_a_lost_task_is_caught_by_comparison_with_the_program() -> None:
+    graph = branchy()
+    verify(graph, traced=graph)
+    smaller = replace(graph, tasks=graph.tasks[:-1], outputs=())
+    verify(smaller)
+    with pytest.raises(ScheduleError, match="loses or adds tasks"):
+        verify(smaller, traced=replace(graph, outputs=()))
+
+
+def test_a_changed_task_is_caught_by_comparison_with_the_program() -> None:
+    graph = branchy()
+    changed = edited(graph, "relu", target=graph.by_name["sigmoid"].target)
+    with pytest.raises(ScheduleError, match="changes target of relu"):
+        verify(changed, traced=graph)
+
+
+def test_a_task_that_hides_what_it_reads_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="does not say that it accesses"):
+        verify(edited(branchy(), "add", reads=()))
+
+
+def test_tasks_that_share_an_index_are_refused() -> None:
+    graph = branchy()
+    with pytest.raises(ScheduleError, match="share an index"):
+        verify(edited(graph, "sigmoid", index=graph.by_name["relu"].index))
+
+
+def test_memory_of_the_callers_stream_is_not_given_back_before_a_side_stream_is_done() -> None:
+    graph = branchy()
+    add = graph.by_name["add"]
+    assert "x_1" in add.frees
+    early = edited(graph, "add", frees=tuple(name for name in add.frees if name != "x_1"))
+    early = edited(early, "sigmoid", frees=("x_1",))
+    with pytest.raises(ScheduleError, match=r"x_1 is freed after sigmoid.*before sigmoid"):
+        verify(early)
+
+
 def test_returning_what_is_not_there_is_refused() -> None:
     with pytest.raises(ScheduleError, match="returns"):
         verify(replace(branchy(), outputs=(Ref("nothing"),)))
