@@ -1,11 +1,16 @@
 """Rules of the house that no linter knows."""
 
 import ast
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
 import nimble_fx
+from nimble_fx.options import Options
+from tests.models import Branchy
 
 PACKAGE = Path(nimble_fx.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "passes").glob("*.py"))
@@ -20,6 +25,19 @@ def names(path: Path) -> set[str]:
 def test_only_the_cuda_device_touches_torch_cuda(path: Path) -> None:
     touches = any(name.startswith("torch.cuda") for name in names(path))
     assert touches == (path.name == "cuda.py")
+
+
+def test_the_module_that_the_readme_shows_is_the_one_that_is_emitted() -> None:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    call = nimble_fx.programs()[0].source.split("\n\n\n")[1]
+    assert call in (PACKAGE.parent / "README.md").read_text()
+
+
+def test_the_options_that_the_readme_lists_are_those_that_there_are() -> None:
+    readme = (PACKAGE.parent / "README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", readme, re.MULTILINE)
+    assert rows == [(f.name, repr(f.default).replace("'", '"')) for f in fields(Options)]
 
 
 def test_each_pass_is_listed_in_the_readme_of_the_passes() -> None:
