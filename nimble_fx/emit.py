@@ -65,6 +65,7 @@ class _Writer:
         self._only_items = _only_items(graph)
 
     def header(self) -> Iterator[str]:
+        """What it is and how it was made; imports."""
         yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'
         yield ""
         yield "passes: " + ",\n        ".join(self.graph.provenance)
@@ -81,10 +82,12 @@ class _Writer:
         yield "aten = torch.ops.aten"
 
     def call(self) -> Iterator[str]:
+        """The function."""
         yield from ("", "", "def call(inputs, p, streams, e):")
         yield from (_INDENT + line if line else "" for line in self._body())
 
     def tables(self) -> Iterator[str]:
+        """What `call` must be given, by name."""
         events = ["fork"] if self.graph.forks else []
         events += [self._local[t.name] for t in self.graph.tasks if t.name in self.graph.recorded]
         yield from ("", "", f"N_STREAMS = {self.graph.n_streams}")

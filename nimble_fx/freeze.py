@@ -79,12 +79,12 @@ class Frozen:
             given, static = self._launcher.split(args)
             addresses = tuple([tensor.data_ptr() for tensor in static])
             if addresses not in self._recordings:
+                if self._n_captures == MAX_CAPTURES:
+                    return self._give_up(args, f"parameters moved after {MAX_CAPTURES} captures")
                 try:
                     self._record(addresses, given, static)
                 except RuntimeError as error:
                     return self._give_up(args, f"capture failed: {error}")
-                if self._n_captures > MAX_CAPTURES:
-                    return self._give_up(args, f"parameters moved in {MAX_CAPTURES} calls")
             args.clear()
             self._recordings.move_to_end(addresses)
             return self._recordings[addresses].replay(given)

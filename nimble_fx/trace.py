@@ -101,6 +101,7 @@ class _Tracer:
         self._storages: dict[int, str] = {}
 
     def visit(self, node: Node) -> None:
+        """Adds what the node stands for; nodes must come in order."""
         if node.op == "placeholder":
             self.inputs.append(self._given(node, node.name in self._static))
         elif node.op == "get_attr":

@@ -217,6 +217,7 @@ class _Memory:
         }
 
     def launch(self, task: Task) -> None:
+        """The task's value comes to life; its stream may be given what was given back."""
         for name in task.uses:
             self.require_alive(name, f"{_describe(task)} uses {name}")
         self._holds[task.name] = task.holds
@@ -231,6 +232,7 @@ class _Memory:
             raise ScheduleError(f"{what}, which has been freed")
 
     def drop(self, name: str, task: Task) -> None:
+        """A value is dropped after a task; with the last value in a storage goes its memory."""
         if name in self._static or name not in self._holds:
             raise ScheduleError(f"{_describe(task)} frees {name}, which it may not")
         for storage in self._holds.pop(name):
