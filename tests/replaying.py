@@ -1,8 +1,4 @@
-"""A device that captures and replays on the CPU, to test freezing without a GPU.
-
-A capture keeps the memory it was made with: a replay computes again from the same inputs and
-writes its results where the capture's results were, as a CUDA graph does.
-"""
+"""A device that captures and replays on the CPU, to test freezing without a GPU."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,39 +31,56 @@ class ReplayingDevice(Cpu):
         if self.fail:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.n_captures += 1
-        with torch.no_grad():
-            outputs = self._without_effect(n, run)
+        recorder = Recorder()
+        with recorder:
+            outputs = run(self.streams(n))
 
         def replay() -> None:
             self.n_replays += 1
-            for fixed, new in zip(outputs, run(self.streams(n)), strict=True):
-                if isinstance(fixed, torch.Tensor) and fixed.data_ptr() != new.data_ptr():
-                    fixed.copy_(new)
+            recorder.replay()
 
         return Capture(replay, outputs)
 
-    def _without_effect(
-        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]
-    ) -> Sequence[Any]:
-        """A CUDA capture computes nothing: what this one wrote and drew is undone."""
-        state = torch.get_rng_state()
-        with _Writes() as writes:
-            outputs = run(self.streams(n))
-        for tensor, before in reversed(writes.undo):
-            tensor.copy_(before)
-        torch.set_rng_state(state)
-        return outputs
 
+class Recorder(TorchDispatchMode):
+    """Plays a CUDA graph: inside, operators are noted and nothing is computed in the end.
 
-class _Writes(TorchDispatchMode):
-    """Keeps what each in-place operator overwrites."""
+    A replay runs them again on the memory that they were captured with.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.undo: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._calls: list[tuple[Any, Any, Any, Any]] = []
+        self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __enter__(self) -> "Recorder":
+        self._generator = torch.get_rng_state()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for tensor, before in reversed(self._undo):
+            tensor.copy_(before)
+        self._undo.clear()
+        torch.set_rng_state(self._generator)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for parameter, value in zip(func._schema.arguments, args, strict=False):
             if parameter.alias_info is not None and parameter.alias_info.is_write:
-                self.undo.append((value, value.clone()))
-        return func(*args, **(kwargs or {}))
+                self._undo.append((value, value.clone()))
+        result = func(*args, **(kwargs or {}))
+        self._calls.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        """Runs the operators again; results go where they were."""
+        for func, args, kwargs, fixed in self._calls:
+            for old, new in zip(_tensors(fixed), _tensors(func(*args, **kwargs)), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    items = result if isinstance(result, (list, tuple)) else [result]
+    return [item for item in items if isinstance(item, torch.Tensor)]
