@@ -88,3 +88,13 @@ def uses_after_free(graph: TaskGraph) -> set[str]:
         late |= dropped & set(task.uses)
         dropped.update(task.frees)
     return late | (dropped & set(ref_names(graph.outputs)))
+
+
+def fewest_waits(graph: TaskGraph) -> int:
+    """|E'| - |M|: reduced edges less those that a maximum matching lets streams follow."""
+    reduced = nx.transitive_reduction(graph.to_networkx())
+    left = {("left", u) for u in reduced}
+    both = nx.Graph((("left", u), ("right", v)) for u, v in reduced.edges)
+    both.add_nodes_from(left)
+    matched = len(nx.bipartite.hopcroft_karp_matching(both, left)) // 2
+    return int(reduced.number_of_edges()) - matched

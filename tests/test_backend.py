@@ -24,6 +24,7 @@ from nimble_fx.pipeline import passes, schedule
 from nimble_fx.trace import trace
 from nimble_fx.verify import verify
 from tests.models import CASES, Branchy, Case, Inception, Lstm
+from tests.oracle import fewest_waits
 from tests.schedules import aten_graph
 
 
@@ -69,6 +70,7 @@ def widths_hold() -> None:
     for program in nimble_fx.programs():
         program.verify()
         assert program.graph.n_streams == program.graph.width
+        assert program.graph.n_waits == fewest_waits(program.graph)
 
 
 @pytest.mark.parametrize("name", CASES)

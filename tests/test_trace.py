@@ -51,6 +51,16 @@ def test_an_in_place_write_comes_after_readers_and_before_later_ones() -> None:
     assert only(graph, "sin").after == ("mul_",)
 
 
+def test_a_view_that_had_to_copy_launches_and_may_still_alias_its_base() -> None:
+    gm = aten_graph(lambda x: x.view(-1), torch.randn(2, 3))
+    view = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default)[0]
+    view.target = torch.ops.aten.reshape.default
+    view.meta["val"] = view.meta["val"].clone()
+    (task,) = trace(gm).graph.tasks
+    assert task.launches
+    assert task.holds == ("view", "x_1")
+
+
 def test_items_of_a_result_have_a_storage_each() -> None:
     def program(x: Tensor) -> tuple[Tensor, Tensor]:
         values, indices = x.topk(2)

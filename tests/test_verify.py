@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,8 +106,6 @@ def test_random_draws_out_of_program_order_are_caught(graph: TaskGraph) -> None:
 
 
 def branchy() -> TaskGraph:
-    import torch
-
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) + torch.sigmoid(x)
 
@@ -181,6 +180,26 @@ def test_memory_of_the_callers_stream_is_not_given_back_before_a_side_stream_is_
     early = edited(early, "sigmoid", frees=("x_1",))
     with pytest.raises(ScheduleError, match=r"x_1 is freed after sigmoid.*before sigmoid"):
         verify(early)
+
+
+def test_a_stream_that_is_not_joined_is_caught() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.exp(), x.sin()
+
+    graph = scheduled(traced(program, torch.randn(2)).graph)
+    assert graph.joins == ("sin",)
+    verify(graph)
+    vars(graph)["joins"] = ()
+    with pytest.raises(ScheduleError, match="stream 1 ends with sin and is never joined"):
+        verify(graph)
+
+
+def test_a_stream_that_does_not_fork_is_caught() -> None:
+    graph = branchy()
+    assert graph.forks == ("sigmoid",)
+    vars(graph)["forks"] = ()
+    with pytest.raises(ScheduleError, match=r"sigmoid .* starts a stream that never forks"):
+        verify(graph)
 
 
 def test_returning_what_is_not_there_is_refused() -> None:

@@ -111,6 +111,12 @@ def test_warm_up_gives_random_numbers_back_even_if_it_fails(default: Stream) -> 
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_warm_up_comes_after_what_the_caller_was_given(default: Stream) -> None:
+    seen: list[Stream] = []
+    Cuda(torch.device("cuda", 0)).warm_up(2, lambda streams: seen.extend(streams))  # type: ignore[arg-type]
+    assert seen[0].waited == [default.cuda_stream]
+
+
 def test_other_allocators_cannot_capture(default: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Cuda(torch.device("cuda", 0))
     assert device.why_not_capture is None
