@@ -34,7 +34,7 @@ $(VENV)/.installed: setup.py constraints.txt
 
 .venv-torch-$(TORCH)/.installed: setup.py constraints.txt
 	$(PYTHON) -m venv $(@D)
-	grep -v '^torch==' constraints.txt > $(@D)/constraints.txt
+	grep -vE '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
 		torch==$(TORCH) --editable ".[test]"
 	touch $@
