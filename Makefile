@@ -40,4 +40,5 @@ $(VENV)/.installed: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv .venv-torch-* build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-torch-* build nimble_fx.egg-info .hypothesis .import_linter_cache \
+		.mypy_cache .pytest_cache .ruff_cache

@@ -73,7 +73,12 @@ def print_module(program: Program) -> None:
     """The first lines of the emitted module, in colour on a terminal, and where the rest is."""
     screen = console()
     lines = program.source.splitlines()
-    shown = "\n".join(lines[:LINES_SHOWN])
+    head = lines[:LINES_SHOWN]
+    if screen.is_terminal:
+        head = [
+            line if len(line) < screen.width else line[: screen.width - 2] + "…" for line in head
+        ]
+    shown = "\n".join(head)
     screen.print(Rule(f"emitted module, lines 1 to {LINES_SHOWN} of {len(lines)}", style="dim"))
     if screen.is_terminal:
         screen.print(Syntax(shown, "python"))
@@ -123,6 +128,10 @@ def run(args: argparse.Namespace) -> int:
         return 1
     program = nimble_fx.programs()[-1]
     print_figures(example, greatest, stages, samples)
+    if program.device == "cpu":
+        print(
+            "On a CPU tasks run in launch order: this shows that the schedule is right, not fast."
+        )
     print(program.summary())
     print_module(program)
     results = {

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -49,7 +50,10 @@ class Target:
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """A command's parser, with the options that all of them have."""
-    made = argparse.ArgumentParser(description=description)
+    spec = sys.modules["__main__"].__spec__
+    made = argparse.ArgumentParser(
+        prog=f"python -m {spec.name}" if spec else None, description=description
+    )
     made.add_argument("--out", type=Path, default=RESULTS, help="directory for the JSON result")
     made.add_argument("--no-write", action="store_true", help="print only, write no JSON")
     return made

@@ -109,7 +109,9 @@ class _Compiler:
             device = _device_of(traced.graph)
             graph = _legal_schedule(traced.graph, self._options, device)
         except (UnsupportedError, ScheduleError) as error:
-            self._warn_once(f"{name} runs as traced, without a schedule: {error}")
+            bug = isinstance(error, ScheduleError)
+            report = " This is a bug in nimble_fx, please report it." if bug else ""
+            self._warn_once(f"{name} runs as traced, without a schedule: {error}{report}")
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
         return _runner(graph, traced, device, self._options)
 
@@ -127,14 +129,14 @@ def _legal_schedule(graph: TaskGraph, options: Options, device: Device) -> TaskG
         scheduled = schedule(graph, passes(options.policy, min(limits, default=None)))
         check(scheduled, graph)
     except ScheduleError as error:
+        scheduled = schedule(graph, passes("serial", None))
+        check(scheduled, graph)
         warnings.warn(
             f"the schedule of {graph.name} is not legal and is not run; one stream is used. "
             f"This is a bug in nimble_fx, please report it: {error}",
             NimbleWarning,
             stacklevel=2,
         )
-        scheduled = schedule(graph, passes("serial", None))
-        check(scheduled, graph)
     return scheduled
 
 
@@ -145,16 +147,15 @@ def _trust(graph: TaskGraph, traced: TaskGraph) -> None:
 def _runner(graph: TaskGraph, traced: Traced, device: Device, options: Options) -> Boxed:
     """Emits, loads and registers the program; freezes it where that is possible and wanted."""
     source = emit(graph)
-    file = file_name(graph.name, source)
-    path = (
-        write(Path(options.dump).expanduser().absolute(), file, source)
-        if options.dump is not None
-        else None
-    )
-    loaded = load(source, str(path or f"nimble_fx/{file}"))
+    name = file_name(graph.name, source)
+    path = None
+    if options.dump is not None:
+        path = write(Path(options.dump).expanduser().absolute(), name, source)
+    file = str(path) if path else f"<nimble_fx {name}>"
+    loaded = load(source, file)
     reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
     status = Status(reason=reason)
-    register(Program(graph, source, path, str(path or f"nimble_fx/{file}"), device.name, status))
+    register(Program(graph, source, path, file, device.name, status))
     launcher = Launcher(graph, loaded, traced.constants, device)
     return launcher if reason is not None else Frozen(launcher, status)
 

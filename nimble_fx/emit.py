@@ -90,7 +90,9 @@ class _Writer:
         """What `call` must be given, by name."""
         events = ["fork"] if self.graph.forks else []
         events += [self._local[t.name] for t in self.graph.tasks if t.name in self.graph.recorded]
-        yield from ("", "", f"N_STREAMS = {self.graph.n_streams}")
+        yield from ("", "", "# what a caller must have ready: streams, the attributes of e,")
+        yield "# the items of inputs, the attributes of p"
+        yield f"N_STREAMS = {self.graph.n_streams}"
         yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
         yield from self._table("INPUTS", self.given)
         yield from self._table("PARAMETERS", self.bound)

@@ -30,6 +30,9 @@ def program_name(gm: GraphModule) -> str:
         first = _FRAME.search(node.meta.get("stack_trace") or "")
         if first is not None:
             return _qualified_name(first["file"], int(first["line"])) or first["function"]
+    for node in gm.graph.nodes:  # all in torch.nn
+        for _, module in (node.meta.get("nn_module_stack") or {}).values():
+            return f"{getattr(module, '__name__', module)}.forward"
     return "program"
 
 

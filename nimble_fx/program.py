@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from nimble_fx.emit import count
 from nimble_fx.freeze import Status
 from nimble_fx.ir import TaskGraph
 from nimble_fx.verify import verify
@@ -60,7 +61,7 @@ class Program:
         return "\n".join([graph.name, *(f"  {key:9}{text}" for key, text in rows.items())])
 
     def __repr__(self) -> str:
-        return f"<Program {self.name}: {self.graph.n_streams} streams, {self.device}>"
+        return f"<Program {self.name}: {count(self.graph.n_streams, 'stream')}, {self.device}>"
 
 
 _programs: list[Program] = []

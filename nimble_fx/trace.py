@@ -153,7 +153,7 @@ class _Tracer:
             raise _unsupported(node, "gives a tensor other memory")
         given = {s: None for arg in node.all_input_nodes for s in self._held(arg)}
         written, aliased = self._by_schema(node, op)
-        made = self._results(node)
+        made = self._results(node, _same_memory(op, given, aliased))
         fresh = tuple(s for s in dict.fromkeys(made) if s not in given)
         effects = {
             "holds": tuple(dict.fromkeys([*made, *aliased])),
@@ -165,10 +165,17 @@ class _Tracer:
         writes = tuple(dict.fromkeys([*written, *fresh]))
         return effects | {"reads": tuple(given), "writes": writes, "allocates": fresh}
 
-    def _results(self, node: Node) -> list[str]:
-        """The storages of an operator's results; new ones are named after the task."""
+    def _results(self, node: Node, same: str | None) -> list[str]:
+        """The storages of an operator's results; new ones are named after the task.
+
+        Args:
+            node: the operator's.
+            same: the storage that all of them lie in, whatever their fake tensors say.
+        """
         results, name = _tensors(node), self._name(node)
         labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
+        if same is not None:
+            labels = [same] * len(results)
         return [self._storage(node, t, label) for t, label in zip(results, labels, strict=False)]
 
     def _item(self, node: Node) -> tuple[str, ...]:
@@ -243,6 +250,29 @@ def _keeps_program_order(op: torch._ops.OpOverload) -> bool:
     """Whether it draws random numbers or may have side effects; custom operators do not tell."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
     return seeded or not op._schema.returns or op.namespace not in {"aten", "prims"}
+
+
+def _same_memory(
+    op: torch._ops.OpOverload, given: Iterable[str], aliased: Iterable[str]
+) -> str | None:
+    """The one storage that an operator's results are sure to lie in, if there is one.
+
+    A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
+    operators may return a view or a copy: for them the fake tensors have the say.
+    """
+    returns = op._schema.returns
+    if op in _VIEWS_WITHOUT_SAYING_SO:
+        storages = list(given)
+    elif returns and all(r.alias_info for r in returns) and not _is_composite(op):
+        storages = list(aliased)
+    else:
+        return None
+    return storages[0] if len(storages) == 1 else None
+
+
+def _is_composite(op: torch._ops.OpOverload) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(op.has_kernel_for_dispatch_key(key))
 
 
 def _is_view(op: torch._ops.OpOverload) -> bool:

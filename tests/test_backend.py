@@ -135,6 +135,18 @@ def test_new_shapes_are_served_by_symbolic_sizes() -> None:
     assert len(nimble_fx.programs()) == 1
 
 
+def test_a_float_that_changes_between_calls_is_scheduled() -> None:
+    def program(x: Tensor, temperature: float) -> Tensor:
+        return (x.t() / temperature).t().softmax(-1)
+
+    compiled, x = torch.compile(program, backend="nimble"), torch.randn(3, 4, requires_grad=True)
+    for temperature in (1.0, 2.0, 3.0):
+        (ours,) = torch.autograd.grad(compiled(x, temperature).square().sum(), x)
+        (expected,) = torch.autograd.grad(program(x, temperature).square().sum(), x)
+        assert_same(ours, expected)
+    widths_hold()
+
+
 def test_batch_norm_in_training_opens_no_streams_for_its_bookkeeping() -> None:
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3))
     torch.compile(model, backend="nimble")(torch.randn(2, 3, 4, 4)).sum()

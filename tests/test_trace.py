@@ -179,3 +179,12 @@ def test_an_operator_that_swaps_memory_is_refused() -> None:
     node.target, node.args = torch.ops.aten.set_.source_Tensor, (node.args[0], node.args[0])
     with pytest.raises(UnsupportedError, match="other memory"):
         trace(gm)
+
+
+def test_a_view_lies_in_its_base_even_if_its_fake_tensor_aliases_nothing() -> None:
+    gm = aten_graph(lambda x: x.exp().t().relu(), torch.randn(2, 3))
+    node = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.t.default)[0]
+    node.meta["val"] = node.meta["val"].clone()
+    graph = trace(gm).graph
+    assert not only(graph, "aten.t.").launches
+    assert only(graph, "relu").reads == ("exp",)
