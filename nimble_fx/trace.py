@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule, Node
@@ -18,6 +18,8 @@ from nimble_fx.analysis import hazards
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Arg, Input, Ref, ScalarType, Task, TaskGraph, TensorType, TupleType, Type
 from nimble_fx.naming import source_of
+
+_Value = TypeVar("_Value", Input, Task)
 
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _LITERALS = (
@@ -99,18 +101,23 @@ class _Tracer:
         self.outputs: tuple[Arg, ...] = ()
         self._gm, self._renamed, self._static = gm, renamed, static
         self._storages: dict[int, str] = {}
+        self._holds: dict[Node, tuple[str, ...]] = {}
 
     def visit(self, node: Node) -> None:
         """Adds what the node stands for; nodes must come in order."""
-        if node.op == "placeholder":
-            self.inputs.append(self._given(node, node.name in self._static))
-        elif node.op == "get_attr":
-            self.constants.append(self._constant(node))
-        elif node.op == "output":
+        if node.op == "output":
             returned = self._argument(node, node.args[0])
             self.outputs = returned if isinstance(returned, tuple) else (returned,)
+        elif node.op == "placeholder":
+            self._add(node, self._given(node, node.name in self._static), self.inputs)
+        elif node.op == "get_attr":
+            self._add(node, self._constant(node), self.constants)
         else:
-            self.tasks.append(self._task(node))
+            self._add(node, self._task(node), self.tasks)
+
+    def _add(self, node: Node, value: _Value, values: list[_Value]) -> None:
+        values.append(value)
+        self._holds[node] = value.holds
 
     def _given(self, node: Node, static: bool) -> Input:
         name = self._name(node)
@@ -151,7 +158,7 @@ class _Tracer:
         name = op._schema.name.split("::")[-1]
         if name in _CHANGE_STORAGE:
             raise _unsupported(node, "gives a tensor other memory")
-        given = {s: None for arg in node.all_input_nodes for s in self._held(arg)}
+        given = {s: None for arg in node.all_input_nodes for s in self._holds[arg]}
         written, aliased = self._by_schema(node, op)
         made = self._results(node, _same_memory(op, given, aliased))
         fresh = tuple(s for s in dict.fromkeys(made) if s not in given)
@@ -201,7 +208,7 @@ class _Tracer:
             if alias is None:
                 continue
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name)
-            held = {s: None for n in _nodes(value) for s in self._held(n)}
+            held = {s: None for n in _nodes(value) for s in self._holds[n]}
             if alias.is_write:
                 written.update(held)
             if returned & alias.before_set:
@@ -210,9 +217,6 @@ class _Tracer:
 
     def _name(self, node: Node) -> str:
         return self._renamed.get(node.name, node.name)
-
-    def _held(self, node: Node) -> list[str]:
-        return [self._storage(node, t, "") for t in _tensors(node)]
 
     def _storage(self, node: Node, tensor: torch.Tensor, new: str) -> str:
         """The storage of a fake tensor; `new` names it if it is seen for the first time."""

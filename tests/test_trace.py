@@ -7,7 +7,8 @@ from torch import Tensor
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Ref, ScalarType, Task, TaskGraph, TupleType
 from nimble_fx.trace import trace
-from tests.schedules import aten_graph, traced
+from nimble_fx.verify import verify
+from tests.schedules import aten_graph, scheduled, traced
 
 
 def graph_of(function: object, *inputs: object, functional: bool = True) -> TaskGraph:
@@ -52,13 +53,15 @@ def test_an_in_place_write_comes_after_readers_and_before_later_ones() -> None:
 
 
 def test_a_view_that_had_to_copy_launches_and_may_still_alias_its_base() -> None:
-    gm = aten_graph(lambda x: x.view(-1), torch.randn(2, 3))
+    gm = aten_graph(lambda x: x.view(-1).relu(), torch.randn(2, 3))
     view = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default)[0]
     view.target = torch.ops.aten.reshape.default
     view.meta["val"] = view.meta["val"].clone()
-    (task,) = trace(gm).graph.tasks
+    graph = trace(gm).graph
+    task, user = graph.tasks
     assert task.launches
-    assert task.holds == ("view", "x_1")
+    assert task.holds == user.reads == ("view", "x_1")
+    verify(scheduled(graph), graph)
 
 
 def test_items_of_a_result_have_a_storage_each() -> None:
