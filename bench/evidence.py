@@ -53,7 +53,7 @@ def check(calls: Mapping[str, Call]) -> dict[str, float]:
     greatest = {}
     for name, call in calls.items():
         output = call().clone()
-        torch.testing.assert_close(output, expected, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(output, expected, msg=partial("{}: {}".format, name))
         greatest[name] = float((output - expected).abs().max())
     one_stream = calls["one stream"]()
     for i in range(N_REPEATS):
