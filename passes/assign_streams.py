@@ -68,7 +68,7 @@ def _most_direct_chains(reduced: Rows, closure: Rows) -> Matching:
 
     Growing one into the other may give up direct edges. Where it does, only the edges that both
     optima can use are kept: those with exactly one end in a minimum vertex cover (complementary
-    slackness). That both optima exist at once is a conjecture: true of every DAG of up to 7
+    slackness). That both optima exist at once is a conjecture: true of every DAG of up to 6
     vertices and of each one the tests have drawn.
     """
     direct = maximum_matching(reduced)
