@@ -13,7 +13,17 @@ from typing import Any
 
 import torch
 
-from nimble_fx.ir import Arg, Input, Ref, Source, Task, TaskGraph, ref_names, target_name
+from nimble_fx.ir import (
+    Arg,
+    Input,
+    Ref,
+    ScalarType,
+    Source,
+    Task,
+    TaskGraph,
+    ref_names,
+    target_name,
+)
 from nimble_fx.naming import unique
 from nimble_fx.version import __version__
 
@@ -192,15 +202,14 @@ def _only_items(graph: TaskGraph) -> dict[str, Task]:
 
 
 def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
-    """Runs of tasks on one stream. What launches nothing goes with the task that it comes from
-    if that was just launched, else with the next one."""
+    """Runs of tasks on one stream. Items and sizes go with the task before, views with the next."""
     block: list[Task] = []
     waiting: list[Task] = []
     stream: int | None = None
     for task in tasks:
         if not task.launches:
-            stays = block and not waiting and block[-1].name in (*task.uses, *block[-1].uses)
-            (block if stays else waiting).append(task)
+            of_result = isinstance(task.type, ScalarType) or target_name(task.target) == _GETITEM
+            (block if of_result and block and not waiting else waiting).append(task)
             continue
         if task.stream != stream and block:
             yield stream, block

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -275,7 +276,7 @@ def _row(task: Task) -> tuple[str, ...]:
         stream,
         waits,
         frees,
-        str(task.source or ""),
+        f"{PurePath(task.source.file).name}:{task.source.line}" if task.source else "",
     )
 
 

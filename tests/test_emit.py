@@ -234,6 +234,19 @@ def test_a_view_at_the_start_of_a_branch_stands_in_that_branch() -> None:
     assert "    with s1:\n        t = torch.t" in text
 
 
+def test_items_stand_with_their_operator_and_a_view_with_its_use() -> None:
+    def program(x: Tensor) -> Tensor:
+        values, indices = x.topk(2)
+        return values.exp().sin().cos() + (indices + 1).view(2).float()
+
+    text = emit(scheduled(traced(program, torch.randn(4)).graph))
+    blocks = text.split("    with s")
+    assert "topk" in blocks[1]
+    assert "getitem_1 = topk[1]" in blocks[1]
+    (with_view,) = (block for block in blocks if "aten.view" in block)
+    assert "_to_copy" in with_view
+
+
 def test_kwargs_and_several_namespaces_are_written() -> None:
     task = Task(
         "made", torch.ops.prims.iota.default, (4,), (("start", 0), ("dtype", torch.int64)),
