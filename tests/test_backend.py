@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError
@@ -23,6 +22,13 @@ from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.trace import trace
 from nimble_fx.verify import verify
+from tests.eager import (
+    assert_inference_is_eagers,
+    assert_same,
+    assert_training_is_eagers,
+    call,
+    twins,
+)
 from tests.models import CASES, Branchy, Case, Inception, Lstm
 from tests.oracle import fewest_waits
 from tests.schedules import aten_graph
@@ -42,29 +48,6 @@ def _no_fallback_unless_expected() -> Iterator[None]:
         yield
 
 
-def assert_same(ours: Any, expected: Any) -> None:
-    """The same structure, the same numbers, and equal things that are not tensors."""
-    left, spec = pytree.tree_flatten(ours)
-    right, expected_spec = pytree.tree_flatten(expected)
-    assert spec == expected_spec
-    for one, other in zip(left, right, strict=True):
-        if isinstance(one, Tensor):
-            torch.testing.assert_close(one, other)
-        else:
-            assert one == other
-
-
-def twins(case: Case, train: bool) -> tuple[nn.Module, nn.Module]:
-    """A model and a copy of it, in training or evaluation mode."""
-    model = case.model().train(train)
-    return model, copy.deepcopy(model)
-
-
-def call(model: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
-    torch.manual_seed(1)
-    return model(*inputs)
-
-
 def widths_hold() -> None:
     """What policy "nimble" promises, on every program compiled so far."""
     for program in nimble_fx.programs():
@@ -76,16 +59,7 @@ def widths_hold() -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("options", [{}, {"policy": "serial"}, {"max_streams": 2}], ids=str)
 def test_inference_is_eagers(name: str, options: dict[str, Any]) -> None:
-    case = CASES[name]
-    model, eager = twins(case, train=False)
-    compiled = torch.compile(model, backend="nimble", options=options)
-    with torch.no_grad():
-        for _ in range(3):
-            ours = case.inputs()
-            theirs = copy.deepcopy(ours)
-            assert_same(call(compiled, ours), call(eager, theirs))
-            assert_same(ours, theirs)
-            assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_inference_is_eagers(CASES[name], options)
     assert nimble_fx.programs()
     assert all(p.graph.n_streams <= options.get("max_streams", 99) for p in nimble_fx.programs())
     if not options:
@@ -94,22 +68,7 @@ def test_inference_is_eagers(name: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trainable])
 def test_training_is_eagers(name: str) -> None:
-    case = CASES[name]
-    model, eager = twins(case, train=True)
-    compiled = torch.compile(model, backend="nimble")
-    pairs = [(net, torch.optim.SGD(net.parameters(), 0.01)) for net in (model, eager)]
-    runs: tuple[Callable[..., Any], ...] = (compiled, eager)
-    for _ in range(3):
-        inputs, results = case.inputs(), []
-        for (net, optimizer), run in zip(pairs, runs, strict=True):
-            outputs = call(run, inputs)
-            loss = sum(leaf.square().sum() for leaf in pytree.tree_leaves(outputs))
-            optimizer.zero_grad()
-            loss.backward()
-            results.append((outputs, [p.grad for p in net.parameters()]))
-            optimizer.step()
-        assert_same(*results)
-        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_training_is_eagers(CASES[name])
     assert len(nimble_fx.programs()) == 2
     widths_hold()
 

@@ -19,10 +19,15 @@ from nimble_fx.freeze import MAX_CAPTURES, WARM_UPS, Frozen, Status, why_not_fre
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
+from tests.eager import (
+    assert_inference_is_eagers,
+    assert_same,
+    assert_training_is_eagers,
+    twins,
+)
 from tests.models import CASES, Branchy
 from tests.replaying import ReplayingDevice
 from tests.schedules import scheduled, traced
-from tests.test_backend import assert_same, call, twins
 
 
 @pytest.fixture
@@ -46,16 +51,7 @@ def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevic
 def test_replays_give_eagers_results_state_and_mutations(
     name: str, device: ReplayingDevice
 ) -> None:
-    case = CASES[name]
-    model, eager = twins(case, train=False)
-    compiled = torch.compile(model, backend="nimble")
-    with torch.no_grad():
-        for _ in range(4):
-            ours = case.inputs()
-            theirs = copy.deepcopy(ours)
-            assert_same(call(compiled, ours), call(eager, theirs))
-            assert_same(ours, theirs)
-            assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_inference_is_eagers(CASES[name], n_calls=4)
     assert device.n_captures == len(nimble_fx.programs())
     assert device.n_replays >= 4 * (device.n_captures > 0)
 
@@ -64,19 +60,7 @@ def test_replays_give_eagers_results_state_and_mutations(
 def test_training_replays_give_eagers_gradients_and_statistics(
     name: str, device: ReplayingDevice
 ) -> None:
-    case = CASES[name]
-    model, eager = twins(case, train=True)
-    compiled = torch.compile(model, backend="nimble")
-    for _ in range(3):
-        inputs, results = case.inputs(), []
-        for net, run in ((model, compiled), (eager, eager)):
-            output = call(run, inputs)
-            net.zero_grad()
-            output.square().sum().backward()
-            results.append((output, [p.grad for p in net.parameters()]))
-            torch.optim.SGD(net.parameters(), 0.01).step()
-        assert_same(*results)
-        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_training_is_eagers(CASES[name])
     assert device.n_captures == 2
     assert device.n_replays == 6
 

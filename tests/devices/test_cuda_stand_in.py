@@ -1,6 +1,5 @@
 """Every line of the CUDA device, without a GPU: against a stand-in for `torch.cuda`."""
 
-import copy
 import inspect
 import warnings
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from nimble_fx.devices.cuda import POOL_SIZE, Cuda
 from nimble_fx.errors import NimbleWarning
 from tests import cuda_stand_in
 from tests.cuda_stand_in import Stream
+from tests.eager import assert_inference_is_eagers
 from tests.models import CASES
-from tests.test_backend import assert_same, call, twins
 
 
 @pytest.fixture
@@ -32,16 +31,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
 @pytest.mark.parametrize("freeze", [True, False])
 @pytest.mark.parametrize("name", ["branchy", "googlenet", "recurrent", "dropout", "cache", "views"])
 def test_inference_is_eagers(name: str, freeze: bool, default: Stream) -> None:
-    case = CASES[name]
-    model, eager = twins(case, train=False)
-    compiled = torch.compile(model, backend="nimble", options={"freeze": freeze})
-    with torch.no_grad():
-        for _ in range(3):
-            ours = case.inputs()
-            theirs = copy.deepcopy(ours)
-            assert_same(call(compiled, ours), call(eager, theirs))
-            assert_same(ours, theirs)
-            assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_inference_is_eagers(CASES[name], {"freeze": freeze})
     programs = [p for p in nimble_fx.programs() if p.graph.launching]
     assert all(program.status.frozen == freeze for program in programs)
 
@@ -141,4 +131,5 @@ def test_other_allocators_cannot_capture(default: Stream, monkeypatch: pytest.Mo
     ],
 )
 def test_torch_cuda_takes_what_the_device_gives_it(name: str, arguments: dict[str, object]) -> None:
-    inspect.signature(getattr(torch.cuda, name)).bind(**arguments)
+    bound = inspect.signature(getattr(torch.cuda, name)).bind(**arguments)
+    assert dict(bound.arguments) == arguments
