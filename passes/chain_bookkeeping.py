@@ -80,21 +80,19 @@ def _riders(graph: TaskGraph) -> dict[str, str]:
 
 
 def _chain(graph: TaskGraph, riders: dict[str, str]) -> Iterator[Task]:
-    """Each task with its `after`: riders in a row, then one successor of what they ride behind."""
+    """Each task with its `after`: riders in a row, then one successor of what they ride behind.
+
+    That is the first in program order, which no other successor comes before.
+    """
     tail: dict[str, str] = {}
-    links: dict[str, str] = {}
+    links: dict[str, list[str]] = {}
     for rider, anchor in riders.items():
-        links[rider] = tail.get(anchor, anchor)
+        links[rider] = [tail.get(anchor, anchor)]
         tail[anchor] = rider
     for task in graph.tasks:
         if task.name not in riders:
-            followed = next((name for name in task.after if name in tail), None)
-            if followed is not None:
-                links[task.name] = tail.pop(followed)
-        link = links.get(task.name)
-        if link is not None and link not in task.after:
-            task = task.updated(after=(*task.after, link))
-        yield task
+            links[task.name] = [tail.pop(name) for name in task.after if name in tail]
+        yield task.updated(after=tuple(dict.fromkeys((*task.after, *links.get(task.name, ())))))
 
 
 def _in_new_order(graph: TaskGraph, riders: dict[str, str]) -> Iterable[str]:

@@ -113,6 +113,25 @@ def test_batch_norm_in_training_opens_no_streams_for_its_bookkeeping() -> None:
     assert forward.graph.n_streams == 1
 
 
+class Residual(nn.Module):
+    """Two normalised branches that an addition joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+        self.right = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.left(x) + self.right(x))
+
+
+def test_bookkeeping_of_branches_that_join_opens_no_streams() -> None:
+    model = nn.Sequential(Residual(), Residual(), Residual())
+    torch.compile(model, backend="nimble")(torch.randn(2, 3, 4, 4)).sum()
+    (forward,) = nimble_fx.programs()
+    assert forward.graph.n_streams == 2
+
+
 def test_programs_are_listed_oldest_first_and_reset_clears_them() -> None:
     model = Branchy()
     torch.compile(model, backend="nimble")(torch.randn(2, 4)).sum().backward()

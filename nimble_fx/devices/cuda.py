@@ -114,4 +114,4 @@ class Cuda:
                 stream = new(self._device)
                 self._streams.setdefault(stream.cuda_stream, stream)
         usable = [stream for address, stream in self._streams.items() if address != caller]
-        return tuple(usable[:n])
+        return tuple(usable[: max(n, 0)])

@@ -42,6 +42,7 @@ def test_a_program_runs_on_as_many_distinct_streams_as_it_wants(default: Stream)
     assert streams[0] is default
     assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE  # type: ignore[attr-defined]
     assert device.streams(3)[1:] == streams[1:3]
+    assert device.streams(0) == device.streams(1) == (default,)
 
 
 def test_the_callers_stream_is_no_side_stream_of_its_own_program(default: Stream) -> None:
