@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from nimble_fx import program as registry
 from nimble_fx.devices import Device, device_for
+from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
 from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.freeze import Frozen, Status, why_not_freeze
@@ -70,6 +71,7 @@ class _Compiler:
         self._input_names = input_names(gm)
         self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
+        self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._warned = False
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
@@ -106,7 +108,7 @@ class _Compiler:
     def _compile(self, gm: GraphModule, name: str) -> Boxed:
         try:
             traced = trace(gm, name, self._better_names(gm), self._static)
-            device = _device_of(traced.graph)
+            device = self._device(traced.graph)
             graph = _legal_schedule(traced.graph, self._options, device)
         except (UnsupportedError, ScheduleError) as error:
             bug = isinstance(error, ScheduleError)
@@ -114,6 +116,22 @@ class _Compiler:
             self._warn_once(f"{name} runs as traced, without a schedule: {error}{report}")
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
         return _runner(graph, traced, device, self._options)
+
+    def _device(self, graph: TaskGraph) -> Device:
+        """The one device of the graph's tensors, unless the user chose another."""
+        types = [value.type for value in graph.values]
+        used = next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))
+        if self._virtual is not None and used.type == "cpu":
+            return self._virtual
+        if self._virtual is not None:
+            raise _DynamoOptionError(
+                f"option device='virtual' is for models on the CPU; {graph.name} is on {used}",
+                first_useful_frame=None,
+            )
+        device = device_for(used)
+        if device is None:
+            raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")
+        return device
 
     def _warn_once(self, message: str) -> None:
         if not self._warned:
@@ -158,16 +176,6 @@ def _runner(graph: TaskGraph, traced: Traced, device: Device, options: Options) 
     register(Program(graph, source, path, file, device.name, status))
     launcher = Launcher(graph, loaded, traced.constants, device)
     return launcher if reason is not None else Frozen(launcher, status)
-
-
-def _device_of(graph: TaskGraph) -> Device:
-    """The one device of the graph's tensors; the CPU if it has none."""
-    types = [value.type for value in graph.values]
-    used = next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))
-    device = device_for(used)
-    if device is None:
-        raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx cannot schedule for")
-    return device
 
 
 class _DynamoOptionError(ShortenTraceback, OptionError):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from nimble_fx.errors import OptionError
 from nimble_fx.passes.assign_streams import Policy
@@ -26,6 +26,9 @@ class Options:
         freeze: capture a CUDA graph where the program allows it.
         verify: prove each schedule legal before it runs.
         dump: a directory to write emitted modules to; None keeps them in memory.
+        device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
+            where it is.
+        seed: picks the orders in which the virtual device runs what may run in any order.
     """
 
     policy: Policy = "nimble"
@@ -33,6 +36,8 @@ class Options:
     freeze: bool = True
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
+    device: Literal["virtual"] | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         policies = get_args(Policy)
@@ -47,6 +52,10 @@ class Options:
             _require(
                 _is_directory(self.dump), "dump", self.dump, "a directory to write to, or None"
             )
+
+        virtual = isinstance(self.device, str) and self.device == "virtual"
+        _require(virtual or self.device is None, "device", self.device, "'virtual' or None")
+        _require(type(self.seed) is int, "seed", self.seed, "an int")
 
     @staticmethod
     def parse(mode: str | None, options: Mapping[str, Any] | None) -> "Options":

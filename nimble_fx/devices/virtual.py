@@ -1,0 +1,269 @@
+"""An asynchronous GPU played on the CPU, to find out what a schedule leaves to chance.
+
+Operators inside `with stream:` do not run: they are queued on the stream, with their results in
+memory that is not written yet, as on a GPU. Whenever the host looks (a program has ended, or a
+replay) the queues run in one of the orders that streams and events allow, picked by a seed. To
+the caller it is the CPU: whatever is outside of `with stream:` runs at once.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from random import Random
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import torch
+
+from nimble_fx.devices import Capture, Stream
+from nimble_fx.devices.virtual_launch import Draw, Launching
+from nimble_fx.devices.virtual_memory import Pool
+from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
+
+_LOCK = threading.RLock()
+"""One for all virtual devices: they draw from the CPU's one generator of random numbers."""
+
+
+class VirtualEvent:
+    """An event: the last point of a queue that it was recorded at."""
+
+    mark: Mark | None = None
+    capture: "_Recorded | None" = None
+
+    def record(self, stream: "VirtualStream") -> None:
+        """Marks what `stream` has been given so far."""
+        stream.device.record(self, stream)
+
+
+class VirtualStream:
+    """A queue of kernels. Inside `with stream:` operators are added to it."""
+
+    def __init__(self, device: "Virtual", index: int) -> None:
+        self.device, self.index = device, index
+
+    def __enter__(self) -> "VirtualStream":
+        self.device.enter(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.device.leave()
+
+    def wait_event(self, event: VirtualEvent) -> None:
+        """What comes next on this stream comes after what the event marks."""
+        self.device.wait(event, self)
+
+
+class _Recorded:
+    """A capture: queues that are played again and again, on memory of their own."""
+
+    def __init__(self, origin: int, live: set[int]) -> None:
+        self.queues, self.pool = Queues(), Pool(live)
+        self.draws: list[Draw] = []
+        self.members = {origin}
+
+
+class Virtual:
+    """A virtual device behind the `Device` protocol.
+
+    Operators that need the values of a tensor on the host (`nonzero`, `item`) wait until all queues
+    have run; within a capture they are errors, as are a stream that is used before it waits for
+    an event of the capture, and one that is not joined at its end.
+    """
+
+    max_streams = None
+    why_not_capture = None
+
+    def __init__(self, seed: int = 0) -> None:
+        """A device of its own.
+
+        Args:
+            seed: picks the orders, the same ones for the same calls.
+        """
+        self.name = f"virtual (seed {seed})"
+        self.n_orders = 0
+        self._random = Random(seed)
+        self._live: set[int] = set()
+        self._pool, self._queues = Pool(self._live), Queues()
+        self._streams = [VirtualStream(self, 0)]
+        self._host, self._launching = _Host(), Launching(self)
+        self._capture: _Recorded | None = None
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether the caller's current stream is being captured."""
+        return self._capture is not None and self._host.current in self._capture.members
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """A lock that one thread may take again."""
+        return _LOCK
+
+    def streams(self, n: int) -> tuple[Stream, ...]:
+        """The caller's current stream and `n - 1` others."""
+        caller = self._host.current
+        return (self._stream(caller), *self._others(n - 1, caller))
+
+    def events(self, names: tuple[str, ...]) -> Any:
+        """Fresh events."""
+        return SimpleNamespace(**{name: VirtualEvent() for name in names})
+
+    def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
+        """Runs all queues to their ends, unless the caller is capturing."""
+        if not self.is_capturing:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """Runs all queues to their ends.
+
+        Raises:
+            RuntimeError: within a capture.
+            Exception: what a kernel raised; the kernels that did not run are forgotten.
+        """
+        if self._capture is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        try:
+            self._queues.play(self._order())
+        finally:
+            self._queues.clear()
+            self._pool.poison_free()
+
+    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+        """Runs a program on the capture streams; the generator is put back where it was."""
+        state = torch.get_rng_state()
+        try:
+            run(self._others(n, self._host.current))
+            self.synchronize()
+        finally:
+            self._queues.clear()
+            torch.set_rng_state(state)
+
+    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
+        """Captures what `run` enqueues; nothing of it runs before the first replay.
+
+        Raises:
+            RuntimeError: another capture is under way, or a stream is not joined.
+        """
+        if self._capture is not None:
+            raise RuntimeError("a capture is under way; captures do not nest")
+        streams = self._others(n, self._host.current) or self._others(1, self._host.current)
+        origin, state = streams[0], torch.get_rng_state()
+        self._capture = recorded = _Recorded(origin.index, self._live)
+        try:
+            with origin:
+                outputs = run(streams[:n])
+        finally:
+            self._capture = None
+            torch.set_rng_state(state)
+        if lost := recorded.queues.unjoined(origin.index):
+            raise RuntimeError(f"capture ends with unjoined work on streams {sorted(lost)}")
+        return Capture(partial(self._replay, recorded), outputs)
+
+    def enter(self, stream: VirtualStream) -> None:
+        """What the calling thread does from now on goes to `stream`."""
+        if not self._host.stack:
+            self._launching.__enter__()  # type: ignore[no-untyped-call]
+        self._host.stack.append(stream.index)
+
+    def leave(self) -> None:
+        """Back to the stream that was current before the last `enter`."""
+        self._host.stack.pop()
+        if not self._host.stack:
+            self._launching.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def record(self, event: VirtualEvent, stream: VirtualStream) -> None:
+        """Marks the end of a stream's queue."""
+        event.capture = self._capture_of(stream.index)
+        event.mark = self._queues_of(stream.index).mark(stream.index)
+
+    def wait(self, event: VirtualEvent, stream: VirtualStream) -> None:
+        """Adds a wait; an event that was never recorded is no reason to wait.
+
+        Raises:
+            RuntimeError: the event is of a capture and the stream is not, or the reverse.
+        """
+        if event.mark is None:
+            return
+        capture = self._capture
+        if capture is not None and event.capture is capture:
+            capture.members.add(stream.index)
+        elif event.capture is not None or self._capture_of(stream.index) is not None:
+            raise RuntimeError(
+                f"stream {stream.index} waits for an event on the other side of a capture"
+            )
+        self._queues_of(stream.index).wait(stream.index, event.mark)
+
+    def launch(self, kernel: Callable[[], None]) -> None:
+        """Adds a kernel to the current stream."""
+        self._queues_of(self._host.current).launch(self._host.current, kernel)
+
+    def draw(self, draw: Draw) -> None:
+        """Notes a kernel that draws random numbers: each replay draws others."""
+        draw.take_turn()
+        if self._capture is not None:
+            self._capture.draws.append(draw)
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Memory of the current stream."""
+        capture = self._capture_of(self._host.current)
+        pool = self._pool if capture is None else capture.pool
+        return pool.allocate(self._host.current, nbytes)
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in memory of this device."""
+        return tensor.untyped_storage().data_ptr() in self._live
+
+    def _replay(self, recorded: _Recorded) -> None:
+        """Runs a capture in another order each time, on poison where nothing is written yet."""
+        with _LOCK, torch.no_grad():
+            for draw in recorded.draws:
+                draw.take_turn()
+            recorded.pool.poison()
+            recorded.queues.play(self._order())
+
+    def _order(self) -> Choose:
+        self.n_orders += 1
+        return self._random.choice(ORDERS)(self._random)
+
+    def _capture_of(self, stream: int) -> _Recorded | None:
+        """The capture that a stream takes part in."""
+        capture = self._capture
+        return capture if capture is not None and stream in capture.members else None
+
+    def _queues_of(self, stream: int) -> Queues:
+        """Where a stream's steps go.
+
+        Raises:
+            RuntimeError: a capture is under way and the stream is not part of it.
+        """
+        if self._capture is None:
+            return self._queues
+        if stream not in self._capture.members:
+            raise RuntimeError(
+                f"stream {stream} is used in a capture before it waits for an event of it"
+            )
+        return self._capture.queues
+
+    def _stream(self, index: int) -> VirtualStream:
+        while index >= len(self._streams):
+            self._streams.append(VirtualStream(self, len(self._streams)))
+        return self._streams[index]
+
+    def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
+        """The first `n` side streams, without the caller's."""
+        return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[: max(n, 0)]
+
+
+class _Host(threading.local):
+    """What a thread has entered: streams, by number. Outside of all it is on stream 0."""
+
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+
+    @property
+    def current(self) -> int:
+        return self.stack[-1] if self.stack else 0

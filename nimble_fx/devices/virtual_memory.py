@@ -1,0 +1,86 @@
+"""A stream-ordered caching allocator, as PyTorch's for CUDA, on the memory of the CPU.
+
+It is as unkind as such an allocator may be: the block that was freed last on a stream is what the
+stream is given next, and memory that nobody has written yet holds poison.
+"""
+
+import ctypes
+import weakref
+from collections import defaultdict
+
+import torch
+
+POISON = 0xFF
+"""Each byte of it: NaN as a floating-point number, -1 as an integer."""
+
+_ALIGNMENT = 64
+
+
+class Pool:
+    """Blocks of memory, each of which belongs to the stream that it was first allocated on."""
+
+    def __init__(self, live: set[int]) -> None:
+        """An empty pool.
+
+        Args:
+            live: where the addresses are noted that are in use; pools may share it.
+        """
+        self._live = live
+        self._blocks: list[torch.Tensor] = []
+        self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
+
+    def allocate(self, stream: int, nbytes: int) -> torch.UntypedStorage:
+        """Memory of a stream; it is free again when the storage's last reference goes."""
+        block = self._take(stream, nbytes)
+        address = block.data_ptr()
+        owner = (ctypes.c_char * nbytes).from_address(address)
+        self._live.add(address)
+        freed = weakref.finalize(owner, _release, block, self._free[stream], self._live)
+        freed.atexit = False
+        return _storage_of(owner)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that the pool has taken from the CPU."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def poison(self) -> None:
+        """Overwrites all blocks. For when whatever was in them is of no use any more."""
+        for block in self._blocks:
+            block.fill_(POISON)
+
+    def poison_free(self) -> None:
+        """Overwrites the blocks that nobody holds. For when no kernel is under way."""
+        for blocks in self._free.values():
+            for block in blocks:
+                block.fill_(POISON)
+
+    def _take(self, stream: int, nbytes: int) -> torch.Tensor:
+        blocks = self._free[stream]
+        for i in range(len(blocks) - 1, -1, -1):
+            if blocks[i].nbytes >= nbytes:
+                return blocks.pop(i)
+        memory = torch.full((nbytes + _ALIGNMENT,), POISON, dtype=torch.uint8, device="cpu")
+        block = memory[-memory.data_ptr() % _ALIGNMENT :][:nbytes]
+        self._blocks.append(block)
+        return block
+
+
+def not_owning(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements in the same memory, which this tensor does not keep from being freed."""
+    storage = tensor.untyped_storage()
+    same = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    bare = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    bare.set_(_storage_of(same), tensor.storage_offset(), tensor.shape, tensor.stride())
+    bare = torch._neg_view(bare) if tensor.is_neg() else bare
+    return torch._conj(bare) if tensor.is_conj() else bare
+
+
+def _storage_of(memory: ctypes.Array[ctypes.c_char]) -> torch.UntypedStorage:
+    """A storage that keeps the ctypes object, and frees nothing else."""
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+
+def _release(block: torch.Tensor, free: list[torch.Tensor], live: set[int]) -> None:
+    live.discard(block.data_ptr())
+    free.append(block)

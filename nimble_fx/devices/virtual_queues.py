@@ -1,0 +1,152 @@
+"""Queues of kernels on streams, and the orders in which events let them run."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+Kernel = Callable[[], None]
+"""What a launch puts into a queue: it runs once the host has long gone on."""
+
+Choose = Callable[[Sequence[int]], int]
+"""Which of the streams that could go on does so next."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mark:
+    """A point in a queue, which an event was recorded at.
+
+    Attributes:
+        stream: whose queue.
+        position: how many steps of the queue come before it.
+    """
+
+    stream: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """A step that lets its stream go on once a mark has been passed."""
+
+    mark: Mark
+
+
+Step = Kernel | Mark | Wait
+
+
+class Queues:
+    """What streams were given, each in its order. Nothing runs until `play`."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, list[Step]] = {}
+
+    def launch(self, stream: int, kernel: Kernel) -> None:
+        """Adds a kernel to a stream's queue."""
+        self._steps.setdefault(stream, []).append(kernel)
+
+    def mark(self, stream: int) -> Mark:
+        """Marks what a stream was given so far."""
+        steps = self._steps.setdefault(stream, [])
+        mark = Mark(stream, len(steps))
+        if steps:  # else it is passed as it is made
+            steps.append(mark)
+        return mark
+
+    def wait(self, stream: int, mark: Mark) -> None:
+        """What a stream is given from now on comes after a mark."""
+        self._steps.setdefault(stream, []).append(Wait(mark))
+
+    def clear(self) -> None:
+        """Forgets all steps."""
+        self._steps.clear()
+
+    def play(self, choose: Choose) -> None:
+        """Runs all kernels: each stream's in order, none before the marks that it waits for.
+
+        Marks that are not in these queues have been passed. Cost: O(kernels x streams).
+        """
+        left = {stream: deque(steps) for stream, steps in self._steps.items()}
+        ahead = {step for steps in left.values() for step in steps if isinstance(step, Mark)}
+        while True:
+            _pass_marks(left, ahead)
+            ready = [s for s, steps in left.items() if steps and callable(steps[0])]
+            if not ready:
+                return
+            kernel = left[choose(ready)].popleft()
+            if callable(kernel):
+                kernel()
+
+    def unjoined(self, origin: int) -> set[int]:
+        """The streams that have steps which the end of `origin` does not come after."""
+        ends = {stream: len(steps) for stream, steps in self._steps.items()}
+        seen = dict.fromkeys(ends, 0)
+        to_see = [(origin, ends.get(origin, 0))]
+        while to_see:
+            stream, end = to_see.pop()
+            for step in self._steps.get(stream, [])[seen.get(stream, 0) : end]:
+                if isinstance(step, Wait):
+                    to_see.append((step.mark.stream, step.mark.position))
+            seen[stream] = max(seen.get(stream, 0), end)
+        return {
+            stream
+            for stream, steps in self._steps.items()
+            if any(not isinstance(step, Mark) for step in steps[seen[stream] :])
+        }
+
+
+def _pass_marks(left: Mapping[int, deque[Step]], ahead: set[Mark]) -> None:
+    """Goes on to the next kernel of each stream, as far as waits allow."""
+    moved = True
+    while moved:
+        moved = False
+        for steps in left.values():
+            while steps:
+                step = steps[0]
+                if isinstance(step, Mark):
+                    ahead.discard(step)
+                elif not isinstance(step, Wait) or step.mark in ahead:
+                    break
+                steps.popleft()
+                moved = True
+
+
+def at_random(random: Random) -> Choose:
+    """Any stream that could go on, with equal chances."""
+    return random.choice
+
+
+def depth_first(random: Random) -> Choose:
+    """One stream as far as it goes, then another."""
+    current = -1
+
+    def choose(ready: Sequence[int]) -> int:
+        nonlocal current
+        current = current if current in ready else random.choice(ready)
+        return current
+
+    return choose
+
+
+def most_delayed(random: Random) -> Choose:
+    """Streams by priorities drawn for each: the least goes on only when no other can.
+
+    Now and then the stream that has gone first for long falls behind all others, so that each
+    kernel may be the delayed one: probabilistic concurrency testing (Burckhardt et al., 2010).
+    """
+    priorities: dict[int, float] = {}
+
+    def choose(ready: Sequence[int]) -> int:
+        for stream in ready:
+            priorities.setdefault(stream, random.random())
+        first = max(ready, key=priorities.__getitem__)
+        if random.random() < _FALL_BEHIND:
+            priorities[first] = -random.random()
+        return first
+
+    return choose
+
+
+_FALL_BEHIND = 1 / 16
+
+ORDERS = (at_random, depth_first, most_delayed)
