@@ -116,3 +116,17 @@ def programs(draw: st.DrawFn, max_steps: int = 10) -> Callable[[Tensor, Tensor],
         return (values[-1], *values[2 : 2 + kept])
 
     return program
+
+
+Given = tuple[int, tuple[int, ...]]
+"""A kernel that a stream is given: the stream, and the earlier kernels that it waits for."""
+
+
+@st.composite
+def given_to_streams(draw: st.DrawFn, max_kernels: int = 10) -> list[Given]:
+    """Kernels in launch order, on up to three streams, with waits for earlier ones."""
+    n = draw(st.integers(1, max_kernels))
+    earlier = [
+        st.sets(st.integers(0, i - 1), max_size=2) if i else st.just(set()) for i in range(n)
+    ]
+    return [(draw(st.integers(0, 2)), tuple(sorted(draw(waits)))) for waits in earlier]

@@ -4,6 +4,9 @@ Operators inside `with stream:` do not run: they are queued on the stream, with 
 memory that is not written yet, as on a GPU. Whenever the host looks (a program has ended, or a
 replay) the queues run in one of the orders that streams and events allow, picked by a seed. To
 the caller it is the CPU: whatever is outside of `with stream:` runs at once.
+
+Memory that a program frees is written over as soon as somebody could be given it: on the caller's
+stream at once, where other threads may allocate; on a side stream before its next kernel.
 """
 
 import threading
@@ -18,7 +21,7 @@ import torch
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.virtual_launch import Draw, Launching
-from nimble_fx.devices.virtual_memory import Pool
+from nimble_fx.devices.virtual_memory import Pool, poison
 from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
 
 _LOCK = threading.RLock()
@@ -62,8 +65,9 @@ class VirtualStream:
 class _Recorded:
     """A capture: queues that are played again and again, on memory of their own."""
 
-    def __init__(self, origin: int, live: set[int]) -> None:
-        self.queues, self.pool = Queues(), Pool(live)
+    def __init__(self, origin: int, live: set[int], is_running: Callable[[], bool]) -> None:
+        self.queues = Queues()
+        self.pool = Pool(live, partial(_write_over, self.queues, origin, is_running))
         self.draws: list[Draw] = []
         self.members = {origin}
 
@@ -89,9 +93,11 @@ class Virtual:
         self.n_orders = 0
         self._random = Random(seed)
         self._live: set[int] = set()
-        self._pool, self._queues = Pool(self._live), Queues()
         self._streams = [VirtualStream(self, 0)]
         self._host, self._launching = _Host(), Launching(self)
+        self._queues = Queues()
+        write_over = partial(_write_over, self._queues, 0, self._is_running)
+        self._pool = Pool(self._live, write_over)
         self._capture: _Recorded | None = None
 
     @property
@@ -152,7 +158,7 @@ class Virtual:
             raise RuntimeError("a capture is under way; captures do not nest")
         streams = self._others(n, self._host.current) or self._others(1, self._host.current)
         origin, state = streams[0], torch.get_rng_state()
-        self._capture = recorded = _Recorded(origin.index, self._live)
+        self._capture = recorded = _Recorded(origin.index, self._live, self._is_running)
         try:
             with origin:
                 outputs = run(streams[:n])
@@ -229,6 +235,10 @@ class Virtual:
         self.n_orders += 1
         return self._random.choice(ORDERS)(self._random)
 
+    def _is_running(self) -> bool:
+        """Whether the calling thread is inside a program."""
+        return bool(self._host.stack)
+
     def _capture_of(self, stream: int) -> _Recorded | None:
         """The capture that a stream takes part in."""
         capture = self._capture
@@ -256,6 +266,15 @@ class Virtual:
     def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
         """The first `n` side streams, without the caller's."""
         return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[: max(n, 0)]
+
+
+def _write_over(
+    queues: Queues, caller: int, is_running: Callable[[], bool], stream: int, block: torch.Tensor
+) -> None:
+    """Queues a kernel of whoever is given a freed block next, if a program is running."""
+    if is_running():
+        launch = queues.launch if stream == caller else queues.launch_before_next
+        launch(stream, partial(poison, block))
 
 
 class _Host(threading.local):

@@ -7,6 +7,7 @@ stream is given next, and memory that nobody has written yet holds poison.
 import ctypes
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 
 import torch
 
@@ -19,13 +20,14 @@ _ALIGNMENT = 64
 class Pool:
     """Blocks of memory, each of which belongs to the stream that it was first allocated on."""
 
-    def __init__(self, live: set[int]) -> None:
+    def __init__(self, live: set[int], freed: Callable[[int, torch.Tensor], None]) -> None:
         """An empty pool.
 
         Args:
             live: where the addresses are noted that are in use; pools may share it.
+            freed: told of each block that is free again, with its stream.
         """
-        self._live = live
+        self._live, self._freed = live, freed
         self._blocks: list[torch.Tensor] = []
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
 
@@ -35,25 +37,25 @@ class Pool:
         address = block.data_ptr()
         owner = (ctypes.c_char * nbytes).from_address(address)
         self._live.add(address)
-        freed = weakref.finalize(owner, _release, block, self._free[stream], self._live)
+        freed = weakref.finalize(owner, self._release, stream, block)
         freed.atexit = False
         return _storage_of(owner)
-
-    @property
-    def reserved(self) -> int:
-        """Bytes that the pool has taken from the CPU."""
-        return sum(block.nbytes for block in self._blocks)
 
     def poison(self) -> None:
         """Overwrites all blocks. For when whatever was in them is of no use any more."""
         for block in self._blocks:
-            block.fill_(POISON)
+            poison(block)
 
     def poison_free(self) -> None:
         """Overwrites the blocks that nobody holds. For when no kernel is under way."""
         for blocks in self._free.values():
             for block in blocks:
-                block.fill_(POISON)
+                poison(block)
+
+    def _release(self, stream: int, block: torch.Tensor) -> None:
+        self._live.discard(block.data_ptr())
+        self._free[stream].append(block)
+        self._freed(stream, block)
 
     def _take(self, stream: int, nbytes: int) -> torch.Tensor:
         blocks = self._free[stream]
@@ -64,6 +66,11 @@ class Pool:
         block = memory[-memory.data_ptr() % _ALIGNMENT :][:nbytes]
         self._blocks.append(block)
         return block
+
+
+def poison(block: torch.Tensor) -> None:
+    """Overwrites a block of bytes."""
+    block.fill_(POISON)
 
 
 def not_owning(tensor: torch.Tensor) -> torch.Tensor:
@@ -79,8 +86,3 @@ def not_owning(tensor: torch.Tensor) -> torch.Tensor:
 def _storage_of(memory: ctypes.Array[ctypes.c_char]) -> torch.UntypedStorage:
     """A storage that keeps the ctypes object, and frees nothing else."""
     return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
-
-
-def _release(block: torch.Tensor, free: list[torch.Tensor], live: set[int]) -> None:
-    live.discard(block.data_ptr())
-    free.append(block)

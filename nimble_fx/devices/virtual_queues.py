@@ -40,10 +40,16 @@ class Queues:
 
     def __init__(self) -> None:
         self._steps: dict[int, list[Step]] = {}
+        self._before_next: dict[int, list[Kernel]] = {}
 
     def launch(self, stream: int, kernel: Kernel) -> None:
         """Adds a kernel to a stream's queue."""
-        self._steps.setdefault(stream, []).append(kernel)
+        steps = self._steps.setdefault(stream, [])
+        steps += [*self._before_next.pop(stream, ()), kernel]
+
+    def launch_before_next(self, stream: int, kernel: Kernel) -> None:
+        """Adds a kernel once the stream is given another, right before that one."""
+        self._before_next.setdefault(stream, []).append(kernel)
 
     def mark(self, stream: int) -> Mark:
         """Marks what a stream was given so far."""
@@ -60,6 +66,7 @@ class Queues:
     def clear(self) -> None:
         """Forgets all steps."""
         self._steps.clear()
+        self._before_next.clear()
 
     def play(self, choose: Choose) -> None:
         """Runs all kernels: each stream's in order, none before the marks that it waits for.
