@@ -50,11 +50,13 @@ def assert_inference_is_eagers(
             assert_same(dict(model.state_dict()), dict(eager.state_dict()))
 
 
-def assert_training_is_eagers(case: Case, n_steps: int = 3, device: str = "cpu") -> None:
+def assert_training_is_eagers(
+    case: Case, n_steps: int = 3, device: str = "cpu", options: dict[str, Any] | None = None
+) -> None:
     """Compiles the case's model and trains it beside eager."""
     model, eager = twins(case, train=True, device=device)
     runs: list[tuple[nn.Module, Callable[..., Any]]] = [
-        (model, torch.compile(model, backend="nimble")),
+        (model, torch.compile(model, backend="nimble", options=options)),
         (eager, eager),
     ]
     for _ in range(n_steps):

@@ -1,4 +1,4 @@
-"""Queues run in all orders that streams and events allow, and in no other; networkx is the judge."""
+"""Queues run in all orders that streams and events allow and no other, by networkx as judge."""
 
 from collections.abc import Sequence
 from itertools import pairwise, permutations

@@ -1,0 +1,279 @@
+"""The virtual device: legal schedules cannot go wrong on it, and illegal ones do."""
+
+import copy
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.devices import Stream
+from nimble_fx.devices.virtual import Virtual
+from nimble_fx.errors import OptionError
+from nimble_fx.ir import TaskGraph
+from nimble_fx.trace import Traced
+from tests.bits import assert_same_bits
+from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
+from tests.models import CASES, Branchy
+from tests.playing import Play, first_wrong_order, on_cpu
+from tests.schedules import scheduled, traced
+
+VIRTUAL: dict[str, Any] = {"device": "virtual"}
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_inference_is_eagers(name: str, freeze: bool) -> None:
+    with torch._dynamo.config.patch(allow_rnn=True):
+        options = VIRTUAL | {"freeze": freeze, "seed": 3}
+        assert_inference_is_eagers(CASES[name], options, n_calls=4)
+    programs = [p for p in nimble_fx.programs() if p.graph.launching]
+    assert {p.device for p in programs} == {"virtual (seed 3)"}
+    assert all(p.status.frozen == freeze for p in programs)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "transformer_dropout", "tables"])
+def test_training_is_eagers(name: str) -> None:
+    assert_training_is_eagers(CASES[name], options=VIRTUAL)
+    assert all(p.status.frozen for p in nimble_fx.programs())
+
+
+def two_branches(x: Tensor) -> Tensor:
+    """relu and sigmoid side by side; the memory of what they read is used again."""
+    y = x + 1
+    left, right = torch.relu(y * 2) * 3, torch.sigmoid(y * 4) * 5
+    return left + right
+
+
+def branches() -> tuple[Traced, TaskGraph, list[Tensor], list[Any]]:
+    x = torch.randn(4, 4)
+    result = traced(two_branches, x)
+    graph = scheduled(result.graph)
+    return result, graph, [x], on_cpu(graph, result.constants, [x])
+
+
+def without_wait(graph: TaskGraph) -> TaskGraph:
+    waiting = next(task for task in graph.tasks if task.waits)
+    tasks = [t.updated(waits=()) if t is waiting else t for t in graph.tasks]
+    return replace(graph, tasks=tuple(tasks))
+
+
+def freed_early(graph: TaskGraph, name: str, after: str) -> TaskGraph:
+    """`name` is dropped after the task `after`."""
+    tasks = []
+    for task in graph.tasks:
+        frees = tuple(n for n in task.frees if n != name)
+        frees += (name,) if task.name == after else ()
+        tasks.append(task.updated(frees=frees))
+    return replace(graph, tasks=tuple(tasks))
+
+
+def test_a_legal_schedule_gives_the_same_bits_in_every_order() -> None:
+    result, graph, inputs, expected = branches()
+    play = Play(graph, result.constants, inputs)
+    for _ in range(200):
+        assert_same_bits(play.replay(), expected)
+    assert play.device.n_orders == 200
+
+
+def test_a_deleted_wait_shows_as_a_wrong_result() -> None:
+    result, graph, inputs, expected = branches()
+    assert first_wrong_order(without_wait(graph), result.constants, inputs, expected)
+
+
+def test_a_value_that_is_freed_too_early_shows_as_a_wrong_result() -> None:
+    result, graph, inputs, expected = branches()
+    add = graph.by_name["add"]
+    reader = next(t for t in graph.tasks if "add" in t.uses and t.stream != add.stream)
+    early = freed_early(graph, "add", after=reader.name)
+    assert early != graph
+    assert first_wrong_order(early, result.constants, inputs, expected, n_orders=90)
+
+
+def test_the_seed_decides_what_an_illegal_schedule_gives() -> None:
+    result, graph, inputs, expected = branches()
+    broken = without_wait(graph)
+
+    def outcome(seed: int) -> list[bool]:
+        play = Play(broken, result.constants, inputs, seed)
+        return [torch.equal(play.replay()[0], expected[0]) for _ in range(20)]
+
+    assert outcome(5) == outcome(5)
+    assert len({tuple(outcome(seed)) for seed in range(5)}) > 1
+
+
+def capture(device: Virtual, *steps: Any) -> None:
+    """Captures three streams; each step is (method, stream, event)."""
+    events = device.events(("a", "b"))
+
+    def run(streams: tuple[Any, ...]) -> Sequence[Any]:
+        for method, stream, name in steps:
+            event = getattr(events, name, None)
+            if method == "record":
+                event.record(streams[stream])  # type: ignore[union-attr]
+            elif method == "wait":
+                streams[stream].wait_event(event)
+            else:
+                with streams[stream]:
+                    torch.ones(2)
+        return ()
+
+    device.capture(3, run)
+
+
+def test_a_capture_of_a_fork_and_its_join_is_sound() -> None:
+    capture(
+        Virtual(),
+        *[("record", 0, "a"), ("wait", 1, "a"), ("launch", 1, "")],
+        *[("record", 1, "b"), ("wait", 0, "b")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([("launch", 1, "")], "used in a capture before it waits for an event of it"),
+        ([("record", 0, "a"), ("wait", 1, "a"), ("launch", 1, "")], "unjoined work on streams"),
+        ([("record", 1, "a"), ("wait", 0, "a")], "used in a capture before"),
+        ([("wait", 1, "a"), ("launch", 1, "")], "used in a capture before"),
+    ],
+)
+def test_a_capture_that_cuda_would_refuse_is_refused(
+    steps: list[tuple[str, int, str]], message: str
+) -> None:
+    device = Virtual()
+    with pytest.raises(RuntimeError, match=message):
+        capture(device, *steps)
+    assert not device.is_capturing
+    capture(device, ("launch", 0, ""))
+
+
+def test_events_do_not_cross_the_border_of_a_capture() -> None:
+    device = Virtual()
+    caller, (event,) = device.streams(1)[0], [device.events(("a",)).a]
+
+    def waits(streams: tuple[Any, ...]) -> Sequence[Any]:
+        streams[0].wait_event(event)
+        return ()
+
+    def records(streams: tuple[Any, ...]) -> Sequence[Any]:
+        event.record(streams[0])
+        return ()
+
+    event.record(caller)
+    with pytest.raises(RuntimeError, match="the other side of a capture"):
+        device.capture(1, waits)
+    device.capture(1, records)
+    with pytest.raises(RuntimeError, match="the other side of a capture"):
+        caller.wait_event(event)
+
+
+def test_captures_do_not_nest() -> None:
+    device = Virtual()
+    with pytest.raises(RuntimeError, match="do not nest"):
+        device.capture(1, lambda streams: device.capture(1, lambda _: ()).outputs)
+
+
+def test_the_memory_of_a_capture_is_its_own_and_each_replay_writes_it_anew() -> None:
+    device, x = Virtual(), torch.zeros(3)
+
+    def run(streams: tuple[Any, ...]) -> list[Tensor]:
+        with streams[0]:
+            return [torch.exp(x)]
+
+    one, other = device.capture(1, run), device.capture(1, run)
+    (first,), (second,) = one.outputs, other.outputs
+    assert first.isnan().all()
+    one.replay()
+    other.replay()
+    x.fill_(1)
+    other.replay()
+    assert_same_bits((first, second), (torch.ones(3), torch.ones(3).exp()))
+
+
+def test_random_numbers_are_those_of_a_run_without_capture() -> None:
+    device = Virtual()
+
+    def run(streams: tuple[Any, ...]) -> list[Tensor]:
+        with streams[0]:
+            return [torch.rand(3)]
+
+    torch.manual_seed(0)
+    device.warm_up(1, run)
+    drawn = device.capture(1, run)
+    drawn.replay()
+    torch.manual_seed(0)
+    assert torch.equal(drawn.outputs[0], torch.rand(3))
+
+
+def test_streams_are_distinct_and_begin_with_the_callers() -> None:
+    device = Virtual()
+    streams = device.streams(3)
+    assert len(set(streams)) == 3
+    assert device.streams(3) == streams
+    with streams[1] as caller:
+        inside = device.streams(3)
+    assert inside[0] is caller
+    assert len(set(inside)) == 3
+
+
+def test_each_thread_has_a_current_stream_of_its_own() -> None:
+    device, seen = Virtual(), list[Stream]()
+    with device.streams(2)[1]:
+        thread = threading.Thread(target=lambda: seen.extend(device.streams(1)))
+        thread.start()
+        thread.join()
+    assert seen == list(device.streams(1))
+
+
+def test_memory_that_the_caller_keeps_is_left_alone() -> None:
+    model = Branchy()
+    compiled = torch.compile(model, backend="nimble", options=VIRTUAL | {"freeze": False})
+    with torch.no_grad():
+        inputs = [torch.randn(2, 4) for _ in range(8)]
+        kept = [(compiled(x), model(x)) for x in inputs]
+    for ours, expected in kept:
+        assert_same_bits(ours, expected)
+
+
+def test_programs_of_one_model_in_many_threads_do_not_disturb_each_other() -> None:
+    model, wrong = Branchy(), list[int]()
+    compiled = torch.compile(model, backend="nimble", options=VIRTUAL | {"freeze": False})
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+
+    def work(i: int) -> None:
+        x = torch.full((2, 4), float(i))
+        with torch.no_grad():
+            for _ in range(10):
+                if not torch.equal(compiled(x), model(x)):
+                    wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_it_is_for_models_on_the_cpu() -> None:
+    compiled = torch.compile(nn.ReLU(), backend="nimble", options=VIRTUAL)
+    with pytest.raises(OptionError, match="for models on the CPU"):
+        compiled(torch.empty(2, device="meta"))
+
+
+def test_a_copy_of_the_model_on_another_seed_gives_the_same() -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    with torch.no_grad():
+        results = []
+        for seed in range(4):
+            torch.compiler.reset()
+            options = VIRTUAL | {"seed": seed}
+            compiled = torch.compile(copy.deepcopy(model), backend="nimble", options=options)
+            results.append(compiled(x))
+        assert all(torch.equal(result, model(x)) for result in results)

@@ -1,0 +1,103 @@
+"""Schedules on the virtual device: captured once, then replayed in one order after another."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nimble_fx.devices import Stream
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.devices.virtual import Virtual
+from nimble_fx.emit import emit
+from nimble_fx.ir import TaskGraph
+from nimble_fx.launch import Launcher
+from nimble_fx.load import load
+from tests.bits import assert_same_bits
+
+SEED = 1
+"""Of the random numbers that each run draws."""
+
+
+class Play:
+    """A capture of a schedule whose inputs lie in the device's memory, on streams by seed.
+
+    So a program that frees an input too early overwrites it, as it would on a GPU.
+    """
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        constants: Mapping[str, Tensor],
+        inputs: Sequence[Tensor],
+        seed: int = 0,
+    ) -> None:
+        self.device = Virtual(seed)
+        self._launcher = Launcher(graph, load(emit(graph), "played.py"), constants, self.device)
+        self._inputs, self._random = [x.clone() for x in inputs], Random(seed)
+        written = {storage for task in graph.tasks for storage in task.writes}
+        self._mutated = [
+            i for i, value in enumerate(graph.inputs) if not written.isdisjoint(value.holds)
+        ]
+        self._capture = self.device.capture(graph.n_streams, self._run)
+
+    def replay(self) -> list[Any]:
+        """The outputs and the mutated inputs, after a replay in yet another order."""
+        torch.manual_seed(SEED)
+        self._capture.replay()
+        return list(self._capture.outputs)
+
+    def _run(self, streams: tuple[Stream, ...]) -> list[Any]:
+        given = [self._upload(x, self._random.choice(streams), streams[0]) for x in self._inputs]
+        mutated = [given[i] for i in self._mutated]
+        assert not any(value.static for value in self._launcher.graph.inputs)
+        return [*self._launcher.enqueue(given, [], streams), *mutated]
+
+    def _upload(self, x: Tensor, stream: Any, caller: Any) -> Tensor:
+        """A copy in memory of `stream`, which `caller` comes after."""
+        events = self.device.events(("before", "after"))
+        events.before.record(caller)
+        stream.wait_event(events.before)
+        with stream:
+            copy = x.clone()
+        events.after.record(stream)
+        caller.wait_event(events.after)
+        return copy
+
+
+def on_cpu(
+    graph: TaskGraph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
+) -> list[Any]:
+    """The outputs and the mutated inputs by the same kernels, one after the other."""
+    copies = [x.clone() for x in inputs]
+    written = {storage for task in graph.tasks for storage in task.writes}
+    mutated = [
+        x
+        for x, value in zip(copies, graph.inputs, strict=True)
+        if not written.isdisjoint(value.holds)
+    ]
+    torch.manual_seed(SEED)
+    outputs = Launcher(graph, load(emit(graph), "on_cpu.py"), constants, Cpu())(list(copies))
+    return [*outputs, *mutated]
+
+
+def first_wrong_order(
+    graph: TaskGraph,
+    constants: Mapping[str, Tensor],
+    inputs: Sequence[Tensor],
+    expected: Sequence[Any],
+    n_orders: int = 30,
+    n_captures: int = 3,
+) -> int | None:
+    """After how many orders a result differs, or an error comes; None if that never happens."""
+    n = 0
+    for seed in range(n_captures):
+        try:
+            play = Play(graph, constants, inputs, seed)
+            for _ in range(n_orders // n_captures):
+                n += 1
+                assert_same_bits(play.replay(), list(expected))
+        except (AssertionError, RuntimeError, IndexError, ValueError):
+            return n
+    return None
