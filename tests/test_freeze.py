@@ -236,10 +236,14 @@ def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevi
 
 
 def test_within_a_capture_of_the_users_the_program_runs_inline(device: ReplayingDevice) -> None:
-    device.is_capturing = True
-    run = frozen(torch.exp, torch.zeros(2), device=device)
-    assert torch.equal(run([torch.ones(2)])[0], torch.ones(2).exp())
-    assert device.n_captures == device.n_warm_ups == 0
+    x = torch.ones(2)
+    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(2), device=device)
+    users = device.capture(1, lambda streams: run([x]))
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        users.replay()
+        assert torch.equal(users.outputs[0], x.exp() + x.sin())
+    assert (device.n_captures, device.n_warm_ups) == (1, 0)
 
 
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
