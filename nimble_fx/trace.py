@@ -47,6 +47,7 @@ _READ_NO_DATA = {
     "_assert_tensor_metadata",
 }
 _CHANGE_STORAGE = {"set_", "resize_"}
+_COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,8 @@ class _Tracer:
         name = op._schema.name.split("::")[-1]
         if name in _CHANGE_STORAGE:
             raise _unsupported(node, "gives a tensor other memory")
+        if op.namespace in _COLLECTIVES:
+            raise _unsupported(node, "is a collective, which every rank must launch alike")
         given = {s: None for arg in node.all_input_nodes for s in self._holds[arg]}
         written, aliased = self._by_schema(node, op)
         made = self._results(node, _same_memory(op, given, aliased))

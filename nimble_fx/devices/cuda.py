@@ -14,6 +14,9 @@ from nimble_fx.devices import Capture, Stream
 POOL_SIZE = 32
 """Streams in PyTorch's pool; past that, new ones are aliases of old ones."""
 
+_LOCK = threading.RLock()
+"""One for all devices: a capture must not meet another one's calls."""
+
 
 class Cuda:
     """One CUDA device behind the `Device` protocol.
@@ -27,7 +30,6 @@ class Cuda:
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)
         self._device = device
-        self._lock = threading.RLock()
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     @staticmethod
@@ -50,7 +52,7 @@ class Cuda:
 
     def exclusive(self) -> AbstractContextManager[Any]:
         """A lock that one thread may take again."""
-        return self._lock
+        return _LOCK
 
     def streams(self, n: int) -> tuple[Stream, ...]:
         """The caller's current stream and `n - 1` side streams, none of which is the same."""

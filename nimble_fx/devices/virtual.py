@@ -224,8 +224,12 @@ class Virtual:
         return tensor.untyped_storage().data_ptr() in self._live
 
     def _replay(self, recorded: _Recorded) -> None:
-        """Runs a capture in another order each time, on poison where nothing is written yet."""
+        """Runs a capture in another order each time, on poison where nothing is written yet.
+
+        It comes after all that streams were given before: the caller's inputs may be among it.
+        """
         with _LOCK, torch.no_grad():
+            self.synchronize()
             for draw in recorded.draws:
                 draw.take_turn()
             recorded.pool.poison()

@@ -1,0 +1,209 @@
+"""Rows 22 to 38: the values that a replay computes. See tests/test_failure_modes.py."""
+
+import gc
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import nimble_fx
+from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.trace import trace
+from tests import cuda_stand_in
+from tests.bits import assert_same_bits, assert_same_sharing
+from tests.eager import assert_inference_is_eagers, assert_training_is_eagers, twins
+from tests.failure_modes.where import VIRTUAL, cuda, on_virtual
+from tests.models import CASES, Branchy, Inception
+from tests.replaying import ReplayingDevice
+from tests.schedules import aten_graph, traced
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("nonzero", lambda x: x.nonzero() + 1),
+        ("index", lambda x: x[x > 0] + 1),
+        ("_unique2", lambda x: torch.unique(x) + 1),
+        ("_local_scalar_dense", lambda x: x * x.sum().int().item()),
+    ],
+)
+def test_22_sizes_and_numbers_that_depend_on_data_run_unfrozen_with_the_users_line(
+    name: str, function: Callable[[Tensor], Tensor], device: ReplayingDevice
+) -> None:
+    x = torch.tensor([-1.0, 2.0, 3.0])
+    settings = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    with torch.no_grad(), torch._dynamo.config.patch(settings):
+        assert torch.equal(torch.compile(function, backend="nimble")(x), function(x))
+    reasons = [str(program.status.reason) for program in nimble_fx.programs()]
+    assert len(reasons) == 1
+    assert re.search(rf"{name}.*test_values.py:\d+", reasons[0])
+    assert device.n_captures == 0
+
+
+@pytest.mark.xfail(reason="warm-ups do not look for operators that synchronize")
+def test_23_a_custom_operator_that_synchronizes_is_found_while_warming_up(
+    default: cuda_stand_in.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    cuda().warm_up(1, lambda streams: None)
+    assert "error" in modes
+
+
+def test_24_random_numbers_are_drawn_in_program_order_and_replays_draw_others() -> None:
+    model, eager = twins(CASES["dropout"], train=True)
+    compiled, (x,) = on_virtual(model), CASES["dropout"].inputs()
+    with torch.no_grad():
+        for net in (compiled, eager):
+            torch.manual_seed(3)
+            results = [net(x) for _ in range(4)]
+            assert len({result.sum().item() for result in results}) == 4
+            if net is compiled:
+                ours = results
+    assert_same_bits(ours, results)
+
+
+def test_25_warm_ups_do_not_apply_a_mutation_twice() -> None:
+    for name in ("cache", "googlenet"):
+        model, eager = twins(CASES[name], train=name == "googlenet")
+        inputs = CASES[name].inputs()
+        with torch.no_grad():
+            on_virtual(model)(*inputs)
+            eager(*inputs)
+        torch.testing.assert_close(dict(model.state_dict()), dict(eager.state_dict()))
+
+
+def test_26_an_input_that_is_mutated_is_written_back() -> None:
+    assert_inference_is_eagers(CASES["mutates"], VIRTUAL)
+
+
+def test_27_parameters_that_move_are_seen(device: ReplayingDevice) -> None:
+    model, eager = Branchy(), Branchy()
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(2, 4)
+    with torch.no_grad():
+        compiled(x)
+        model.load_state_dict(eager.state_dict(), assign=True)
+        assert_same_bits(compiled(x), eager(x))
+        model.a.weight.data = torch.ones(4, 4)
+        eager.a.weight.data = torch.ones(4, 4)
+        assert_same_bits(compiled(x), eager(x))
+    assert device.n_captures == 3
+
+
+def test_28_weights_loaded_in_place_are_seen_without_another_capture(
+    device: ReplayingDevice,
+) -> None:
+    model, eager = Branchy(), Branchy()
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(2, 4)
+    with torch.no_grad():
+        compiled(x)
+        model.load_state_dict(eager.state_dict())
+        assert_same_bits(compiled(x), eager(x))
+    assert device.n_captures == 1
+
+
+def test_29_nothing_that_follows_from_weights_is_folded(device: ReplayingDevice) -> None:
+    weight, offset = torch.randn(4, 4), torch.randn(4)
+
+    def program(x: Tensor) -> Tensor:
+        return x @ (weight * 2).t() + offset.exp()
+
+    compiled, x = torch.compile(program, backend="nimble"), torch.randn(2, 4)
+    for _ in range(3):
+        assert_same_bits(compiled(x), program(x))
+        weight.add_(1)
+        offset.mul_(2)
+    (one,) = nimble_fx.programs()
+    assert {"mul", "exp"} <= set(one.graph.by_name)
+
+
+def test_30_the_caller_may_drop_an_input(device: ReplayingDevice) -> None:
+    model = Branchy()
+    compiled = torch.compile(model, backend="nimble")
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+        gc.collect()
+        x = torch.randn(2, 4)
+        assert_same_bits(compiled(x.clone()), model(x))
+
+
+def test_31_a_replay_does_not_overwrite_outputs_that_the_caller_kept() -> None:
+    model = Inception().eval()
+    compiled, inputs = on_virtual(model), [torch.randn(1, 8, 6, 6) for _ in range(4)]
+    with torch.no_grad():
+        kept = [compiled(x) for x in inputs]
+        torch.testing.assert_close(kept, [model(x) for x in inputs])
+
+
+def test_32_outputs_that_alias_repeat_or_are_no_tensors() -> None:
+    model, eager = twins(CASES["views"], train=False)
+    compiled, inputs = on_virtual(model), CASES["views"].inputs()
+    with torch.no_grad():
+        for _ in range(2):
+            ours, expected = compiled(*inputs), eager(*inputs)
+            assert_same_bits(ours, expected)
+            assert_same_sharing(ours[:5], expected[:5])
+
+
+def test_33_a_tensor_of_the_cpu_in_a_graph_of_another_device_runs_as_traced() -> None:
+    with pytest.raises(UnsupportedError, match="second device"):
+        traced(lambda x, y: x * y, torch.empty(2, device="meta"), torch.tensor(2.0))
+
+
+@pytest.mark.xfail(reason="programs with symbolic sizes are not frozen, shape by shape, yet")
+def test_34_each_of_a_few_shapes_has_a_graph(device: ReplayingDevice) -> None:
+    compiled = torch.compile(Branchy(), backend="nimble", dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3, 2, 3):
+            compiled(torch.randn(rows, 4))
+    assert device.n_captures == 2
+
+
+def test_34_new_shapes_all_the_time_compute_the_right_thing() -> None:
+    model = Branchy()
+    compiled = on_virtual(model)
+    with torch.no_grad():
+        for rows in range(1, 12):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_35_two_forwards_before_a_backward_retain_graph_and_accumulation() -> None:
+    model, eager = twins(CASES["googlenet"], train=True)
+    runs: list[tuple[Any, Callable[..., Any]]] = [(model, on_virtual(model)), (eager, eager)]
+    inputs = [torch.randn(2, 3, 16, 16) for _ in range(2)]
+    for _, run in runs:
+        losses = [run(x).square().sum() for x in inputs]
+        losses[0].backward(retain_graph=True)
+        losses[1].backward()
+        losses[0].backward()
+    ours, expected = ([p.grad for p in net.parameters()] for net, _ in runs)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+    assert_training_is_eagers(CASES["branchy"], options=VIRTUAL)
+
+
+def test_36_streams_that_the_user_wrote_run_as_traced() -> None:
+    gm = aten_graph(torch.relu, torch.randn(2))
+    node = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)[0]
+    node.meta["custom"] = {"stream": 1}
+    with pytest.raises(UnsupportedError, match="stream that the model chose itself"):
+        trace(gm)
+
+
+def test_37_collectives_run_as_traced() -> None:
+    gm = aten_graph(torch.relu, torch.randn(2))
+    node = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)[0]
+    node.target = torch.ops._c10d_functional.all_reduce.default
+    with pytest.raises(UnsupportedError, match="collective, which every rank must launch alike"):
+        trace(gm)
+
+
+def test_38_conditional_operators_run_as_traced_with_the_users_line() -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    x = torch.ones(3)
+    with pytest.warns(NimbleWarning, match=r"cond.* higher-order.*test_values.py:\d+"):
+        assert_same_bits(on_virtual(program)(x), x + 1)
