@@ -3,6 +3,7 @@
 import gc
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch

@@ -1,0 +1,183 @@
+"""For any life of a compiled model, its results, gradients and state are eager's.
+
+A state machine calls the model with changing shapes, modes and weights, lets calls fail, keeps
+outputs and drops them, resets the compiler and comes from other threads, beside an eager twin.
+"""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SHAPES = st.sampled_from([2, 3])
+SEEDS = st.integers(0, 3)
+
+
+class Lives(nn.Module):
+    """Branches, statistics, a buffer that counts, random draws and a table that can be missed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.seen: Tensor
+        found = self.table(ids)
+        left = torch.relu(self.left(x)) + found
+        right = F.dropout(self.norm(self.right(x)), 0.5, self.training)
+        self.seen += x.detach().sum(0)
+        return left * right, left + self.seen
+
+
+class Life(RuleBasedStateMachine):
+    """A compiled model and its eager twin, to which the same happens."""
+
+    options: dict[str, Any]
+
+    @initialize(seed=SEEDS)
+    def begin(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = Lives()
+        self.eager = copy.deepcopy(self.model)
+        self.compiled = torch.compile(
+            self.model, backend="nimble", dynamic=False, options=self.options
+        )
+        self.kept: list[tuple[Any, Any]] = []
+
+    @rule(rows=SHAPES, seed=SEEDS, keep=st.booleans())
+    def call(self, rows: int, seed: int, keep: bool) -> None:
+        with torch.no_grad():
+            ours, expected = (run(*inputs(rows, seed)) for run in self.seeded(seed))
+        torch.testing.assert_close(ours, expected)
+        if keep:
+            self.kept.append((ours, expected))
+
+    @rule(rows=SHAPES, seed=SEEDS)
+    def train_step(self, rows: int, seed: int) -> None:
+        grads = []
+        for run, net in zip(self.seeded(seed), (self.model, self.eager), strict=True):
+            net.zero_grad()
+            first, second = run(*inputs(rows, seed))
+            (first.square().sum() + second.sum()).backward()
+            grads.append([p.grad for p in net.parameters()])
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+    @rule(seed=SEEDS, rows=SHAPES)
+    def call_from_another_thread(self, seed: int, rows: int) -> None:
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                self.call(rows, seed, keep=True)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if failed:
+            raise failed[0]
+
+    @rule(rows=SHAPES, seed=SEEDS)
+    def call_that_fails_in_a_kernel(self, rows: int, seed: int) -> None:
+        x, _ = inputs(rows, seed)
+        for run in (self.compiled, self.eager):
+            with torch.no_grad(), pytest.raises(IndexError):
+                run(x, torch.full((rows,), 7))
+        # what was written before the error is anyone's guess, in eager too
+        self.model.load_state_dict(self.eager.state_dict())
+
+    @rule()
+    def call_that_fails_in_the_trace(self) -> None:
+        for run in (self.compiled, self.eager):
+            with torch.no_grad(), pytest.raises(RuntimeError):
+                run(torch.ones(2, 5), torch.zeros(2, dtype=torch.int64))
+        self.model.load_state_dict(self.eager.state_dict())
+
+    @rule(factor=st.sampled_from([0.5, 0.9, -1.0]))
+    def change_parameters_in_place(self, factor: float) -> None:
+        with torch.no_grad():
+            for net in (self.model, self.eager):
+                for parameter in net.parameters():
+                    parameter.mul_(factor)
+
+    @rule(assign=st.booleans(), seed=SEEDS)
+    def load_other_weights(self, assign: bool, seed: int) -> None:
+        torch.manual_seed(seed)
+        state = Lives().state_dict()
+        for net in (self.model, self.eager):
+            net.load_state_dict(copy.deepcopy(state), assign=assign)
+
+    @rule(train=st.booleans())
+    def switch_mode(self, train: bool) -> None:
+        self.model.train(train)
+        self.eager.train(train)
+
+    @precondition(lambda self: self.kept)
+    @rule()
+    def drop_outputs(self) -> None:
+        self.kept.clear()
+
+    @rule()
+    def reset(self) -> None:
+        torch.compiler.reset()
+
+    @invariant()
+    def kept_outputs_are_as_they_were(self) -> None:
+        for ours, expected in getattr(self, "kept", []):
+            torch.testing.assert_close(ours, expected)
+
+    @invariant()
+    def state_is_eagers(self) -> None:
+        if hasattr(self, "model"):
+            torch.testing.assert_close(dict(self.model.state_dict()), dict(self.eager.state_dict()))
+
+    def seeded(self, seed: int) -> Iterator[Callable[..., Any]]:
+        """The compiled model and its twin, each once random numbers have begun anew."""
+        for run in (self.compiled, self.eager):
+            torch.manual_seed(seed)
+            yield run
+
+
+def inputs(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 4, generator=generator)
+    return x, torch.randint(5, (rows,), generator=generator)
+
+
+@contextmanager
+def many_programs() -> Iterator[None]:
+    """Dynamo may keep one for each mode, shape and way to call."""
+    with torch._dynamo.config.patch(recompile_limit=64):
+        yield
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"device": "virtual", "seed": 7}, {"device": "virtual", "freeze": False}],
+    ids=str,
+)
+def test_any_life_of_a_compiled_model_is_eagers(options: dict[str, Any]) -> None:
+    machine = type("Life", (Life,), {"options": options})
+    budget = settings(max_examples=settings().max_examples // 12, stateful_step_count=15)
+    with many_programs():
+        run_state_machine_as_test(machine, settings=budget)
