@@ -46,7 +46,11 @@ class AtenProgram:
         source = self.source()
         file = f"<program {sha256(source.encode()).hexdigest()[:8]}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        scope = {"torch": torch, "aten": torch.ops.aten, "device": torch.device(device)}
+        scope: dict[str, Any] = {
+            "torch": torch,
+            "aten": torch.ops.aten,
+            "device": torch.device(device),
+        }
         exec(compile(source, file, "exec"), scope)
         function: Callable[..., tuple[Any, ...]] = scope["program"]
         return function
@@ -66,24 +70,10 @@ class AtenProgram:
         Args:
             check: statements that may use `program`, an AtenProgram; they raise if it fails.
         """
-        fields = [f"    {self.inputs!r},", *map(repr, self.lines), f"{self.returns!r},"]
-        lines = "\n".join(f"        {line}," for line in fields[1:-1])
-        lines = f"    (\n{lines}\n    )," if lines else "    (),"
-        return "\n".join(
-            [
-                '"""Run it from the repository\'s root: PYTHONPATH=. python this_file.py',
-                "",
-                indent(self.source(), "    ").rstrip(),
-                '"""',
-                "",
-                "from tests.grammar import AtenProgram",
-                "",
-                "program = AtenProgram(",
-                fields[0],
-                lines,
-                f"    {fields[-1]}",
-                ")",
-                check,
-                "",
-            ]
+        fields = "".join(f"    {part!r},\n" for part in (self.inputs, self.lines, self.returns))
+        return (
+            "# Run it from the repository's root: PYTHONPATH=. python this_file.py\n#\n"
+            f"{indent(self.source(), '# ')}\n"
+            "from tests.grammar import AtenProgram\n\n"
+            f"program = AtenProgram(\n{fields})\n{check}\n"
         )

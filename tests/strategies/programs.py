@@ -98,7 +98,8 @@ class _Draft:
         Leaving one out changes no operand of another, so a failing program shrinks line by line.
         """
         known = {name for name, _ in self.inputs}
-        lines, used = [], set()
+        lines: list[str] = []
+        used: set[str] = set()
         for step in self.steps:
             if not step.left_out and step.uses <= known:
                 lines.append(step.line)
@@ -113,7 +114,11 @@ class _Draft:
     ) -> _Value:
         """A value of the kind; what is written lies in no memory that the others lie in."""
         kinds = (place.kind,) if place.aliased else READABLE_AS[place.kind]
-        avoided = [v.memory for p, v in zip(places, before) if p.written or place.written]  # noqa: B905
+        avoided = [
+            value.memory
+            for earlier, value in zip(places, before, strict=False)
+            if earlier.written or place.written
+        ]
         fitting = [
             value
             for value in reversed(self.values)
