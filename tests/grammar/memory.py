@@ -31,7 +31,6 @@ SHAPES = table(
             aten.select_scatter.default({m}, {v}, 1, 2)
             aten.as_strided_scatter.default({m}, {v}, [4], [5])
             aten.expand_copy.default({v}, [4, 4])
-            aten.select.int(aten.view_as_real.default({z&}), 2, 1)
         """,
         "e": """
             aten.expand.default({v&}, [4, 4])
@@ -135,6 +134,8 @@ IN_PLACE = table(
         "": """
             aten._foreach_mul_.Scalar([{m!}, {v!}], 0.5)
             aten._foreach_add_.List([{m!}, {m!}], [{m}, {v}])
+            aten._foreach_copy_.default([{m!}, {v!}], [{m}, {v}])
+            aten._foreach_neg_.default([{m!}, {h!}, {v!}])
         """,
         "mn": "aten.sort.values({m}, 1, values={m!}, indices={n!})",
         "m": """
