@@ -1,11 +1,7 @@
-"""Hypothesis strategies: DAGs, task graphs, programs. All of them are here."""
-
-from collections.abc import Callable
-from typing import Any
+"""DAGs and traced task graphs."""
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
 
 from nimble_fx.analysis import hazards
 from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
@@ -70,52 +66,6 @@ def _with_after(task: Task, after: tuple[str, ...]) -> Task:
     from dataclasses import replace
 
     return replace(task, after=after)
-
-
-_UNARY: list[Callable[[Tensor], Tensor]] = [
-    torch.relu,
-    torch.sigmoid,
-    torch.tanh,
-    lambda x: x.t().contiguous().t(),
-    lambda x: x[:, 1:].sum(1, keepdim=True) + x,
-    lambda x: x.softmax(1),
-    lambda x: torch.cat(list(torch.tensor_split(x, 2, 1)), 1),
-    lambda x: x.clone().mul_(2),
-    lambda x: torch.nn.functional.layer_norm(x, (4,)),
-]
-_BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
-    torch.add,
-    torch.mul,
-    torch.minimum,
-    lambda x, y: x @ y.t(),
-    lambda x, y: torch.where(x > 0, x, y),
-    lambda x, y: x.clone().copy_(y).add_(x),
-]
-
-
-@st.composite
-def programs(draw: st.DrawFn, max_steps: int = 10) -> Callable[[Tensor, Tensor], Any]:
-    """Functions of two 4x4 tensors: operators, views, mutation of the first, random draws."""
-    steps: list[tuple[Callable[..., Tensor], list[int]]] = []
-    for i in range(draw(st.integers(1, max_steps))):
-        operands = [draw(st.integers(max(0, i - 3), i + 1)) for _ in range(2)]
-        if draw(st.booleans()):
-            steps.append((draw(st.sampled_from(_UNARY)), operands[:1]))
-        else:
-            steps.append((draw(st.sampled_from(_BINARY)), operands))
-    mutates, draws, kept = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 3))
-
-    def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        values = [x, y]
-        for function, operands in steps:
-            values.append(function(*(values[i] for i in operands)))
-        if draws:
-            values.append(torch.rand_like(values[-1]) + torch.rand_like(x) * values[-2])
-        if mutates:
-            x.add_(values[-1])
-        return (values[-1], *values[2 : 2 + kept])
-
-    return program
 
 
 Given = tuple[int, tuple[int, ...]]
