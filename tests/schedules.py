@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from nimble_fx.analysis import hazards
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.assign_streams import Policy
 from nimble_fx.pipeline import passes, schedule
@@ -27,7 +28,15 @@ def schedules(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
     """Scheduled graphs, by any policy, with and without a limit."""
     policy: Policy = draw(st.sampled_from(["nimble", "nimble", "nimble", "serial"]))
     limit = draw(st.sampled_from([None, None, 1, 2, 3]))
-    return scheduled(draw(task_graphs(max_tasks)), policy, limit)
+    graph = draw(task_graphs(max_tasks))
+    return scheduled(overwriting(graph) if draw(st.booleans()) else graph, policy, limit)
+
+
+def overwriting(graph: TaskGraph) -> TaskGraph:
+    """The graph with in-place tasks that do not read what they write, as `copy_` and `zero_`."""
+    tasks = [t.updated(reads=tuple(s for s in t.reads if s not in t.writes)) for t in graph.tasks]
+    after = hazards(task for task in tasks if task.launches)
+    return graph.replace_tasks(t.updated(after=after.get(t.name, ())) for t in tasks)
 
 
 def aten_graph(function: Callable[..., Any], *inputs: Any, functional: bool = True) -> GraphModule:
