@@ -3,7 +3,9 @@
 from dataclasses import replace
 from functools import cache
 
+import torch
 from hypothesis import given
+from torch import Tensor
 from torch.cuda._sanitizer import EventHandler
 
 from nimble_fx.emit import emit
@@ -20,7 +22,8 @@ from tests.judges import (
     verifier_accepts,
 )
 from tests.mutants import Mutant, mutants
-from tests.schedules import schedules
+from tests.oracle import unsafe_frees
+from tests.schedules import schedules, traced
 
 HARMLESS = {"wait earlier", "free deleted", "free later"}
 
@@ -136,3 +139,23 @@ def test_the_sanitizer_names_the_caller_where_a_stream_is_not_forked_or_joined()
             if mutant.kind in ("fork deleted", "join deleted"):
                 named |= {name for pair in sanitizer.races(mutant.graph) for name in pair}
     assert named >= {sanitizer.CALL, sanitizer.RETURN}
+
+
+def test_a_free_is_judged_by_every_access_not_only_by_the_last() -> None:
+    def program(x: Tensor) -> Tensor:
+        made = torch.exp(x)
+        return torch.sigmoid(made) + torch.tanh(made)
+
+    graph = traced(program, torch.randn(2)).graph
+    waits = {"sigmoid": ("exp",), "add": ("sigmoid",)}
+    early = graph.replace_tasks(
+        task.updated(
+            stream=int(task.name == "sigmoid"),
+            waits=waits.get(task.name, ()),
+            frees=("exp",) if task.name == "tanh" else (),
+        )
+        for task in graph.tasks
+    )
+    assert unsafe_frees(early) == {"exp"}
+    assert not verifier_accepts(early)
+    assert verifier_accepts(without_frees(early))
