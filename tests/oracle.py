@@ -3,53 +3,83 @@
 Shares no code with nimble_fx's analyses: happens-before is the closure of a graph of events.
 """
 
-from itertools import pairwise
+from itertools import combinations, pairwise
+from typing import Any
 
 import networkx as nx
 
-from nimble_fx.ir import TaskGraph, ref_names
+from nimble_fx.ir import Task, TaskGraph, ref_names
+
+CALL, RETURN = "<call>", "<return>"
+
+
+def is_legal(graph: TaskGraph) -> bool:
+    """Whether a schedule has none of the faults below."""
+    order = happens_before(graph)
+    return not (
+        races(graph, order)
+        or unsafe_frees(graph, order)
+        or uses_after_free(graph)
+        or outside_call(graph)
+    )
 
 
 def happens_before(graph: TaskGraph) -> "nx.DiGraph[str]":
     """An edge (u, v) for each two launching tasks of which u is done before v starts."""
+    closure: nx.DiGraph[str] = nx.transitive_closure_dag(_enqueued(graph))
+    return closure
+
+
+def _enqueued(graph: TaskGraph) -> "nx.DiGraph[str]":
+    """An edge for each two neighbours on a stream, and for each wait."""
     order: nx.DiGraph[str] = nx.DiGraph()
     by_stream: dict[int | None, list[str]] = {}
-    for task in graph.tasks:
-        if task.launches:
-            order.add_node(task.name)
-            by_stream.setdefault(task.stream, []).append(task.name)
-            order.add_edges_from((name, task.name) for name in task.waits)
+    for task in graph.launching:
+        order.add_node(task.name)
+        by_stream.setdefault(task.stream, []).append(task.name)
+        order.add_edges_from((name, task.name) for name in task.waits)
     for names in by_stream.values():
         order.add_edges_from(pairwise(names))
-    closure: nx.DiGraph[str] = nx.transitive_closure_dag(order)
-    return closure
+    return order
+
+
+def outside_call(graph: TaskGraph) -> set[str]:
+    """The tasks that may start before the call does, or end after it returned, on stream 0."""
+    order: nx.DiGraph[Any] = _enqueued(graph)
+    tasks = set(order)
+    of_caller = [task.name for task in graph.launching if task.stream == 0]
+    order.add_edges_from((CALL, name) for name in (*of_caller, *graph.forks, RETURN))
+    order.add_edges_from((name, RETURN) for name in (*of_caller, *graph.joins))
+    return tasks - (nx.descendants(order, CALL) & nx.ancestors(order, RETURN))
 
 
 def conflicts(graph: TaskGraph) -> set[tuple[str, str]]:
     """Each two tasks that touch a storage which one of them writes, in program order."""
-    tasks = sorted((t for t in graph.tasks if t.launches), key=lambda t: t.index)
-    found = set()
-    for i, first in enumerate(tasks):
-        for second in tasks[i + 1 :]:
-            touched = {*second.reads, *second.writes}
-            if touched & set(first.writes) or set(second.writes) & set(first.reads):
-                found.add((first.name, second.name))
-    return found
+    accesses: dict[str, list[Task]] = {}
+    for task in sorted(graph.launching, key=lambda task: task.index):
+        for storage in {*task.reads, *task.writes}:
+            accesses.setdefault(storage, []).append(task)
+    return {
+        (first.name, second.name)
+        for storage, tasks in accesses.items()
+        for first, second in combinations(tasks, 2)
+        if storage in first.writes or storage in second.writes
+    }
 
 
-def races(graph: TaskGraph) -> set[tuple[str, str]]:
+def races(graph: TaskGraph, order: "nx.DiGraph[str] | None" = None) -> set[tuple[str, str]]:
     """The conflicts that nothing orders, or that are ordered the wrong way round."""
-    order = happens_before(graph)
+    order = happens_before(graph) if order is None else order
     return {pair for pair in conflicts(graph) if not order.has_edge(*pair)}
 
 
-def unsafe_frees(graph: TaskGraph) -> set[str]:
+def unsafe_frees(graph: TaskGraph, order: "nx.DiGraph[str] | None" = None) -> set[str]:
     """The storages that somebody may be given while somebody else may still be using them.
 
     That is a later task on the stream that owns the storage (any, if the program was given it); and
     on stream 0, at once, the caller, who comes after what stream 0 was given so far.
     """
-    order = happens_before(graph)
+    order = happens_before(graph) if order is None else order
     holders: dict[str, set[str]] = {}
     for value in graph.values:
         for storage in value.holds:
@@ -59,9 +89,10 @@ def unsafe_frees(graph: TaskGraph) -> set[str]:
     unsafe = set()
     for i, task in enumerate(graph.tasks):
         dropped.update(task.frees)
-        for storage in {s for s, names in holders.items() if names <= dropped}:
+        given_back = {s for s, names in holders.items() if names <= dropped} if task.frees else ()
+        for storage in given_back:
             del holders[storage]
-            users = {t.name for t in graph.launching if storage in {*t.reads, *t.writes}}
+            users = {t.name for t in graph.launching if storage in (*t.reads, *t.writes)}
             later = {
                 t.name
                 for t in graph.tasks[i + 1 :]
@@ -76,8 +107,8 @@ def unsafe_frees(graph: TaskGraph) -> set[str]:
 
 def seen_by_caller(graph: TaskGraph, order: "nx.DiGraph[str]", position: int) -> set[str]:
     """What is done once stream 0 has run what it was given up to a position."""
-    given = [t.name for t in graph.tasks[: position + 1] if t.stream == 0]
-    return {*given, *(u for u, v in order.edges if v in given)}
+    newest = [t.name for t in graph.tasks[: position + 1] if t.stream == 0][-1:]
+    return {*newest, *(name for last in newest for name in order.predecessors(last))}
 
 
 def uses_after_free(graph: TaskGraph) -> set[str]:

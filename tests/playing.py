@@ -42,6 +42,10 @@ class Play:
         ]
         self._capture = self.device.capture(graph.n_streams, self._run)
 
+    def seen_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """Of what a call leaves, what `replay` returns: the outputs and the mutated inputs."""
+        return [*outputs, *(inputs[i] for i in self._mutated)]
+
     def replay(self) -> list[Any]:
         """The outputs and the mutated inputs, after a replay in yet another order."""
         torch.manual_seed(SEED)

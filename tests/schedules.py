@@ -1,8 +1,6 @@
 """Scheduled graphs for tests of what comes after the passes."""
 
 from collections.abc import Callable
-from itertools import pairwise
-from random import Random
 from typing import Any
 
 import torch
@@ -10,9 +8,9 @@ from hypothesis import strategies as st
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nimble_fx.ir import Task, TaskGraph
+from nimble_fx.analysis import hazards
+from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.assign_streams import Policy
-from nimble_fx.passes.free_memory import FreeMemory
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.trace import Traced, trace
 from tests.strategies import task_graphs
@@ -30,33 +28,15 @@ def schedules(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
     """Scheduled graphs, by any policy, with and without a limit."""
     policy: Policy = draw(st.sampled_from(["nimble", "nimble", "nimble", "serial"]))
     limit = draw(st.sampled_from([None, None, 1, 2, 3]))
-    return scheduled(draw(task_graphs(max_tasks)), policy, limit)
+    graph = draw(task_graphs(max_tasks))
+    return scheduled(overwriting(graph) if draw(st.booleans()) else graph, policy, limit)
 
 
-def interleaved(graph: TaskGraph, seed: int) -> TaskGraph:
-    """The schedule in another launch order that its streams and events allow, picked by a seed.
-
-    An asynchronous device may run the tasks in any of these orders. On the CPU, where the launch
-    order is the order in which they run, this shows what a schedule leaves to chance.
-    """
-    choose, before = Random(seed), _orders(graph)
-    order: dict[str, Task] = {}
-    while len(order) < len(graph.tasks):
-        ready = [n for n, earlier in before.items() if n not in order and earlier <= order.keys()]
-        name = choose.choice(ready)
-        order[name] = graph.by_name[name]
-    return FreeMemory()(graph.replace_tasks(order.values()))
-
-
-def _orders(graph: TaskGraph) -> dict[str, set[str]]:
-    """The tasks that each comes after: on its stream, by events, by values, by random draws."""
-    before = {t.name: {*t.waits, *t.uses} & graph.by_name.keys() for t in graph.tasks}
-    for stream in range(graph.n_streams):
-        for first, second in pairwise(t.name for t in graph.tasks if t.stream == stream):
-            before[second].add(first)
-    for first, second in pairwise(t.name for t in graph.tasks if t.ordered):
-        before[second].add(first)
-    return before
+def overwriting(graph: TaskGraph) -> TaskGraph:
+    """The graph with in-place tasks that do not read what they write, as `copy_` and `zero_`."""
+    tasks = [t.updated(reads=tuple(s for s in t.reads if s not in t.writes)) for t in graph.tasks]
+    after = hazards(task for task in tasks if task.launches)
+    return graph.replace_tasks(t.updated(after=after.get(t.name, ())) for t in tasks)
 
 
 def aten_graph(function: Callable[..., Any], *inputs: Any, functional: bool = True) -> GraphModule:

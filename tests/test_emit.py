@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,44 +24,11 @@ from nimble_fx.emit import callee, emit, text_of
 from nimble_fx.ir import Input, Ref, Task, TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
-from nimble_fx.passes.assign_streams import Policy
-from nimble_fx.verify import verify
-from tests.bits import assert_same_bits, assert_same_sharing
-from tests.grammar import AtenProgram
 from tests.models import CASES
-from tests.schedules import interleaved, scheduled, schedules, traced
-from tests.strategies import SCALAR, aten_programs
+from tests.schedules import scheduled, schedules, traced
+from tests.strategies import SCALAR
 
 aten = torch.ops.aten
-
-
-@given(
-    aten_programs(),
-    st.sampled_from(["nimble", "serial"]),
-    st.sampled_from([None, 1, 2, 3]),
-    st.integers(0, 7),
-)
-def test_a_scheduled_program_computes_what_eager_does_in_any_order_that_events_allow(
-    program: AtenProgram, policy: Policy, max_streams: int | None, seed: int
-) -> None:
-    function = program.function()
-    result = traced(function, *program.example_inputs(seed), functional=False)
-    graph = scheduled(result.graph, policy, max_streams)
-    if seed > 0:
-        graph = interleaved(graph, seed)
-    verify(graph, result.graph)
-    launcher = Launcher(graph, load(emit(graph), "emitted.py"), result.constants, Cpu())
-    ours = called(lambda *inputs: launcher(list(inputs)), program, seed)
-    expected = called(function, program, seed)
-    assert_same_bits(ours, expected)
-    assert_same_sharing(ours, expected)
-
-
-def called(function: Callable[..., Any], program: AtenProgram, seed: int) -> list[Any]:
-    """The inputs as a call leaves them, and its outputs; random numbers from the seed."""
-    inputs = program.example_inputs(seed)
-    torch.manual_seed(seed)
-    return [*inputs, *function(*inputs)]
 
 
 def test_torchs_own_bindings_dispatch_to_the_operators_that_they_stand_for() -> None:

@@ -1,0 +1,119 @@
+"""Three judges of a schedule that share no code: verifier, oracle, PyTorch's sanitizer."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import TaskGraph
+from nimble_fx.verify import verify
+from tests import oracle, sanitizer
+from tests.mutants import KINDS, Mutant, mutants
+
+
+def verifier_accepts(graph: TaskGraph) -> bool:
+    try:
+        verify(graph)
+    except ScheduleError:
+        return False
+    return True
+
+
+def oracle_accepts(graph: TaskGraph) -> bool:
+    return oracle.is_legal(graph)
+
+
+def sanitizer_accepts(graph: TaskGraph) -> bool:
+    return not sanitizer.races(graph)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judges say of one mutant.
+
+    Attributes:
+        kind: the mutant's.
+        description: the graph and what was changed in it.
+        broken: the oracle calls it illegal.
+        refused: the verifier does not accept it.
+        visible: the oracle names a race or a task outside the call: the sanitizer can see it.
+        reported: the sanitizer names a race.
+    """
+
+    kind: str
+    description: str
+    broken: bool
+    refused: bool
+    visible: bool
+    reported: bool
+
+    @property
+    def unanimous(self) -> bool:
+        return self.broken == self.refused and self.visible == self.reported
+
+
+def judged(
+    graphs: Iterable[TaskGraph], limit: int | None = None, seed: int = 0
+) -> Iterator[Verdict]:
+    """The verdicts on the mutants of scheduled graphs: of each, at most `limit` of each kind."""
+    return (judge(mutant) for graph in graphs for mutant in mutants(graph, limit, seed))
+
+
+def judge(mutant: Mutant) -> Verdict:
+    """One mutant before all three."""
+    graph = mutant.graph
+    visible = bool(oracle.races(graph) or oracle.outside_call(graph))
+    return Verdict(
+        kind=mutant.kind,
+        description=f"{graph.name}: {mutant.description}",
+        broken=visible or not oracle_accepts(graph),
+        refused=not verifier_accepts(graph),
+        visible=visible,
+        reported=not sanitizer_accepts(graph),
+    )
+
+
+@dataclass
+class Count:
+    """How many mutants of one kind each judge caught.
+
+    Attributes:
+        made: how many there were.
+        broken: those that the oracle calls illegal.
+        caught: of these, those that the verifier refuses.
+        false_alarms: legal ones that the verifier refuses.
+        visible: those that are illegal for a reason in the sanitizer's sight.
+        seen: of these, those that it reports.
+        phantoms: what it reports besides.
+    """
+
+    made: int = 0
+    broken: int = 0
+    caught: int = 0
+    false_alarms: int = 0
+    visible: int = 0
+    seen: int = 0
+    phantoms: int = 0
+
+    def add(self, verdict: Verdict) -> None:
+        self.made += 1
+        self.broken += verdict.broken
+        self.caught += verdict.broken and verdict.refused
+        self.false_alarms += verdict.refused and not verdict.broken
+        self.visible += verdict.visible
+        self.seen += verdict.visible and verdict.reported
+        self.phantoms += verdict.reported and not verdict.visible
+
+
+def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, Count]:
+    """The verdicts by kind of mutant; kinds that never came up count nothing."""
+    counts = {kind: Count() for kind in KINDS}
+    for verdict in verdicts:
+        counts[verdict.kind].add(verdict)
+    return counts
+
+
+def count_mutants(
+    graphs: Iterable[TaskGraph], limit: int | None = None, seed: int = 0
+) -> dict[str, Count]:
+    """For each kind of mutant of the scheduled graphs, how many each judge caught."""
+    return count_verdicts(judged(graphs, limit, seed))
