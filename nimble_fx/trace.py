@@ -46,6 +46,17 @@ _READ_NO_DATA = {
     "sym_storage_offset",
     "_assert_tensor_metadata",
 }
+_UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
+    "_batch_norm_impl_index",
+    "batch_norm",
+    "batch_norm_gather_stats",
+    "batch_norm_gather_stats_with_counts",
+    "batch_norm_update_stats",
+    "cudnn_batch_norm",
+    "instance_norm",
+    "miopen_batch_norm",
+    "native_batch_norm",
+}
 _CHANGE_STORAGE = {"set_", "resize_"}
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
@@ -207,14 +218,14 @@ class _Tracer:
         returned = {a for r in op._schema.returns if r.alias_info for a in r.alias_info.before_set}
         aliased: dict[str, None] = {}
         for i, parameter in enumerate(op._schema.arguments):
-            alias = parameter.alias_info
-            if alias is None:
+            alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
+            if alias is None and not hidden:
                 continue
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name)
             held = {s: None for n in _nodes(value) for s in self._holds[n]}
-            if alias.is_write:
+            if alias is None or alias.is_write:
                 written.update(held)
-            if returned & alias.before_set:
+            if alias is not None and returned & alias.before_set:
                 aliased.update(held)
         return written, aliased
 
@@ -275,6 +286,12 @@ def _same_memory(
     else:
         return None
     return storages[0] if len(storages) == 1 else None
+
+
+def _is_written_in_secret(op: torch._ops.OpOverload, parameter: str) -> bool:
+    """Whether an operator writes an argument that its schema calls unchanged."""
+    name = op._schema.name.split("::")[-1]
+    return name in _UPDATE_STATISTICS_WITHOUT_SAYING_SO and parameter.startswith("running_")
 
 
 def _is_composite(op: torch._ops.OpOverload) -> bool:

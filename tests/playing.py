@@ -53,7 +53,8 @@ class Play:
         return list(self._capture.outputs)
 
     def _run(self, streams: tuple[Stream, ...]) -> list[Any]:
-        given = [self._upload(x, self._random.choice(streams), streams[0]) for x in self._inputs]
+        caller, *_ = owners = streams or self.device.streams(1)
+        given = [self._upload(x, self._random.choice(owners), caller) for x in self._inputs]
         mutated = [given[i] for i in self._mutated]
         assert not any(value.static for value in self._launcher.graph.inputs)
         return [*self._launcher.enqueue(given, [], streams), *mutated]

@@ -191,3 +191,18 @@ def test_a_view_lies_in_its_base_even_if_its_fake_tensor_aliases_nothing() -> No
     graph = trace(gm).graph
     assert not only(graph, "aten.t.").launches
     assert only(graph, "relu").reads == ("exp",)
+
+
+def test_batch_norm_writes_its_statistics_though_its_schema_does_not_say_so() -> None:
+    def program(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        before = mean.exp()
+        normal, *_ = torch.ops.aten.native_batch_norm.default(
+            x, None, None, mean, var, True, 0.1, 1e-5
+        )
+        return normal + before
+
+    inputs = torch.randn(2, 3), torch.zeros(3), torch.ones(3)
+    graph = graph_of(program, *inputs, functional=False)
+    task = only(graph, "batch_norm")
+    assert {"mean_1", "var_1"} <= set(task.writes)
+    assert "exp" in task.after

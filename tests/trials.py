@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import emit
@@ -17,6 +18,7 @@ from tests.bits import assert_same_bits, assert_same_sharing
 from tests.grammar import AtenProgram
 from tests.playing import SEED, Play
 from tests.schedules import scheduled, traced
+from tests.strategies import aten_programs
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,14 @@ class Trial:
         wanted = play.seen_of(expected[: len(inputs)], expected[len(inputs) :])
         for _ in range(n_orders):
             assert_same_bits(play.replay(), wanted)
+
+
+@st.composite
+def trials(draw: st.DrawFn, max_steps: int = 15) -> Trial:
+    """Drawn programs by any policy, with and without a limit."""
+    return Trial(
+        draw(aten_programs(max_steps)),
+        draw(st.sampled_from(["nimble", "nimble", "nimble", "serial"])),
+        draw(st.sampled_from([None, None, 1, 2, 3])),
+        draw(st.integers(0, 7)),
+    )
