@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= 2.11.0
+MINUTES ?= 5
 
-.PHONY: demo test check bench compat clean
+.PHONY: demo test check bench fuzz compat clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m bench.demo --no-write
@@ -22,6 +23,10 @@ check: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.call_time
+
+# The properties on new random examples; a failure is left in fuzz_failures/ as a file to run.
+fuzz: $(VENV)/.installed
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # The same suite on another torch, in an environment of its own.
 compat: .venv-torch-$(TORCH)/.installed

@@ -74,35 +74,39 @@ class Play:
 def on_cpu(
     graph: TaskGraph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
 ) -> list[Any]:
-    """The outputs and the mutated inputs by the same kernels, one after the other."""
+    """What a call leaves of the inputs, and its outputs, by the same kernels in launch order."""
     copies = [x.clone() for x in inputs]
-    written = {storage for task in graph.tasks for storage in task.writes}
-    mutated = [
-        x
-        for x, value in zip(copies, graph.inputs, strict=True)
-        if not written.isdisjoint(value.holds)
-    ]
     torch.manual_seed(SEED)
     outputs = Launcher(graph, load(emit(graph), "on_cpu.py"), constants, Cpu())(list(copies))
-    return [*outputs, *mutated]
+    return [*copies, *outputs]
 
 
 def first_wrong_order(
     graph: TaskGraph,
     constants: Mapping[str, Tensor],
     inputs: Sequence[Tensor],
-    expected: Sequence[Any],
+    left: Sequence[Any],
     n_orders: int = 30,
     n_captures: int = 3,
 ) -> int | None:
-    """After how many orders a result differs, or an error comes; None if that never happens."""
+    """After how many orders a result differs, or an error comes; None if that never happens.
+
+    Args:
+        graph: a schedule, legal or not.
+        constants: of its trace.
+        inputs: what it is given.
+        left: what a call leaves of the inputs, and its outputs.
+        n_orders: how many orders to try in all.
+        n_captures: in how many captures, each with the inputs' memory on other streams.
+    """
     n = 0
     for seed in range(n_captures):
         try:
             play = Play(graph, constants, inputs, seed)
+            wanted = play.seen_of(left[: len(inputs)], left[len(inputs) :])
             for _ in range(n_orders // n_captures):
                 n += 1
-                assert_same_bits(play.replay(), list(expected))
-        except (AssertionError, RuntimeError, IndexError, ValueError):
+                assert_same_bits(play.replay(), wanted)
+        except (AssertionError, RuntimeError, LookupError, NameError, ValueError):
             return n
     return None

@@ -8,7 +8,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ class Lives(nn.Module):
 class Life(RuleBasedStateMachine):
     """A compiled model and its eager twin, to which the same happens."""
 
-    options: dict[str, Any]
+    options: ClassVar[dict[str, Any]]
 
     @initialize(seed=SEEDS)
     def begin(self, seed: int) -> None:
@@ -171,13 +171,29 @@ def many_programs() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"device": "virtual", "seed": 7}, {"device": "virtual", "freeze": False}],
-    ids=str,
-)
-def test_any_life_of_a_compiled_model_is_eagers(options: dict[str, Any]) -> None:
-    machine = type("Life", (Life,), {"options": options})
+class LifeOnCpu(Life):
+    """In launch order."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+
+class LifeFrozen(Life):
+    """Captured on the virtual device, and replayed in one order after another."""
+
+    options: ClassVar[dict[str, Any]] = {"device": "virtual", "seed": 7}
+
+
+class LifeUnfrozen(Life):
+    """Launched on the virtual device in each call."""
+
+    options: ClassVar[dict[str, Any]] = {"device": "virtual", "freeze": False}
+
+
+LIVES = (LifeOnCpu, LifeFrozen, LifeUnfrozen)
+
+
+@pytest.mark.parametrize("machine", LIVES)
+def test_any_life_of_a_compiled_model_is_eagers(machine: type[Life]) -> None:
     budget = settings(max_examples=settings().max_examples // 12, stateful_step_count=15)
     with many_programs():
         run_state_machine_as_test(machine, settings=budget)

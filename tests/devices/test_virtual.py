@@ -76,7 +76,7 @@ def test_a_legal_schedule_gives_the_same_bits_in_every_order() -> None:
     result, graph, inputs, expected = branches()
     play = Play(graph, result.constants, inputs)
     for _ in range(200):
-        assert_same_bits(play.replay(), expected)
+        assert_same_bits(play.replay(), expected[1:])
     assert play.device.n_orders == 200
 
 
@@ -100,7 +100,7 @@ def test_the_seed_decides_what_an_illegal_schedule_gives() -> None:
 
     def outcome(seed: int) -> list[bool]:
         play = Play(broken, result.constants, inputs, seed)
-        return [torch.equal(play.replay()[0], expected[0]) for _ in range(20)]
+        return [torch.equal(play.replay()[0], expected[1]) for _ in range(20)]
 
     assert outcome(5) == outcome(5)
     assert len({tuple(outcome(seed)) for seed in range(5)}) > 1

@@ -1,8 +1,9 @@
 """Random ATen programs are text: to be read, run, traced and kept in a bug report."""
 
 import linecache
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from textwrap import indent
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from tests.grammar.kinds import KINDS
 from tests.grammar.production import operators_in
+
+_NAME = re.compile(r"\bt\d+\b")
 
 Returned = str | int | None
 """What a program returns: a value by its name, or a constant."""
@@ -59,6 +62,16 @@ class AtenProgram:
         """New tensors of the inputs' kinds: the same bits for a seed, on each device."""
         generator = torch.Generator().manual_seed(seed)
         return tuple(KINDS[kind].example(generator, device) for _, kind in self.inputs)
+
+    def returning_what_is_unused(self) -> "AtenProgram":
+        """The same program, but each value that no line uses is returned: nothing is in vain."""
+        made: dict[str, None] = {}
+        for line in self.lines:
+            results, _, call = line.rpartition(" = ")
+            for name in _NAME.findall(call):
+                made.pop(name, None)
+            made.update(dict.fromkeys(_NAME.findall(results)))
+        return replace(self, returns=tuple(made))
 
     def operators(self) -> set[str]:
         """The operators that it calls, by name: "aten.add.Tensor"."""

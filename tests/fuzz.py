@@ -1,0 +1,180 @@
+"""Runs the properties of the test suite on new examples for a given time.
+
+Each property gets a batch of random examples in its turn. A failure is shrunk, printed, and left
+as a Python file that runs it again.
+"""
+
+import argparse
+import importlib
+import inspect
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from textwrap import indent
+from time import monotonic
+from types import ModuleType
+
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from rich.console import Console
+from rich.table import Table
+
+settings.register_profile(
+    "fuzz",
+    max_examples=100,
+    stateful_step_count=15,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+_TESTS = Path(__file__).parent
+_BLOB = re.compile(r"@?reproduce_failure\('[^']*', b'[^']*'\)")
+_N_LIVES = 3
+"""A life of a compiled model takes as long as a hundred examples of most properties."""
+
+Run = Callable[[], object]
+
+
+class Fuzzer:
+    """Counts examples, and keeps what fails."""
+
+    def __init__(self, out: Path) -> None:
+        self.examples: Counter[str] = Counter()
+        self.failures: dict[str, Path] = {}
+        self._out = out
+
+    def properties(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
+        """Name, what runs a batch, and what makes a script of a failure's description."""
+        for module in _modules():
+            for name, test in vars(module).items():
+                if name.startswith("test_") and _is_property(test):
+                    full = f"{module.__name__}.{name}"
+                    self._count(full, test)
+                    yield full, test, partial(_script_of_test, module.__name__, name)
+        yield from self._lives()
+
+    def run(self, name: str, batch: Run, script: Callable[[str], str]) -> None:
+        """A batch; a failure is written to a file."""
+        torch.compiler.reset()
+        try:
+            batch()
+        except Exception as error:
+            description = "\n".join([repr(error), *getattr(error, "__notes__", ())])
+            self._out.mkdir(parents=True, exist_ok=True)
+            path = self._out / f"{name.rpartition('.')[2]}.py"
+            path.write_text(script(description), encoding="utf-8")
+            self.failures[name] = path
+
+    def _lives(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
+        from tests.test_life import LIVES, many_programs
+
+        for machine in LIVES:
+            name = f"{machine.__module__}.{machine.__name__}"
+
+            def batch(machine: type = machine, name: str = name) -> None:
+                with many_programs():
+                    budget = settings(max_examples=_N_LIVES)
+                    run_state_machine_as_test(machine, settings=budget)
+                self.examples[name] += _N_LIVES
+
+            script = partial(_script_of_life, machine.__module__, machine.__name__)
+            yield name, batch, script
+
+    def _count(self, name: str, test: Callable[..., None]) -> None:
+        """Lets each run of the test's body count; hypothesis documents this attribute."""
+        handle = test.hypothesis  # type: ignore[attr-defined]
+        body = handle.inner_test
+
+        def counted(*args: object, **kwargs: object) -> object:
+            self.examples[name] += 1
+            return body(*args, **kwargs)
+
+        handle.inner_test = counted
+
+
+def fuzz(minutes: float, out: Path) -> Fuzzer:
+    """Runs all properties in turn until the time is up; one that failed is not run again."""
+    deadline = monotonic() + 60 * minutes
+    fuzzer = Fuzzer(out)
+    properties = list(fuzzer.properties())
+    while monotonic() < deadline and len(fuzzer.failures) < len(properties):
+        for name, batch, script in properties:
+            if monotonic() >= deadline:
+                break
+            if name not in fuzzer.failures:
+                fuzzer.run(name, batch, script)
+    return fuzzer
+
+
+def report(fuzzer: Fuzzer) -> None:
+    """Prints the examples of each property, and the files of those that failed."""
+    table = Table("property", "examples", "", title="Fuzzed", title_justify="left")
+    for name, n in sorted(fuzzer.examples.items()):
+        failure = fuzzer.failures.get(name)
+        table.add_row(name, f"{n:,}", f"FAILED: {failure}" if failure else "held")
+    for name in sorted(fuzzer.failures.keys() - fuzzer.examples.keys()):
+        table.add_row(name, "-", f"FAILED: {fuzzer.failures[name]}")
+    table.add_section()
+    table.add_row("all", f"{fuzzer.examples.total():,}", f"{len(fuzzer.failures)} failed")
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    console.print(table)
+
+
+def _modules() -> Iterator[ModuleType]:
+    """The test modules, in order."""
+    for path in sorted(_TESTS.rglob("test_*.py")):
+        parts = path.relative_to(_TESTS.parent).with_suffix("").parts
+        yield importlib.import_module(".".join(parts))
+
+
+def _is_property(test: object) -> bool:
+    """Whether hypothesis gives it all that it wants."""
+    drawn = getattr(test, "is_hypothesis_test", False)
+    return drawn and callable(test) and not inspect.signature(test).parameters
+
+
+def _script_of_test(module: str, name: str, description: str) -> str:
+    blob = _BLOB.search(description)
+    decorator = blob.group().lstrip("@") if blob else "(lambda test: test)"
+    return (
+        "# Run it from the repository's root: PYTHONPATH=. python this_file.py\n#\n"
+        f"{indent(description, '# ', lambda _: True)}\n\n"
+        "from hypothesis import reproduce_failure\n\n"
+        f"from {module} import {name}\n\n"
+        f"{decorator}({name})()\n"
+    )
+
+
+def _script_of_life(module: str, machine: str, description: str) -> str:
+    """Hypothesis describes a failing life in Python."""
+    steps = [line for line in description.splitlines() if line.startswith("state")]
+    return (
+        "# Run it from the repository's root: PYTHONPATH=. python this_file.py\n#\n"
+        f"{indent(description, '# ', lambda _: True)}\n\n"
+        f"from {module} import {machine}\n"
+        "from tests.test_life import many_programs\n\n"
+        "with many_programs():\n" + indent("\n".join(steps), "    ") + "\n"
+    )
+
+
+def main() -> int:
+    """Fuzzes and reports; 1 if a property failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--out", type=Path, default=Path("fuzz_failures"))
+    args = parser.parse_args()
+    importlib.import_module("tests.conftest")
+    settings.load_profile("fuzz")
+    fuzzer = fuzz(args.minutes, args.out)
+    report(fuzzer)
+    return 1 if fuzzer.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
