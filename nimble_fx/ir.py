@@ -151,7 +151,10 @@ class Task:
     @property
     def uses(self) -> tuple[str, ...]:
         """The values among its arguments, each once."""
-        return tuple(ref_names((self.args, self.kwargs)))
+        names: dict[str, None] = {}
+        _collect_names(self.args, names)
+        _collect_names(self.kwargs, names)
+        return tuple(names)
 
     def updated(self, **changes: Any) -> "Task":
         """The task with other attributes; this very object if they are equal."""

@@ -16,77 +16,81 @@ def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], happened: Happe
         uses: the values that each task uses.
         happened: its order.
     """
+    _check_lifetimes(graph, uses)
     memory = _Memory(graph, happened)
-    for task, used in zip(graph.tasks, uses, strict=True):
-        memory.launch(task, used)
+    for task in graph.tasks:
+        memory.launch(task)
         for name in task.frees:
             memory.drop(name, task)
+
+
+def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
+    """Only values that may be dropped are, once, and nothing uses or returns them afterwards."""
+    given = (*graph.inputs, *graph.constants)
+    kept = {value.name for value in given if value.static}
+    kept.update(value.name for value in graph.constants)
+    alive = {value.name for value in given}
+    for task, used in zip(graph.tasks, uses, strict=True):
+        if not alive.issuperset(used):
+            name = next(name for name in used if name not in alive)
+            raise _freed(graph, f"{describe(task)} uses {name}", name, task)
+        alive.add(task.name)
+        for name in task.frees:
+            if name in kept or name not in alive:
+                message = f"{describe(task)} frees {name}, which it may not"
+                raise illegal(graph, message, task)
+            alive.discard(name)
     for name in ref_names(graph.outputs):
-        if not memory.is_alive(name):
-            raise memory.freed(f"{graph.name} returns {name}", name)
+        if name not in alive:
+            raise _freed(graph, f"{graph.name} returns {name}", name)
+
+
+def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
+    last = next(task for task in graph.tasks if name in task.frees)
+    message = f"{what}, which has been freed\n{last.name} frees it: {name} needs to be freed later"
+    return illegal(graph, message, last, *users)
 
 
 class _Memory:
-    """Which values are alive, which of them hold each storage, and what each stream may get."""
+    """How many live values hold each storage, and what each stream may be given."""
 
     def __init__(self, graph: TaskGraph, happened: HappensBefore) -> None:
         self._graph, self._happened = graph, happened
         values = (*graph.inputs, *graph.constants)
         self._holds = {value.name: value.holds for value in values}
-        self._holders: dict[str, set[str]] = {}
+        self._n_holders: dict[str, int] = {}
         for value in values:
-            self._hold(value.name, value.holds)
-        self._static = {value.name for value in values if value.static}
-        self._static |= {value.name for value in graph.constants}
+            self._hold(value.holds)
         self._allocator = {s: task.stream for task in graph.tasks for s in task.allocates}
         self._accesses: dict[str, list[Task]] = {}
         for task in graph.tasks:
-            for storage in {*task.reads, *task.writes}:
+            for storage in (*task.reads, *task.writes):
                 self._accesses.setdefault(storage, []).append(task)
         self._newest_of_caller: Task | None = None
         self._given_back: dict[int | None, list[tuple[str, Task]]] = {
-            stream: [] for stream in range(graph.n_streams)
+            stream: [] for stream in range(happened.n_streams)
         }
 
-    def launch(self, task: Task, used: Sequence[str]) -> None:
+    def launch(self, task: Task) -> None:
         """The task's value comes to life; its stream may be given what was given back."""
-        for name in used:
-            if name not in self._holds:
-                raise self.freed(f"{describe(task)} uses {name}", name, task)
         self._holds[task.name] = task.holds
-        self._hold(task.name, task.holds)
+        self._hold(task.holds)
         if task.stream is not None:
             if self._given_back[task.stream]:
                 self._hand_out(task, task.stream)
             if task.stream == 0:
                 self._newest_of_caller = task
 
-    def is_alive(self, name: str) -> bool:
-        """Whether something still refers to the value."""
-        return name in self._holds
-
-    def freed(self, what: str, name: str, *users: Task) -> ScheduleError:
-        """The error of a use after the drop of `name`."""
-        last = next((task for task in self._graph.tasks if name in task.frees), None)
-        message = f"{what}, which has been freed"
-        if last is not None:
-            message += f"\n{last.name} frees it: {name} needs to be freed later"
-        return illegal(self._graph, message, last, *users)
-
     def drop(self, name: str, task: Task) -> None:
         """A value is dropped after a task; with the last value in a storage goes its memory."""
-        if name in self._static or name not in self._holds:
-            message = f"{describe(task)} frees {name}, which it may not"
-            raise illegal(self._graph, message, task)
         for storage in self._holds.pop(name):
-            holders = self._holders[storage]
-            holders.discard(name)
-            if not holders:
+            self._n_holders[storage] -= 1
+            if not self._n_holders[storage]:
                 self._give_back(storage, task)
 
-    def _hold(self, name: str, storages: Iterable[str]) -> None:
+    def _hold(self, storages: Iterable[str]) -> None:
         for storage in storages:
-            self._holders.setdefault(storage, set()).add(name)
+            self._n_holders[storage] = self._n_holders.get(storage, 0) + 1
 
     def _give_back(self, storage: str, task: Task) -> None:
         """The block goes to the allocating stream; memory that the call was given, to any.

@@ -11,62 +11,72 @@ Clock = list[int]
 
 
 class HappensBefore:
-    """For each launching task, how many tasks of each stream finish before it starts.
+    """What is sure to be done before each launching task starts.
 
     Attributes:
-        place: each task's stream, and its position there from 1.
-        before: what has finished when the task starts.
+        n_streams: how many streams there are.
+        stream: each task's stream.
+        position: its position there, from 1.
+        known: how many tasks of each other stream are done before it starts; tasks between two
+            waits of a stream know the same, and share one clock.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        self.place: dict[str, tuple[int, int]] = {}
-        self.before: dict[str, Clock] = {}
-        n = graph.n_streams
-        known = [[0] * n for _ in range(n)]
-        recorded: dict[str, Clock] = {}
+        self.n_streams = graph.n_streams
+        self.stream: dict[str, int] = {}
+        self.position: dict[str, int] = {}
+        self.known: dict[str, Clock] = {}
+        clocks = [[0] * self.n_streams for _ in range(self.n_streams)]
+        launched = [0] * self.n_streams
         for task in graph.tasks:
             stream = task.stream
             if stream is None:
                 continue
-            clock = known[stream]
             for name in task.waits:
-                if name not in recorded:
+                if name not in self.stream:
                     message = f"{describe(task)} waits for {name} before its launch"
                     raise illegal(graph, message, task, graph.by_name.get(name))
-                clock = list(map(max, clock, recorded[name]))
-            self.before[task.name] = clock
-            done = clock.copy()
-            done[stream] += 1
-            self.place[task.name] = (stream, done[stream])
-            known[stream] = recorded[task.name] = done
+                clocks[stream] = self._later(clocks[stream], name)
+            launched[stream] += 1
+            self.stream[task.name] = stream
+            self.position[task.name] = launched[stream]
+            self.known[task.name] = clocks[stream]
 
     def ordered(self, first: Task, second: Task) -> bool:
         """Whether `first` is done before `second` starts."""
-        stream, position = self.place[first.name]
-        return self.before[second.name][stream] >= position
+        stream, position = self.stream[first.name], self.position[first.name]
+        if stream == second.stream:
+            return position < self.position[second.name]
+        return self.known[second.name][stream] >= position
 
     def missing(self, first: Task, second: Task) -> str:
         """What there is between two tasks that are not ordered, and what would order them."""
-        stream, position = self.place[first.name]
-        own, own_position = self.place[second.name]
-        launched = list(self.place)
+        stream, own = self.stream[first.name], self.stream[second.name]
+        launched = list(self.stream)
         if launched.index(second.name) < launched.index(first.name):
             return (
                 f"{second.name} is launched first, on stream {own}, and {first.name} after it, on "
                 f"stream {stream}: {first.name} needs to be launched before {second.name}"
             )
         waits = f"waits for {', '.join(second.waits)}" if second.waits else "waits for nothing"
-        n_seen = self.before[second.name][stream]
+        n_seen = self.known[second.name][stream]
         seen = f"only the first {n_seen}" if n_seen else "none"
         return (
-            f"{second.name} is task {own_position} of stream {own} and {waits}; {first.name} is "
-            f"task {position} of stream {stream}, of which {seen} is sure to be done by then: "
-            f"{second.name} needs to wait for {first.name}"
+            f"{second.name} is task {self.position[second.name]} of stream {own} and {waits}; "
+            f"{first.name} is task {self.position[first.name]} of stream {stream}, of which "
+            f"{seen} is sure to be done by then: {second.name} needs to wait for {first.name}"
         )
 
+    def _later(self, clock: Clock, name: str) -> Clock:
+        """The clock once task `name` is done as well."""
+        stream, position = self.stream[name], self.position[name]
+        later = list(map(max, clock, self.known[name]))
+        later[stream] = max(later[stream], position)
+        return later
 
-def check_placement(graph: TaskGraph, forks: Collection[str], joins: Collection[str]) -> None:
-    """Launching tasks are on streams 0..n-1, which fork from stream 0 and join it at the end."""
+
+def check_placement(graph: TaskGraph) -> None:
+    """Launching tasks are on streams 0..n-1; nothing else is on a stream."""
     used: set[int] = set()
     for task in graph.tasks:
         if not task.launches:
@@ -79,11 +89,9 @@ def check_placement(graph: TaskGraph, forks: Collection[str], joins: Collection[
             used.add(task.stream)
     if used != set(range(len(used))):
         raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
-    _check_forks(graph, frozenset(forks))
-    _check_joins(graph, frozenset(joins))
 
 
-def _check_forks(graph: TaskGraph, forks: frozenset[str]) -> None:
+def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
     """Each stream's first task comes after the fork event, directly or through a wait."""
     started = {0}
     for task in graph.tasks:
@@ -93,7 +101,7 @@ def _check_forks(graph: TaskGraph, forks: frozenset[str]) -> None:
             started.add(task.stream)
 
 
-def _check_joins(graph: TaskGraph, joins: frozenset[str]) -> None:
+def check_joins(graph: TaskGraph, joins: Collection[str]) -> None:
     """Backwards from the joins: each stream's last task reaches stream 0."""
     last = {task.stream: task for task in graph.tasks if task.stream is not None}
     stream_of = {task.name: stream for stream, task in last.items()}
@@ -113,30 +121,33 @@ def check_hazards(graph: TaskGraph, happened: HappensBefore) -> None:
     writer: dict[str, Task] = {}
     readers: dict[str, list[Task]] = {}
 
-    def require(first: Task, second: Task, storage: str, how: str) -> None:
-        if not happened.ordered(first, second):
-            raise _race(graph, happened, first, second, f"{storage}: {describe(second)} {how}")
-
     for task in sorted(graph.launching, key=lambda task: task.index):
         for storage in task.reads:
-            if storage in writer:
-                require(writer[storage], task, storage, "reads what is written by")
+            if storage in writer and not happened.ordered(writer[storage], task):
+                raise _race(graph, happened, writer[storage], task, storage, "reads", "written")
             readers.setdefault(storage, []).append(task)
         for storage in task.writes:
             for reader in readers.pop(storage, ()):
-                if reader is not task:
-                    require(reader, task, storage, "overwrites what is read by")
-            if storage in writer:
-                require(writer[storage], task, storage, "overwrites what is written by")
+                if reader is not task and not happened.ordered(reader, task):
+                    raise _race(graph, happened, reader, task, storage, "overwrites", "read")
+            if storage in writer and not happened.ordered(writer[storage], task):
+                last = writer[storage]
+                raise _race(graph, happened, last, task, storage, "overwrites", "written")
             writer[storage] = task
 
 
 def _race(
-    graph: TaskGraph, happened: HappensBefore, first: Task, second: Task, what: str
+    graph: TaskGraph,
+    happened: HappensBefore,
+    first: Task,
+    second: Task,
+    storage: str,
+    does: str,
+    done: str,
 ) -> ScheduleError:
     message = (
-        f"race on storage {what} {describe(first)}, but does not happen after it\n"
-        f"{happened.missing(first, second)}"
+        f"race on storage {storage}: {describe(second)} {does} what is {done} by "
+        f"{describe(first)}, but does not happen after it\n{happened.missing(first, second)}"
     )
     return illegal(graph, message, first, second)
 
