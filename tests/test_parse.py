@@ -382,3 +382,16 @@ def test_an_input_with_the_name_of_what_makes_arguments_does_no_harm() -> None:
         given = (Input(name, SCALAR, (name,)),)
         graph = scheduled(TaskGraph("g", given, (), (task,), (Ref("t"), float("inf"), slice(1))))
         verify_source(emit(graph), graph)
+
+
+def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> None:
+    graph = of(lambda x: torch.relu(x).exp() + torch.sigmoid(x).sin(), torch.randn(2))
+    waits = next(lines_that_have(emit(graph), r"s0\.wait_event"))
+    lines = emit(graph).split("\n")
+    record = next(lines_that_have(emit(graph), r"sigmoid = "))
+    lines.insert(waits, "        s0.wait_event(e.early)")
+    lines.insert(record + 1, "        e.early.record(s1)")
+    text = "\n".join(lines).replace("EVENTS = (", 'EVENTS = ("early", ')
+    verify_source(text)
+    with pytest.raises(ScheduleError, match="its list of waits"):
+        verify_source(text, graph)

@@ -310,3 +310,23 @@ def test_a_task_launched_before_what_it_needs_by_program_order_is_told_to_move()
     broken = edited(broken, "add", frees=())
     lines = message_of(broken)
     assert "w needs to be launched before" in lines[1]
+
+
+def test_a_wait_for_what_is_known_already_takes_nothing_away() -> None:
+    verify(edited(long_branches(), "add", waits=("sin_7", "sin")))
+
+
+def test_tasks_of_one_stream_that_are_launched_in_the_wrong_order_are_caught() -> None:
+    graph = edited(scheduled(branchy(), "serial"), "add", frees=())
+    write = replace(graph.by_name["relu"], name="w", index=-1, writes=("x_1",), allocates=())
+    late = replace(graph, tasks=(*graph.tasks, replace(write, holds=("x_1",), frees=())))
+    assert not is_legal_by_oracle(late)
+    assert "w needs to be launched before" in message_of(late)[1]
+
+
+def test_two_writes_that_nothing_reads_between_are_ordered() -> None:
+    first = replace(branchy().by_name["relu"], reads=(), writes=("x_1",), allocates=())
+    first = replace(first, holds=("x_1",), frees=())
+    second = replace(first, name="second", index=1, stream=1)
+    graph = replace(branchy(), tasks=(first, second), outputs=(Ref("x_1"),))
+    assert "overwrites what is written by relu" in message_of(graph)[0]
