@@ -22,7 +22,7 @@ from nimble_fx.load import file_name, load
 from nimble_fx.pipeline import describe, passes
 from nimble_fx.program import Program, register
 from nimble_fx.trace import Traced, trace
-from nimble_fx.verify import verify, verify_structure
+from nimble_fx.verify import verify, verify_source, verify_structure
 
 Seconds = dict[str, float]
 """By stage."""
@@ -103,6 +103,7 @@ def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
     seconds[CHECKS] = check_seconds
     _timed(seconds, "verify", partial(verify, graph))
     source = _timed(seconds, "emit", partial(emit, graph))
+    _timed(seconds, "verify source", partial(verify_source, source, graph))
     _timed(seconds, "load", lambda: load(source, f"nimble_fx/{file_name(graph.name, source)}"))
     return seconds, graph
 

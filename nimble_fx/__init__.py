@@ -9,6 +9,7 @@ from nimble_fx.errors import (
 )
 from nimble_fx.ir import Ref, Task, TaskGraph
 from nimble_fx.program import Program, programs
+from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "programs",
+    "verify_source",
 ]

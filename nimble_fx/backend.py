@@ -23,10 +23,10 @@ from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name, load, write
 from nimble_fx.naming import input_names, program_name, unique
 from nimble_fx.options import Options
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import Pass, passes, schedule
 from nimble_fx.program import Program, register
 from nimble_fx.trace import Traced, trace
-from nimble_fx.verify import verify
+from nimble_fx.verify import verify, verify_source
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -109,13 +109,13 @@ class _Compiler:
         try:
             traced = trace(gm, name, self._better_names(gm), self._static)
             device = self._device(traced.graph)
-            graph = _legal_schedule(traced.graph, self._options, device)
+            graph, source = _legal_module(traced.graph, self._options, device)
         except (UnsupportedError, ScheduleError) as error:
             bug = isinstance(error, ScheduleError)
-            report = " This is a bug in nimble_fx, please report it." if bug else ""
-            self._warn_once(f"{name} runs as traced, without a schedule: {error}{report}")
+            report = "This is a bug in nimble_fx, please report it: " if bug else ""
+            self._warn_once(f"{name} runs as traced, without a schedule. {report}{error}")
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(graph, traced, device, self._options)
+        return _runner(graph, source, traced, device, self._options)
 
     def _device(self, graph: TaskGraph) -> Device:
         """The one device of the graph's tensors, unless the user chose another."""
@@ -139,32 +139,41 @@ class _Compiler:
         self._warned = True
 
 
-def _legal_schedule(graph: TaskGraph, options: Options, device: Device) -> TaskGraph:
-    """The schedule by the user's policy; the serial one if that turns out not to be legal."""
+def _legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
+    """The schedule by the user's policy, and its text; the serial one if that is not legal."""
     limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
-    check = verify if options.verify else _trust
     try:
-        scheduled = schedule(graph, passes(options.policy, min(limits, default=None)))
-        check(scheduled, graph)
+        return _emitted(graph, passes(options.policy, min(limits, default=None)), options)
     except ScheduleError as error:
-        scheduled = schedule(graph, passes("serial", None))
-        check(scheduled, graph)
+        serial = _emitted(graph, passes("serial", None), options)
         warnings.warn(
             f"the schedule of {graph.name} is not legal and is not run; one stream is used. "
             f"This is a bug in nimble_fx, please report it: {error}",
             NimbleWarning,
             stacklevel=2,
         )
-    return scheduled
+        return serial
 
 
-def _trust(graph: TaskGraph, traced: TaskGraph) -> None:
-    """What `verify=False` asks for."""
+def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tuple[TaskGraph, str]:
+    """A schedule and its text, both proved legal unless the user asked for no proof.
+
+    Raises:
+        ScheduleError: the schedule is not legal, or the text is not that schedule.
+    """
+    scheduled = schedule(graph, pipeline)
+    if options.verify:
+        verify(scheduled, graph)
+    source = emit(scheduled)
+    if options.verify:
+        verify_source(source, scheduled)
+    return scheduled, source
 
 
-def _runner(graph: TaskGraph, traced: Traced, device: Device, options: Options) -> Boxed:
-    """Emits, loads and registers the program; freezes it where that is possible and wanted."""
-    source = emit(graph)
+def _runner(
+    graph: TaskGraph, source: str, traced: Traced, device: Device, options: Options
+) -> Boxed:
+    """Loads and registers the program; freezes it where that is possible and wanted."""
     name = file_name(graph.name, source)
     path = None
     if options.dump is not None:

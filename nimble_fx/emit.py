@@ -27,7 +27,10 @@ from nimble_fx.ir import (
 from nimble_fx.naming import unique
 from nimble_fx.version import __version__
 
-_RESERVED = {"aten", "call", "e", "fork", "inputs", "math", "operator", "p", "streams", "torch"}
+_RESERVED = {
+    *("aten", "call", "complex", "e", "float", "fork", "inputs", "math", "operator", "p"),
+    *("slice", "streams", "torch"),
+}
 _INDENT = "    "
 _GETITEM = "operator.getitem"
 

@@ -3,6 +3,7 @@
 `trace` makes a TaskGraph, each pass returns a new one, `verify` judges it, `emit` writes it out.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -143,9 +144,17 @@ class Task:
         return bool(self.reads or self.writes)
 
     @property
+    def is_item(self) -> bool:
+        """Whether it takes one of the results of an operator that has several."""
+        return self.target is operator.getitem and bool(self.args) and type(self.args[0]) is Ref
+
+    @property
     def uses(self) -> tuple[str, ...]:
         """The values among its arguments, each once."""
-        return tuple(ref_names((self.args, self.kwargs)))
+        names: dict[str, None] = {}
+        _collect_names(self.args, names)
+        _collect_names(self.kwargs, names)
+        return tuple(names)
 
     def updated(self, **changes: Any) -> "Task":
         """The task with other attributes; this very object if they are equal."""
@@ -258,15 +267,20 @@ class TaskGraph:
         rows: list[tuple[str, ...]] = [
             ("task", "operator", "type", "stream", "waits", "frees", "source")
         ]
-        rows += [_row(task) for task in self.tasks]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        rows += [task_row(task) for task in self.tasks]
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.inputs + self.constants)
         outputs = ", ".join(r.name if isinstance(r, Ref) else str(r) for r in self.outputs)
-        return "\n".join([f"{self.name}({inputs})", *lines, f"return ({outputs})", ""])
+        return "\n".join([f"{self.name}({inputs})", *table(rows), f"return ({outputs})", ""])
 
 
-def _row(task: Task) -> tuple[str, ...]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def task_row(task: Task) -> tuple[str, ...]:
+    """What a table shows of a task: name, operator, type, stream, waits, frees, source."""
     stream = "-" if task.stream is None else str(task.stream)
     waits, frees = ", ".join(task.waits), ", ".join(task.frees)
     return (

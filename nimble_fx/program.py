@@ -6,7 +6,7 @@ from pathlib import Path
 from nimble_fx.emit import count
 from nimble_fx.freeze import Status
 from nimble_fx.ir import TaskGraph
-from nimble_fx.verify import verify
+from nimble_fx.verify import verify, verify_source
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class Program:
         return self.graph.name
 
     def verify(self) -> None:
-        """Proves the schedule legal again.
+        """Proves the schedule legal again, and that the source is that schedule.
 
         Raises:
             ScheduleError: it is not.
         """
         verify(self.graph)
+        verify_source(self.source, self.graph)
 
     def summary(self) -> str:
         """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.emit import emit
 from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError
+from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.trace import trace
@@ -370,11 +372,41 @@ def test_an_illegal_schedule_is_never_run(monkeypatch: pytest.MonkeyPatch) -> No
     program.verify()
 
 
+def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def losing_waits(graph: TaskGraph) -> str:
+        return re.sub(r" +s\d\.wait_event\(e\.(?!fork).*\n", "", emit(graph))
+
+    monkeypatch.setattr("nimble_fx.backend.emit", losing_waits)
+    model, eager = twins(CASES["branchy"], train=False)
+    x = torch.randn(2, 4)
+    with (
+        torch.no_grad(),
+        pytest.warns(NimbleWarning, match=r"race on storage sigmoid: add \(stream 0, <module>:"),
+    ):
+        assert_same(torch.compile(model, backend="nimble")(x), eager(x))
+    (program,) = nimble_fx.programs()
+    assert program.graph.n_streams == 1
+    assert "wait_event" not in program.source
+
+
+def test_a_module_with_another_operator_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other_operator(graph: TaskGraph) -> str:
+        return emit(graph).replace("torch.sigmoid(", "torch.relu(")
+
+    monkeypatch.setattr("nimble_fx.backend.emit", other_operator)
+    model, eager = twins(CASES["branchy"], train=False)
+    x = torch.randn(2, 4)
+    with torch.no_grad(), pytest.warns(NimbleWarning, match=r"runs as traced.*its operator is"):
+        assert_same(torch.compile(model, backend="nimble")(x), eager(x))
+    assert not nimble_fx.programs()
+
+
 def test_verify_false_asks_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("looked at")
 
     monkeypatch.setattr("nimble_fx.backend.verify", refuse)
+    monkeypatch.setattr("nimble_fx.backend.verify_source", refuse)
     torch.compile(Branchy(), backend="nimble", options={"verify": False})(torch.randn(2, 4))
     assert nimble_fx.programs()
 

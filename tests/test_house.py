@@ -34,6 +34,15 @@ def test_the_module_that_the_readme_shows_is_the_one_that_is_emitted() -> None:
     assert call in (PACKAGE.parent / "README.md").read_text()
 
 
+def test_the_error_that_the_readme_shows_is_the_one_that_is_raised() -> None:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    text = nimble_fx.programs()[0].source.replace("        s0.wait_event(e.sigmoid)\n", "")
+    with pytest.raises(nimble_fx.ScheduleError) as caught:
+        nimble_fx.verify_source(text)
+    assert f"```\n{caught.value}\n```" in (PACKAGE.parent / "README.md").read_text()
+
+
 def test_the_options_that_the_readme_lists_are_those_that_there_are() -> None:
     readme = (PACKAGE.parent / "README.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", readme, re.MULTILINE)

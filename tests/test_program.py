@@ -59,3 +59,16 @@ def test_a_broken_program_does_not_verify() -> None:
     tasks = tuple(replace(task, waits=()) for task in good.graph.tasks)
     with pytest.raises(ScheduleError, match="race"):
         replace(good, graph=replace(good.graph, tasks=tasks)).verify()
+
+
+def test_a_program_whose_source_was_changed_does_not_verify() -> None:
+    from dataclasses import replace
+
+    good = program()
+    source = good.source.replace("        s0.wait_event(e.sigmoid)\n", "")
+    assert source != good.source
+    with pytest.raises(ScheduleError, match="<module>"):
+        replace(good, source=source).verify()
+    nimble_fx.verify_source(good.source)
+    with pytest.raises(ScheduleError, match="race on storage sigmoid"):
+        nimble_fx.verify_source(source)

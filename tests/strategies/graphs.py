@@ -52,9 +52,10 @@ def _task(
         return Task(name, aten.alias.default, args[:1], type=SCALAR, index=index, holds=held)
     if kind == "in place" and used:
         written = values[used[0]]
+        read = tuple(dict.fromkeys(s for value in used[:2] for s in values[value]))
         return Task(
-            name, aten.add_.Tensor, args, type=SCALAR, index=index,
-            reads=storages, writes=written, holds=written,
+            name, aten.add_.Tensor, args[:2], type=SCALAR, index=index,
+            reads=read, writes=written, holds=written,
         )  # fmt: skip
     return Task(
         name, aten.stack.default, (args,), type=SCALAR, index=index, reads=storages,

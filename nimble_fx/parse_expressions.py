@@ -1,0 +1,120 @@
+"""Expressions of emitted modules, read back: what is called, and with what."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Container
+from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import Arg, Ref
+
+_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
+_MODULES = {"math": math, "operator": operator}
+
+
+def callee(node: ast.expr) -> Callable[..., Any]:
+    """What `aten.add.Tensor`, `torch.relu`, `torch.ops.prims.iota.default`, `math.ceil` stand for.
+
+    Raises:
+        ScheduleError: there is no such operator or function, or it stands for several.
+    """
+    return _resolve(dotted(node))
+
+
+def argument(node: ast.expr, values: Container[str]) -> Arg:
+    """An argument: a value, a literal, or lists of arguments.
+
+    Args:
+        node: its expression.
+        values: the names of values.
+
+    Raises:
+        ScheduleError: it is something else.
+    """
+    match node:
+        case ast.Name(name) if name in values:
+            return Ref(name)
+        case ast.Constant(value):
+            return value
+        case ast.List(items) | ast.Tuple(items):
+            return tuple([argument(item, values) for item in items])
+        case ast.Attribute(ast.Name("p"), name) if f"p.{name}" in values:
+            return Ref(f"p.{name}")
+        case ast.Attribute(ast.Name("torch"), name):
+            constant = getattr(torch, name, None)
+            if isinstance(constant, _CONSTANTS):
+                return constant
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
+            return -number
+        case ast.Call(function, items, []):
+            return _made(dotted(function), [argument(item, values) for item in items])
+    raise ScheduleError(f"{ast.unparse(node)} is neither a value nor a literal")
+
+
+def dotted(node: ast.expr) -> str:
+    """The name of a function: "aten.add.Tensor"."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        raise ScheduleError(f"{ast.unparse(node)} is not the name of an operator")
+    return ".".join([node.id, *reversed(names)])
+
+
+def _made(function: str, args: list[Arg]) -> Arg:
+    """What has no literal: slices, devices, infinities and nan, complex numbers."""
+    match function, args:
+        case "slice", [start, stop, step]:
+            return slice(start, stop, step)
+        case "complex", [int() | float() as real, int() | float() as imaginary]:
+            return complex(real, imaginary)
+        case "torch.device", [str(name)]:
+            return torch.device(name)
+        case "float", ["inf" | "-inf" | "nan" as name]:
+            return float(name)
+    raise ScheduleError(f"{function} is not called to make an argument")
+
+
+@lru_cache(maxsize=4096)
+def _resolve(name: str) -> Callable[..., Any]:
+    match name.split("."):
+        case ["aten", packet, overload] | ["torch", "ops", "aten", packet, overload]:
+            return _overload("aten", packet, overload)
+        case ["torch", "ops", namespace, packet, overload]:
+            return _overload(namespace, packet, overload)
+        case ["torch", function]:
+            return _binding(function)
+        case ["math" | "operator" as module, function]:
+            found = getattr(_MODULES[module], function, None)
+            if callable(found):
+                return found  # type: ignore[no-any-return]
+    raise ScheduleError(f"there is no operator {name}")
+
+
+def _overload(namespace: str, packet: str, overload: str) -> OpOverload:
+    operators = getattr(getattr(torch.ops, namespace), packet, None)
+    found = getattr(operators, overload, None)
+    if not isinstance(found, OpOverload):
+        raise ScheduleError(f"there is no operator {namespace}.{packet}.{overload}")
+    return found
+
+
+def _binding(name: str) -> Callable[..., Any]:
+    """torch's own function of a name: an operator with one overload, or a function of sizes."""
+    function = getattr(torch, name, None)
+    if isinstance(function, FunctionType) and name.startswith("sym_"):
+        return function
+    operators = getattr(torch.ops.aten, name, None)
+    if operators is None or not isinstance(function, BuiltinFunctionType):
+        raise ScheduleError(f"there is no operator torch.{name}")
+    overloads = [overload for overload in operators.overloads() if "out" not in overload]
+    if overloads != ["default"]:
+        raise ScheduleError(f"torch.{name} may be any of {overloads}")
+    return operators.default  # type: ignore[no-any-return]

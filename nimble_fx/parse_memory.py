@@ -1,0 +1,94 @@
+"""Which memory the values of a text lie in, as its lines are read one by one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import Arg, Input, Task, TaskGraph, ref_names
+from nimble_fx.parse_tables import Tables
+from nimble_fx.schemas import Effects, Storages, effects
+
+
+class Memory:
+    """The storages of the values that a text has named so far.
+
+    Attributes:
+        holds: the storages of each value. Without a graph, what a call is given is a number
+            until an operator takes it for a tensor.
+    """
+
+    def __init__(self, tables: Tables, like: TaskGraph | None) -> None:
+        names = [*tables.inputs, *(f"p.{name}" for name in tables.parameters)]
+        self.holds: dict[str, Storages] = dict.fromkeys(names, ())
+        self._undecided = set(names)
+        self._results: dict[str, tuple[Storages, ...]] = {}
+        self._drafts: dict[str, dict[str, Any]] = {}
+        self._operators: Iterator[Task] = iter(())
+        if like is not None:
+            self._operators = (task for task in like.tasks if not task.is_item)
+            self._share(names, like)
+
+    def call(self, draft: dict[str, Any]) -> None:
+        """A call makes a value: what it does to memory is added to the draft of its task."""
+        name, target = draft["name"], draft["target"]
+        like = next(self._operators, None)
+        copies = bool(like.allocates) if like is not None and like.target == target else None
+        kwargs = dict(draft["kwargs"])
+        done = effects(target, name, draft["args"], kwargs, self._storages, copies)
+        draft.update(reads=done.reads, writes=done.writes, allocates=done.allocates)
+        draft["holds"] = self.holds[name] = done.holds
+        self._remember_results(name, done, draft)
+
+    def item(self, draft: dict[str, Any]) -> None:
+        """An item of a value is taken: one of the results of an operator, or a view of it."""
+        name, (several, index) = draft["name"], draft["args"]
+        results = self._results.get(several.name)
+        if several.name in self._drafts:
+            held: Storages = (self._grown(several.name, index),)
+        elif results is None:
+            held = self.holds[several.name]
+        elif index < len(results):
+            held = results[index]
+        else:
+            raise ScheduleError(f"{several.name} has {len(results)} results")
+        draft["holds"] = self.holds[name] = held
+
+    def given(self, tables: Tables) -> Iterator[Input]:
+        """What a call is given, once all lines have been read."""
+        for name in tables.inputs:
+            yield Input(name, None, self.holds[name])
+        for name in tables.parameters:
+            yield Input(f"p.{name}", None, self.holds[f"p.{name}"], static=True)
+
+    def _remember_results(self, name: str, done: Effects, draft: dict[str, Any]) -> None:
+        if done.grows:
+            self._drafts[name] = draft
+        elif len(done.results) > 1:
+            self._results[name] = done.results
+
+    def _grown(self, operator: str, index: int) -> str:
+        """The storage of an item of a list of new tensors: the operator allocates that one too."""
+        storage, draft = f"{operator}.{index}", self._drafts[operator]
+        if storage not in draft["holds"]:
+            for attribute in ("writes", "allocates", "holds"):
+                draft[attribute] = (*draft[attribute], storage)
+            self.holds[operator] = draft["holds"]
+        return storage
+
+    def _storages(self, arg: Arg) -> Iterator[str]:
+        for name in ref_names(arg):
+            if name in self._undecided:
+                self._undecided.discard(name)
+                self.holds[name] = (name,)
+            yield from self.holds[name]
+
+    def _share(self, names: list[str], like: TaskGraph) -> None:
+        """What a call is given lies in the memory that the graph says, under names of the text."""
+        meant = [value for value in like.inputs if not value.static]
+        meant += [value for value in like.inputs if value.static] + list(like.constants)
+        if len(meant) != len(names):
+            return
+        storages: dict[str, str] = {}
+        for name, value in zip(names, meant, strict=True):
+            self.holds[name] = tuple(storages.setdefault(s, name) for s in value.holds)
+        self._undecided.clear()

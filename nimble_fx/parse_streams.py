@@ -1,0 +1,77 @@
+"""Streams and events of a text, as CUDA has them: an event stands for all before its record."""
+
+from collections.abc import Sequence
+
+from nimble_fx.errors import ScheduleError
+
+_START = ""
+"""Stands for the start of stream 0, before any task."""
+
+
+class Streams:
+    """Where a text stands: what each stream was given last, and what it waits for next.
+
+    Attributes:
+        forks: the tasks that waited for the start of stream 0.
+        recorded: the events that were recorded.
+        n_streams: how many streams there are.
+    """
+
+    def __init__(self) -> None:
+        self.forks: list[str] = []
+        self.recorded: dict[str, str] = {}
+        self._index: dict[str, int] = {}
+        self._newest: dict[int, str] = {}
+        self._awaited: dict[int, dict[str, None]] = {}
+
+    @property
+    def n_streams(self) -> int:
+        return len(self._index)
+
+    def unpack(self, names: Sequence[str]) -> None:
+        """`s0, s1, ... = streams`."""
+        if self._index or list(names) != [f"s{i}" for i in range(len(names))]:
+            raise ScheduleError("streams are named s0, s1, ... once")
+        self._index = {name: i for i, name in enumerate(names)}
+
+    def index(self, name: str) -> int:
+        """The number of a stream."""
+        if name not in self._index:
+            raise ScheduleError(f"{name} is not a stream of this module")
+        return self._index[name]
+
+    def record(self, event: str, name: str) -> None:
+        """`e.event.record(name)`; a later record of the same event replaces this one."""
+        stream = self.index(name)
+        if stream in self._awaited:
+            raise ScheduleError(f"{name} waits for something, but no task that is to wait follows")
+        if stream not in self._newest and stream != 0:
+            raise ScheduleError(
+                f"nothing has been launched on {name} that an event could stand for"
+            )
+        self.recorded[event] = self._newest.get(stream, _START)
+
+    def wait(self, name: str, event: str) -> None:
+        """`name.wait_event(e.event)`: the next task on the stream waits."""
+        stream = self.index(name)
+        if event not in self.recorded:
+            raise ScheduleError(f"e.{event} has not been recorded, so that waiting does nothing")
+        if stream != 0 or self.recorded[event] != _START:
+            self._awaited.setdefault(stream, {})[self.recorded[event]] = None
+
+    def launch(self, task: str, stream: int) -> tuple[str, ...]:
+        """The stream is given a task; the tasks that it waits for."""
+        self._newest[stream] = task
+        awaited = self._awaited.pop(stream, None)
+        if awaited is None:
+            return ()
+        if _START in awaited:
+            self.forks.append(task)
+        return tuple(name for name in awaited if name != _START)
+
+    def joins(self) -> tuple[str, ...]:
+        """At the end: the tasks that stream 0 waits for."""
+        joins = self._awaited.pop(0, {})
+        if self._awaited:
+            raise ScheduleError(f"s{min(self._awaited)} waits at the end, where no task follows")
+        return tuple(joins)

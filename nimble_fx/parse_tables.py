@@ -1,0 +1,81 @@
+"""The parts of an emitted module around the body of `call`: imports, and the tables at the end."""
+
+import ast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nimble_fx.errors import ScheduleError
+
+_TABLES = ("N_STREAMS", "EVENTS", "INPUTS", "PARAMETERS")
+_IMPORTS = {"import math", "import operator", "import torch", "aten = torch.ops.aten"}
+_SIGNATURE = "inputs, p, streams, e"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a module says that its caller must have ready."""
+
+    n_streams: int
+    events: tuple[str, ...]
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+    def check(self, n_streams: int, events: Collection[str]) -> None:
+        """They agree with what `call` unpacks and records.
+
+        Raises:
+            ScheduleError: they do not.
+        """
+        if self.n_streams != n_streams:
+            raise ScheduleError(f"N_STREAMS is {self.n_streams}, but call has {n_streams} streams")
+        if sorted(self.events) != sorted(events):
+            differ = sorted(set(self.events) ^ set(events)) or "one twice"
+            raise ScheduleError(f"EVENTS and the events that call records differ: {differ}")
+
+
+def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionDef, Tables]:
+    """The function `call`, and the tables.
+
+    Raises:
+        ScheduleError: something is missing, comes twice, or does not belong there.
+    """
+    functions: list[ast.FunctionDef] = []
+    tables: dict[str, Any] = {}
+    for node in module.body:
+        match node:
+            case ast.FunctionDef("call") if _is_call(node) and not functions:
+                functions.append(node)
+            case ast.Assign([ast.Name(name)], value) if name in _TABLES and name not in tables:
+                tables[name] = _literal(value)
+            case ast.Expr(ast.Constant(str())):
+                pass
+            case _ if ast.unparse(node) not in _IMPORTS:
+                code = lines[node.lineno - 1].strip()
+                raise ScheduleError(f"line {node.lineno} is not of an emitted module: {code}")
+    if not functions or len(tables) != len(_TABLES):
+        missing = [name for name in _TABLES if name not in tables] + ["call"] * (not functions)
+        raise ScheduleError(f"the module has no {', '.join(missing)}")
+    return functions[0], _checked(*(tables[name] for name in _TABLES))
+
+
+def _is_call(function: ast.FunctionDef) -> bool:
+    return ast.unparse(function.args) == _SIGNATURE and not function.decorator_list
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise ScheduleError(f"line {node.lineno}: a table is a literal: {error}") from error
+
+
+def _checked(n_streams: Any, events: Any, inputs: Any, parameters: Any) -> Tables:
+    if not isinstance(n_streams, int):
+        raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
+    for names in (events, inputs, parameters):
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            raise ScheduleError(f"EVENTS, INPUTS and PARAMETERS are tuples of names: {names!r}")
+        if len(set(names)) != len(names):
+            raise ScheduleError(f"a table has a name twice: {names}")
+    return Tables(n_streams, events, inputs, parameters)

@@ -1,0 +1,212 @@
+"""What an operator does to memory, as far as its schema tells: for proofs from a text alone.
+
+It shares nothing with `trace`, which reads schemas too: one must not repeat the other's mistakes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import Arg
+
+Storages = tuple[str, ...]
+
+_aten = torch.ops.aten
+_UNDECLARED_VIEWS = {
+    _aten._unsafe_view.default,
+    _aten.unsafe_split.Tensor,
+    _aten.unsafe_split_with_sizes.default,
+}
+_UNDECLARED_WRITES = {
+    "aten::_batch_norm_impl_index",
+    "aten::batch_norm",
+    "aten::batch_norm_gather_stats",
+    "aten::batch_norm_gather_stats_with_counts",
+    "aten::batch_norm_update_stats",
+    "aten::cudnn_batch_norm",
+    "aten::instance_norm",
+    "aten::miopen_batch_norm",
+    "aten::native_batch_norm",
+}
+_UNDECLARED_WRITTEN = ("running_mean", "running_var")
+_METADATA_ONLY = {
+    "aten::sym_size",
+    "aten::sym_stride",
+    "aten::sym_numel",
+    "aten::sym_storage_offset",
+    "aten::_assert_tensor_metadata",
+}
+_GIVES_OTHER_MEMORY = {"aten::set_", "aten::resize_"}
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a call does to memory; the first three are as in `Task`.
+
+    Attributes:
+        results: the storages that each of its results lies in.
+        grows: whether its result is a list of new tensors, whose length the schema does not say.
+    """
+
+    reads: Storages = ()
+    writes: Storages = ()
+    allocates: Storages = ()
+    results: tuple[Storages, ...] = ()
+    grows: bool = False
+
+    @property
+    def holds(self) -> Storages:
+        """The storages that all results together keep alive."""
+        return tuple(dict.fromkeys(s for storages in self.results for s in storages))
+
+
+def effects(
+    target: Callable[..., Any],
+    name: str,
+    args: Sequence[Arg],
+    kwargs: Mapping[str, Arg],
+    storages_of: Callable[[Arg], Iterator[str]],
+    copies: bool | None,
+) -> Effects:
+    """What a call does to memory. Functions of numbers do nothing.
+
+    Args:
+        target: what is called.
+        name: what its new storages are named after.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        storages_of: the storages of the tensors in an argument.
+        copies: whether an operator that may return a view or a copy makes a copy. None: nobody
+            knows, so that it is taken to do both.
+
+    Raises:
+        ScheduleError: the schema does not fit the call, or does not tell.
+    """
+    if not isinstance(target, OpOverload):
+        return Effects()
+    signature = _signature(target)
+    held = {
+        parameter.name: tuple(storages_of(arg))
+        for parameter, arg in signature.bind(args, kwargs)
+        if parameter.takes_tensors
+    }
+    given = tuple(dict.fromkeys(s for storages in held.values() for s in storages))
+    written = [s for name in signature.written for s in held.get(name, ())]
+    results: list[Storages] = []
+    fresh: list[str] = []
+    for i, result in enumerate(signature.results):
+        lies_in, is_new = result.decided(copies)
+        new = (name if len(signature.results) == 1 else f"{name}.{i}",) if is_new else ()
+        fresh += new
+        results.append((*(s for name in lies_in for s in held.get(name, ())), *new))
+    touches = bool(written or fresh or not signature.only_looks)
+    return Effects(
+        reads=given if touches else (),
+        writes=tuple(dict.fromkeys((*written, *fresh))),
+        allocates=tuple(fresh),
+        results=tuple(results),
+        grows=bool(fresh) and signature.returns_list,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    name: str
+    takes_tensors: bool
+    by_keyword: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One result: the parameters whose memory it may lie in, and whether it may be new."""
+
+    lies_in: tuple[str, ...]
+    is_new: bool
+
+    def decided(self, copies: bool | None) -> tuple[tuple[str, ...], bool]:
+        """The same, once it is known whether it is a copy."""
+        if copies is None or not (self.lies_in and self.is_new):
+            return self.lies_in, self.is_new
+        return ((), True) if copies else (self.lies_in, False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """An operator's schema, in the words of memory.
+
+    Attributes:
+        parameters: all of them, in order.
+        written: the names of those that it writes.
+        results: what it returns.
+        returns_list: whether that is one list of tensors.
+        only_looks: whether it launches nothing unless it writes: a view, or a question of size.
+    """
+
+    parameters: tuple[_Parameter, ...]
+    written: tuple[str, ...]
+    results: tuple[_Result, ...]
+    returns_list: bool
+    only_looks: bool
+
+    def bind(
+        self, args: Sequence[Arg], kwargs: Mapping[str, Arg]
+    ) -> Iterator[tuple[_Parameter, Arg]]:
+        """Each argument with its parameter."""
+        positional = [p for p in self.parameters if not p.by_keyword]
+        by_name = {parameter.name: parameter for parameter in self.parameters}
+        if len(args) > len(positional) or not kwargs.keys() <= by_name.keys():
+            raise ScheduleError("the operator does not take these arguments")
+        yield from zip(positional, args, strict=False)
+        for name, arg in kwargs.items():
+            yield by_name[name], arg
+
+
+@cache
+def _signature(op: OpOverload) -> _Signature:
+    schema = op._schema
+    if schema.name in _GIVES_OTHER_MEMORY:
+        raise ScheduleError("the operator gives a tensor other memory, which cannot be followed")
+    parameters = [
+        _Parameter(p.name, "Tensor" in str(p.type), p.kwarg_only) for p in schema.arguments
+    ]
+    annotated = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
+    is_view = op in _UNDECLARED_VIEWS or (bool(annotated) and all(annotated))
+    return _Signature(
+        parameters=tuple(parameters),
+        written=tuple(p.name for p in schema.arguments if _is_written(op, p)),
+        results=tuple(_result(op, returned) for returned in schema.returns),
+        returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
+        only_looks=is_view or schema.name in _METADATA_ONLY,
+    )
+
+
+def _is_written(op: OpOverload, parameter: Any) -> bool:
+    declared = parameter.alias_info is not None and parameter.alias_info.is_write
+    undeclared = op._schema.name in _UNDECLARED_WRITES and parameter.name in _UNDECLARED_WRITTEN
+    return declared or undeclared
+
+
+def _result(op: OpOverload, returned: Any) -> _Result:
+    """A composite operator may return a view or a copy, whatever its schema says of its result."""
+    arguments = op._schema.arguments
+    tensors = tuple(p.name for p in arguments if "Tensor" in str(p.type))
+    alias = returned.alias_info
+    if "Tensor" not in str(returned.type):
+        return _Result((), is_new=False)
+    if op in _UNDECLARED_VIEWS:
+        return _Result(tensors, is_new=False)
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    is_composite = op.has_kernel_for_dispatch_key(composite)
+    if is_composite and not (alias is not None and alias.is_write):
+        return _Result(tensors, is_new=True)
+    if alias is None:
+        return _Result((), is_new=True)
+    # a list of views says that it aliases, but not what
+    shared = {p.name: p.alias_info.before_set for p in arguments if p.alias_info is not None}
+    named = [name for name, aliases in shared.items() if aliases & alias.before_set]
+    return _Result(tuple(named or shared), is_new=False)

@@ -1,0 +1,127 @@
+"""Memory: no value is used after its drop, no block handed out while it may be in use."""
+
+from collections.abc import Iterable, Sequence
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.excerpt import describe, illegal
+from nimble_fx.ir import Task, TaskGraph, ref_names
+from nimble_fx.verify_order import HappensBefore
+
+
+def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], happened: HappensBefore) -> None:
+    """Plays the references of one call, task by task.
+
+    Args:
+        graph: the schedule.
+        uses: the values that each task uses.
+        happened: its order.
+    """
+    _check_lifetimes(graph, uses)
+    memory = _Memory(graph, happened)
+    for task in graph.tasks:
+        memory.launch(task)
+        for name in task.frees:
+            memory.drop(name, task)
+
+
+def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
+    """Only values that may be dropped are, once, and nothing uses or returns them afterwards."""
+    given = (*graph.inputs, *graph.constants)
+    kept = {value.name for value in given if value.static}
+    kept.update(value.name for value in graph.constants)
+    alive = {value.name for value in given}
+    for task, used in zip(graph.tasks, uses, strict=True):
+        if not alive.issuperset(used):
+            name = next(name for name in used if name not in alive)
+            raise _freed(graph, f"{describe(task)} uses {name}", name, task)
+        alive.add(task.name)
+        for name in task.frees:
+            if name in kept or name not in alive:
+                message = f"{describe(task)} frees {name}, which it may not"
+                raise illegal(graph, message, task)
+            alive.discard(name)
+    for name in ref_names(graph.outputs):
+        if name not in alive:
+            raise _freed(graph, f"{graph.name} returns {name}", name)
+
+
+def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
+    last = next(task for task in graph.tasks if name in task.frees)
+    message = f"{what}, which has been freed\n{last.name} frees it: {name} needs to be freed later"
+    return illegal(graph, message, last, *users)
+
+
+class _Memory:
+    """How many live values hold each storage, and what each stream may be given."""
+
+    def __init__(self, graph: TaskGraph, happened: HappensBefore) -> None:
+        self._graph, self._happened = graph, happened
+        values = (*graph.inputs, *graph.constants)
+        self._holds = {value.name: value.holds for value in values}
+        self._n_holders: dict[str, int] = {}
+        for value in values:
+            self._hold(value.holds)
+        self._allocator = {s: task.stream for task in graph.tasks for s in task.allocates}
+        self._accesses: dict[str, list[Task]] = {}
+        for task in graph.tasks:
+            for storage in (*task.reads, *task.writes):
+                self._accesses.setdefault(storage, []).append(task)
+        self._newest_of_caller: Task | None = None
+        self._given_back: dict[int | None, list[tuple[str, Task]]] = {
+            stream: [] for stream in range(happened.n_streams)
+        }
+
+    def launch(self, task: Task) -> None:
+        """The task's value comes to life; its stream may be given what was given back."""
+        self._holds[task.name] = task.holds
+        self._hold(task.holds)
+        if task.stream is not None:
+            if self._given_back[task.stream]:
+                self._hand_out(task, task.stream)
+            if task.stream == 0:
+                self._newest_of_caller = task
+
+    def drop(self, name: str, task: Task) -> None:
+        """A value is dropped after a task; with the last value in a storage goes its memory."""
+        for storage in self._holds.pop(name):
+            self._n_holders[storage] -= 1
+            if not self._n_holders[storage]:
+                self._give_back(storage, task)
+
+    def _hold(self, storages: Iterable[str]) -> None:
+        for storage in storages:
+            self._n_holders[storage] = self._n_holders.get(storage, 0) + 1
+
+    def _give_back(self, storage: str, task: Task) -> None:
+        """The block goes to the allocating stream; memory that the call was given, to any.
+
+        On stream 0 others may allocate at once. What a side stream is given after this program
+        comes after all of it (`Device.settle`).
+        """
+        owners = self._given_back if storage not in self._allocator else [self._allocator[storage]]
+        for stream in owners:
+            self._given_back[stream].append((storage, task))
+        if 0 in owners:
+            self._hand_out(self._newest_of_caller, 0)
+
+    def _hand_out(self, task: Task | None, stream: int) -> None:
+        """Whoever may get a block that was given back must come after each access of it."""
+        for storage, freed_after in self._given_back[stream]:
+            for access in self._accesses.get(storage, ()):
+                if access is task:
+                    continue
+                if task is None or not self._happened.ordered(access, task):
+                    raise self._too_early(storage, freed_after, task, access)
+        self._given_back[stream].clear()
+
+    def _too_early(
+        self, storage: str, freed_after: Task, task: Task | None, access: Task
+    ) -> ScheduleError:
+        next_one = describe(task) if task else "the caller's next allocation"
+        message = (
+            f"{storage} is freed after {describe(freed_after)}, but {next_one} "
+            f"may get its memory before {describe(access)} is done with it"
+        )
+        missing = f"{self._happened.missing(access, task)}, or " if task else ""
+        message += f"\n{missing}{storage} needs to be freed later"
+        return illegal(self._graph, message, freed_after, task, access)

@@ -1,0 +1,160 @@
+"""What happens before what: streams, events, forks and joins, against what the program means."""
+
+from collections.abc import Collection
+from itertools import pairwise
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.excerpt import describe, illegal
+from nimble_fx.ir import Task, TaskGraph
+
+Clock = list[int]
+
+
+class HappensBefore:
+    """What is sure to be done before each launching task starts.
+
+    Attributes:
+        n_streams: how many streams there are.
+        stream: each task's stream.
+        position: its position there, from 1.
+        known: how many tasks of each other stream are done before it starts; tasks between two
+            waits of a stream know the same, and share one clock.
+    """
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.n_streams = graph.n_streams
+        self.stream: dict[str, int] = {}
+        self.position: dict[str, int] = {}
+        self.known: dict[str, Clock] = {}
+        clocks = [[0] * self.n_streams for _ in range(self.n_streams)]
+        launched = [0] * self.n_streams
+        for task in graph.tasks:
+            stream = task.stream
+            if stream is None:
+                continue
+            for name in task.waits:
+                if name not in self.stream:
+                    message = f"{describe(task)} waits for {name} before its launch"
+                    raise illegal(graph, message, task, graph.by_name.get(name))
+                clocks[stream] = self._later(clocks[stream], name)
+            launched[stream] += 1
+            self.stream[task.name] = stream
+            self.position[task.name] = launched[stream]
+            self.known[task.name] = clocks[stream]
+
+    def ordered(self, first: Task, second: Task) -> bool:
+        """Whether `first` is done before `second` starts."""
+        stream, position = self.stream[first.name], self.position[first.name]
+        if stream == second.stream:
+            return position < self.position[second.name]
+        return self.known[second.name][stream] >= position
+
+    def missing(self, first: Task, second: Task) -> str:
+        """What there is between two tasks that are not ordered, and what would order them."""
+        stream, own = self.stream[first.name], self.stream[second.name]
+        launched = list(self.stream)
+        if launched.index(second.name) < launched.index(first.name):
+            return (
+                f"{second.name} is launched first, on stream {own}, and {first.name} after it, on "
+                f"stream {stream}: {first.name} needs to be launched before {second.name}"
+            )
+        waits = f"waits for {', '.join(second.waits)}" if second.waits else "waits for nothing"
+        n_seen = self.known[second.name][stream]
+        seen = f"only the first {n_seen}" if n_seen else "none"
+        return (
+            f"{second.name} is task {self.position[second.name]} of stream {own} and {waits}; "
+            f"{first.name} is task {self.position[first.name]} of stream {stream}, of which "
+            f"{seen} is sure to be done by then: {second.name} needs to wait for {first.name}"
+        )
+
+    def _later(self, clock: Clock, name: str) -> Clock:
+        """The clock once task `name` is done as well."""
+        stream, position = self.stream[name], self.position[name]
+        later = list(map(max, clock, self.known[name]))
+        later[stream] = max(later[stream], position)
+        return later
+
+
+def check_placement(graph: TaskGraph) -> None:
+    """Launching tasks are on streams 0..n-1; nothing else is on a stream."""
+    used: set[int] = set()
+    for task in graph.tasks:
+        if not task.launches:
+            if task.stream is not None or task.waits:
+                message = f"{describe(task)} launches nothing but has a stream or waits"
+                raise illegal(graph, message, task)
+        elif task.stream is None:
+            raise illegal(graph, f"{task.name} launches kernels without a stream", task)
+        else:
+            used.add(task.stream)
+    if used != set(range(len(used))):
+        raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
+
+
+def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
+    """Each stream's first task comes after the fork event, directly or through a wait."""
+    started = {0}
+    for task in graph.tasks:
+        if task.stream is not None and task.stream not in started:
+            if task.name not in forks and not task.waits:
+                raise illegal(graph, f"{describe(task)} starts a stream that never forks", task)
+            started.add(task.stream)
+
+
+def check_joins(graph: TaskGraph, joins: Collection[str]) -> None:
+    """Backwards from the joins: each stream's last task reaches stream 0."""
+    last = {task.stream: task for task in graph.tasks if task.stream is not None}
+    stream_of = {task.name: stream for stream, task in last.items()}
+    joined = {0}
+    for task in reversed(graph.tasks):
+        if task.name in joins and task.stream is not None:
+            joined.add(task.stream)
+        if task.waits and task.stream in joined:
+            joined.update(stream_of[name] for name in task.waits if name in stream_of)
+    for stream in sorted(last.keys() - joined):
+        message = f"stream {stream} ends with {last[stream].name} and is never joined"
+        raise illegal(graph, message, last[stream])
+
+
+def check_hazards(graph: TaskGraph, happened: HappensBefore) -> None:
+    """Each two tasks that touch a storage which one of them writes are in program order."""
+    writer: dict[str, Task] = {}
+    readers: dict[str, list[Task]] = {}
+
+    for task in sorted(graph.launching, key=lambda task: task.index):
+        for storage in task.reads:
+            if storage in writer and not happened.ordered(writer[storage], task):
+                raise _race(graph, happened, writer[storage], task, storage, "reads", "written")
+            readers.setdefault(storage, []).append(task)
+        for storage in task.writes:
+            for reader in readers.pop(storage, ()):
+                if reader is not task and not happened.ordered(reader, task):
+                    raise _race(graph, happened, reader, task, storage, "overwrites", "read")
+            if storage in writer and not happened.ordered(writer[storage], task):
+                last = writer[storage]
+                raise _race(graph, happened, last, task, storage, "overwrites", "written")
+            writer[storage] = task
+
+
+def _race(
+    graph: TaskGraph,
+    happened: HappensBefore,
+    first: Task,
+    second: Task,
+    storage: str,
+    does: str,
+    done: str,
+) -> ScheduleError:
+    message = (
+        f"race on storage {storage}: {describe(second)} {does} what is {done} by "
+        f"{describe(first)}, but does not happen after it\n{happened.missing(first, second)}"
+    )
+    return illegal(graph, message, first, second)
+
+
+def check_host_order(graph: TaskGraph) -> None:
+    """Random draws and side effects are launched in program order."""
+    for first, second in pairwise(task for task in graph.tasks if task.ordered):
+        if first.index > second.index:
+            message = f"{describe(second)} must be launched before {describe(first)}"
+            raise illegal(graph, message, first, second)

@@ -1,0 +1,119 @@
+"""Whether two task graphs are the same program: a schedule its trace's, a text its schedule's."""
+
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.excerpt import describe, illegal
+from nimble_fx.ir import Arg, Ref, Task, TaskGraph, target_name
+from nimble_fx.parse import Parsed
+
+_MEANING = ("target", "args", "kwargs", "index", "reads", "writes", "allocates", "holds", "ordered")
+
+
+def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
+    """A schedule adds streams, waits, frees and an order; what the tasks do stays as it was."""
+    scheduled, program = ({task.name: task for task in g.tasks} for g in (graph, traced))
+    if scheduled.keys() != program.keys() or graph.outputs != traced.outputs:
+        changed = sorted(scheduled.keys() ^ program.keys())
+        raise ScheduleError(f"the schedule of {graph.name} loses or adds tasks: {changed}")
+    for name, task in scheduled.items():
+        for attribute in _MEANING:
+            if getattr(task, attribute) != getattr(program[name], attribute):
+                raise ScheduleError(f"the schedule changes {attribute} of {describe(task)}")
+
+
+def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
+    """The text has the graph's tasks in its order, with its streams, waits, frees and outputs.
+
+    Values may have other names. An item of an operator's results launches nothing and may stand
+    anywhere after it; the text has the only one on the operator's line.
+    """
+    names = _names_of_given(parsed, graph)
+    written, meant = (_items_behind_operators(g.tasks) for g in (parsed.graph, graph))
+    for text, task in zip(written, meant, strict=False):
+        names[text.name] = task.name
+        for what, found, expected in _differences(text, task, names):
+            message = (
+                f"the text is not the schedule of {graph.name}: {describe(text)} stands for "
+                f"{describe(task)}, but its {what} is {found} and not {expected}"
+            )
+            raise illegal(parsed.graph, message, text)
+    if len(written) != len(meant):
+        n_text, n_graph = len(written), len(meant)
+        raise ScheduleError(f"the text has {n_text} tasks and {graph.name} has {n_graph}")
+    returned = _renamed(parsed.graph.outputs, names)
+    if not _equal(returned, graph.outputs):
+        raise ScheduleError(f"the text returns {returned} and {graph.name} {graph.outputs}")
+
+
+def _names_of_given(parsed: Parsed, graph: TaskGraph) -> dict[str, str]:
+    """The graph's names of what a call is given, by the text's."""
+    given = [value.name for value in graph.inputs if not value.static]
+    bound = [value.name for value in graph.inputs if value.static]
+    bound += [value.name for value in graph.constants]
+    texts = [value.name for value in parsed.graph.inputs if not value.static]
+    texts += [value.name for value in parsed.graph.inputs if value.static]
+    if len(texts) != len(given) + len(bound) or len(bound) != parsed.n_parameters:
+        raise ScheduleError(
+            f"the text takes {len(texts)} inputs and parameters, of which {parsed.n_parameters} "
+            f"parameters; {graph.name} takes {len(given)} and {len(bound)}"
+        )
+    return dict(zip(texts, [*given, *bound], strict=True))
+
+
+def _items_behind_operators(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks in their order, but each item directly behind the operator that it comes from."""
+    tasks = list(tasks)
+    root: dict[str, int] = {}
+    for i, task in enumerate(tasks):
+        root[task.name] = root.get(task.args[0].name, i) if task.is_item else i
+    return sorted(tasks, key=lambda task: root[task.name])
+
+
+def _differences(
+    text: Task, task: Task, names: Mapping[str, str]
+) -> Iterable[tuple[str, Any, Any]]:
+    """What the text says of a task that the graph does not: (what, found, expected)."""
+    if text.target is not task.target:
+        yield "operator", target_name(text.target), target_name(task.target)
+    for what, found, expected in (
+        ("arguments", text.args, task.args),
+        ("keyword arguments", _by_keyword(text), _by_keyword(task)),
+    ):
+        renamed = _renamed(found, names)
+        if not _equal(renamed, expected):
+            yield what, renamed, expected
+    if text.stream != task.stream:
+        yield "stream", text.stream, task.stream
+    for what, found, expected in (
+        ("list of waits", text.waits, task.waits),
+        ("list of frees", text.frees, task.frees),
+    ):
+        renamed = sorted(names.get(name, name) for name in found)
+        if renamed != sorted(expected):
+            yield what, renamed, sorted(expected)
+
+
+def _by_keyword(task: Task) -> tuple[tuple[str, Arg], ...]:
+    return tuple(sorted(task.kwargs, key=itemgetter(0)))
+
+
+def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
+    """An argument of the text with the graph's names."""
+    kind = type(arg)
+    if kind is Ref:
+        return Ref(names.get(arg.name, arg.name))
+    if kind is tuple or kind is list:
+        return tuple(_renamed(item, names) for item in arg)
+    if kind is slice:
+        return slice(*(_renamed(part, names) for part in (arg.start, arg.stop, arg.step)))
+    return arg
+
+
+def _equal(one: Arg, other: Arg) -> bool:
+    """Equal to the bit: 1 is not True nor 1.0, -0.0 is not 0.0, and nan is nan."""
+    if isinstance(one, tuple) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return type(one) is type(other) and (one == other or repr(one) == repr(other))
