@@ -200,8 +200,9 @@ def _result(op: OpOverload, returned: Any) -> _Result:
         return _Result((), is_new=False)
     if op in _UNDECLARED_VIEWS:
         return _Result(tensors, is_new=False)
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    is_composite = op.has_kernel_for_dispatch_key(composite)
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    key = "CompositeImplicitAutograd"
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
     if is_composite and not (alias is not None and alias.is_write):
         return _Result(tensors, is_new=True)
     if alias is None:

@@ -295,8 +295,9 @@ def _is_written_in_secret(op: torch._ops.OpOverload, parameter: str) -> bool:
 
 
 def _is_composite(op: torch._ops.OpOverload) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(op.has_kernel_for_dispatch_key(key))
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
 def _is_view(op: torch._ops.OpOverload) -> bool:

@@ -132,6 +132,8 @@ class Virtual:
         """
         if self._capture is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
+        if not self._queues:
+            return
         try:
             self._queues.play(self._order())
         finally:

@@ -197,5 +197,5 @@ def _placed_as(tensor: Tensor, result: Tensor, fake: Tensor) -> Tensor:
 
 
 def _is_composite(func: Any) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(func.has_kernel_for_dispatch_key(key))
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))

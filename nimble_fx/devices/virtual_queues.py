@@ -42,6 +42,10 @@ class Queues:
         self._steps: dict[int, list[Step]] = {}
         self._before_next: dict[int, list[Kernel]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to run."""
+        return any(self._steps.values())
+
     def launch(self, stream: int, kernel: Kernel) -> None:
         """Adds a kernel to a stream's queue."""
         steps = self._steps.setdefault(stream, [])
