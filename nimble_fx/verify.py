@@ -11,11 +11,11 @@ A schedule is proved twice: as the task graph that the passes made, and as the t
 from collections.abc import Collection, Sequence
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.excerpt import describe, illegal
 from nimble_fx.ir import TaskGraph, ref_names
 from nimble_fx.parse import parse
-from nimble_fx.verify_frees import check_frees
-from nimble_fx.verify_order import (
+from nimble_fx.proof.excerpt import describe, illegal
+from nimble_fx.proof.frees import check_frees
+from nimble_fx.proof.order import (
     HappensBefore,
     check_forks,
     check_hazards,
@@ -23,7 +23,7 @@ from nimble_fx.verify_order import (
     check_joins,
     check_placement,
 )
-from nimble_fx.verify_same import check_same_program, check_same_schedule
+from nimble_fx.proof.same import check_same_program, check_same_schedule
 
 Uses = Sequence[Sequence[str]]
 """For each task, the values that it uses; collected once for all checks."""

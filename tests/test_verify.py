@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.excerpt import excerpt
 from nimble_fx.ir import Ref, Source, Task, TaskGraph
+from nimble_fx.proof.excerpt import excerpt
 from nimble_fx.verify import verify
 from tests.oracle import races, unsafe_frees, uses_after_free
 from tests.schedules import scheduled, schedules, traced

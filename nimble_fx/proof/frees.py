@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.excerpt import describe, illegal
 from nimble_fx.ir import Task, TaskGraph, ref_names
-from nimble_fx.verify_order import HappensBefore
+from nimble_fx.proof.excerpt import describe, illegal
+from nimble_fx.proof.order import HappensBefore
 
 
 def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], happened: HappensBefore) -> None:

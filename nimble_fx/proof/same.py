@@ -5,9 +5,9 @@ from operator import itemgetter
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.excerpt import describe, illegal
 from nimble_fx.ir import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.parse import Parsed
+from nimble_fx.proof.excerpt import describe, illegal
 
 _MEANING = ("target", "args", "kwargs", "index", "reads", "writes", "allocates", "holds", "ordered")
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Arg, Ref, Source, Task, TaskGraph
-from nimble_fx.parse_expressions import argument, callee
-from nimble_fx.parse_memory import Memory
-from nimble_fx.parse_streams import Streams
-from nimble_fx.parse_tables import Tables, read_module
+from nimble_fx.parse.expressions import argument, callee
+from nimble_fx.parse.memory import Memory
+from nimble_fx.parse.streams import Streams
+from nimble_fx.parse.tables import Tables, read_module
 
 FILE = "<module>"
 """What messages call the text."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Arg, Input, Task, TaskGraph, ref_names
-from nimble_fx.parse_tables import Tables
-from nimble_fx.schemas import Effects, Storages, effects
+from nimble_fx.parse.schemas import Effects, Storages, effects
+from nimble_fx.parse.tables import Tables
 
 
 class Memory:

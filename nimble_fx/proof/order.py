@@ -4,8 +4,8 @@ from collections.abc import Collection
 from itertools import pairwise
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.excerpt import describe, illegal
 from nimble_fx.ir import Task, TaskGraph
+from nimble_fx.proof.excerpt import describe, illegal
 
 Clock = list[int]
 
