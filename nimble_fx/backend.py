@@ -1,7 +1,9 @@
 """`torch.compile(model, backend="nimble")`: the whole story of a compile."""
 
+import gc
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,18 @@ def nimble(
 nimble.reset = registry.clear  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
 
 
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Within, Python does not look for garbage: a compile makes much that lives, and no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Compiler:
     """Compiles the ATen graphs of one Dynamo graph: inference, or forward and backward."""
 
@@ -105,6 +119,7 @@ class _Compiler:
         better = unique([self._wanted[name] for name in renamed], taken)
         return dict(zip(renamed, better, strict=True))
 
+    @_without_garbage_collection()
     def _compile(self, gm: GraphModule, name: str) -> Boxed:
         try:
             traced = trace(gm, name, self._better_names(gm), self._static)

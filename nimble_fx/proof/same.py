@@ -1,7 +1,7 @@
 """Whether two task graphs are the same program: a schedule its trace's, a text its schedule's."""
 
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
@@ -10,6 +10,7 @@ from nimble_fx.parse import Parsed
 from nimble_fx.proof.excerpt import describe, illegal
 
 _MEANING = ("target", "args", "kwargs", "index", "reads", "writes", "allocates", "holds", "ordered")
+_meaning = attrgetter(*_MEANING)
 
 
 def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
@@ -19,9 +20,11 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
         changed = sorted(scheduled.keys() ^ program.keys())
         raise ScheduleError(f"the schedule of {graph.name} loses or adds tasks: {changed}")
     for name, task in scheduled.items():
-        for attribute in _MEANING:
-            if getattr(task, attribute) != getattr(program[name], attribute):
-                raise ScheduleError(f"the schedule changes {attribute} of {describe(task)}")
+        found, expected = _meaning(task), _meaning(program[name])
+        if found != expected:
+            pairs = zip(_MEANING, found, expected, strict=True)
+            changed = [attribute for attribute, one, other in pairs if one != other]
+            raise ScheduleError(f"the schedule changes {', '.join(changed)} of {describe(task)}")
 
 
 def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
@@ -91,9 +94,10 @@ def _differences(
         ("list of waits", text.waits, task.waits),
         ("list of frees", text.frees, task.frees),
     ):
-        renamed = sorted(names.get(name, name) for name in found)
-        if renamed != sorted(expected):
-            yield what, renamed, sorted(expected)
+        if found or expected:
+            renamed = sorted(names.get(name, name) for name in found)
+            if renamed != sorted(expected):
+                yield what, renamed, sorted(expected)
 
 
 def _by_keyword(task: Task) -> tuple[tuple[str, Arg], ...]:
