@@ -109,6 +109,7 @@ class _Writer:
         yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
         yield from self._table("INPUTS", self.given)
         yield from self._table("PARAMETERS", self.bound)
+        yield from self._memory()
 
     def _table(self, title: str, values: list[Input]) -> Iterator[str]:
         yield f"{title} = ("
@@ -116,6 +117,21 @@ class _Writer:
             name = self._names[value.name].removeprefix("p.")
             yield f'{_INDENT}"{name}",{_comment(value.type)}'
         yield ")"
+
+    def _memory(self) -> Iterator[str]:
+        """Which of what it is given lies in another's memory, or is a number and lies in none."""
+        first: dict[str, str] = {}
+        shared = {}
+        for value in [*self.given, *self.bound]:
+            name = self._names[value.name]
+            owners = [first.setdefault(storage, name) for storage in value.holds]
+            if owners != [name]:
+                shared[name] = _tuple([f'"{owner}"' for owner in owners])
+        if shared:
+            yield "# what has no memory of its own, but lies in another's or is a number"
+            yield "MEMORY = {"
+            yield from (f'{_INDENT}"{name}": {owners},' for name, owners in shared.items())
+            yield "}"
 
     def _body(self) -> Iterator[str]:
         yield f'"""{self._docstring()}"""'

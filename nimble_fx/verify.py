@@ -59,11 +59,10 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
     the program's. What cannot be read cannot be proved: statements that no emitted module has are
     refused.
 
-    Some things a text does not tell, and `graph` does. Which inputs share memory: without it none
-    do, so that a race on what they share is missed, and a drop of one that another one still
-    needs may be refused. Whether an operator that may return a view or a copy (`reshape`,
-    `contiguous`, `to`) makes a copy: without it such an operator is taken to do both, and a number
-    that is given where a tensor may stand is taken for a tensor; a legal text may be refused.
+    Two things a text does not tell, and `graph` does: in which order the program draws random
+    numbers, and whether an operator that may return a view or a copy (`reshape`, `contiguous`,
+    `to`) makes a copy. Without it such an operator is taken to do both, so that a legal text may be
+    refused.
 
     Args:
         text: the module.

@@ -54,6 +54,7 @@ def widths_hold() -> None:
     """What policy "nimble" promises, on every program compiled so far."""
     for program in nimble_fx.programs():
         program.verify()
+        nimble_fx.verify_source(program.source)  # alone
         assert program.graph.n_streams == program.graph.width
         assert program.graph.n_waits == fewest_waits(program.graph)
 

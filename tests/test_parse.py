@@ -348,18 +348,44 @@ def test_whether_a_composite_operator_copies_is_taken_from_the_graph(copies: boo
     assert set(unknown.holds) == {"x", "contiguous"}
 
 
-def test_inputs_that_share_memory_are_taken_from_the_graph() -> None:
+def sharing_inputs() -> TaskGraph:
+    """x and y lie in one memory; y is written after x was read."""
     given = (Input("x", SCALAR, ("m",)), Input("y", SCALAR, ("m",)))
     tasks = (
         new("relu", aten.relu.default, ("x",), 0, ("m",)),
         Task("add_", aten.add_.Tensor, (Ref("y"), 1), type=SCALAR, index=1, reads=("m",),
              writes=("m",), holds=("m",), after=("relu",)),
     )  # fmt: skip
-    graph = scheduled(TaskGraph("g", given, (), tasks, (Ref("relu"),)), "serial")
+    return scheduled(TaskGraph("g", given, (), tasks, (Ref("relu"),)), "serial")
+
+
+def test_a_text_says_which_inputs_share_memory() -> None:
+    graph = sharing_inputs()
     apart = edited(edited(graph, "add_", stream=1, frees=()), "relu", frees=())
+    assert 'MEMORY = {\n    "y": ("x",),\n}' in emit(graph)
     assert not is_legal(apart)
     assert not is_legal_text(emit(apart), apart)
-    assert is_legal_text(emit(apart))
+    assert not is_legal_text(emit(apart))
+    verify_source(emit(graph))
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ("", "lies in the memory of"),
+        ("MEMORY = {'y': ('y',)}", "says of 'y'"),
+        ("MEMORY = {'z': ('x',)}", "says of 'z'"),
+        ("MEMORY = {'y': 'x'}", "says of 'y'"),
+        ("MEMORY = 5", "says of 5"),
+        ("MEMORY = {'x': ('y',)}", "lies in the memory of"),
+        ("MEMORY = {'y': ()}", "lies in the memory of"),
+    ],
+)
+def test_a_table_of_memory_that_is_not_the_graphs_is_refused(memory: str, message: str) -> None:
+    graph = sharing_inputs()
+    text = re.sub(r"MEMORY = \{[^}]*\}", memory, emit(graph))
+    with pytest.raises(ScheduleError, match=message):
+        verify_source(text, graph)
 
 
 def test_numbers_among_the_inputs_hold_no_memory() -> None:

@@ -13,20 +13,16 @@ class Memory:
     """The storages of the values that a text has named so far.
 
     Attributes:
-        holds: the storages of each value. Without a graph, what a call is given is a number
-            until an operator takes it for a tensor.
+        holds: the storages of each value, named after the first value in them.
     """
 
     def __init__(self, tables: Tables, like: TaskGraph | None) -> None:
-        names = [*tables.inputs, *(f"p.{name}" for name in tables.parameters)]
-        self.holds: dict[str, Storages] = dict.fromkeys(names, ())
-        self._undecided = set(names)
+        self.holds: dict[str, Storages] = tables.given
         self._results: dict[str, tuple[Storages, ...]] = {}
         self._drafts: dict[str, dict[str, Any]] = {}
         self._operators: Iterator[Task] = iter(())
         if like is not None:
             self._operators = (task for task in like.tasks if not task.is_item)
-            self._share(names, like)
 
     def call(self, draft: dict[str, Any]) -> None:
         """A call makes a value: what it does to memory is added to the draft of its task."""
@@ -77,18 +73,4 @@ class Memory:
 
     def _storages(self, arg: Arg) -> Iterator[str]:
         for name in ref_names(arg):
-            if name in self._undecided:
-                self._undecided.discard(name)
-                self.holds[name] = (name,)
             yield from self.holds[name]
-
-    def _share(self, names: list[str], like: TaskGraph) -> None:
-        """What a call is given lies in the memory that the graph says, under names of the text."""
-        meant = [value for value in like.inputs if not value.static]
-        meant += [value for value in like.inputs if value.static] + list(like.constants)
-        if len(meant) != len(names):
-            return
-        storages: dict[str, str] = {}
-        for name, value in zip(names, meant, strict=True):
-            self.holds[name] = tuple(storages.setdefault(s, name) for s in value.holds)
-        self._undecided.clear()

@@ -50,8 +50,8 @@ def parse(text: str, like: TaskGraph | None = None) -> Parsed:
 
     Args:
         text: the module.
-        like: the schedule that it may be, which tells what a text does not: which inputs share
-            memory, and whether an operator that may return a view or a copy makes a copy.
+        like: the schedule that it may be, which tells what a text does not: whether an operator
+            that may return a view or a copy makes a copy.
 
     Raises:
         ScheduleError: a line is not one that emitted modules have.

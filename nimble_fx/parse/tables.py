@@ -1,25 +1,41 @@
 """The parts of an emitted module around the body of `call`: imports, and the tables at the end."""
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
 
 _TABLES = ("N_STREAMS", "EVENTS", "INPUTS", "PARAMETERS")
+_MAY_BE_LEFT_OUT = {"MEMORY": dict[str, tuple[str, ...]]()}
 _IMPORTS = {"import math", "import operator", "import torch", "aten = torch.ops.aten"}
 _SIGNATURE = "inputs, p, streams, e"
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a module says that its caller must have ready."""
+    """What a module says that its caller must have ready.
+
+    Attributes:
+        n_streams: how many streams.
+        events: the attributes of e.
+        inputs: the items of inputs.
+        parameters: the attributes of p.
+        memory: for each value that has no memory of its own, whose it lies in.
+    """
 
     n_streams: int
     events: tuple[str, ...]
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
+    memory: Mapping[str, tuple[str, ...]]
+
+    @property
+    def given(self) -> dict[str, tuple[str, ...]]:
+        """Each input and parameter, as `call` names it, and the values in whose memory it lies."""
+        names = (*self.inputs, *(f"p.{name}" for name in self.parameters))
+        return {name: self.memory.get(name, (name,)) for name in names}
 
     def check(self, n_streams: int, events: Collection[str]) -> None:
         """They agree with what `call` unpacks and records.
@@ -42,21 +58,23 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
     """
     functions: list[ast.FunctionDef] = []
     tables: dict[str, Any] = {}
+    known = {*_TABLES, *_MAY_BE_LEFT_OUT}
     for node in module.body:
         match node:
             case ast.FunctionDef("call") if _is_call(node) and not functions:
                 functions.append(node)
-            case ast.Assign([ast.Name(name)], value) if name in _TABLES and name not in tables:
+            case ast.Assign([ast.Name(name)], value) if name in known and name not in tables:
                 tables[name] = _literal(value)
             case ast.Expr(ast.Constant(str())):
                 pass
             case _ if ast.unparse(node) not in _IMPORTS:
                 code = lines[node.lineno - 1].strip()
                 raise ScheduleError(f"line {node.lineno} is not of an emitted module: {code}")
-    if not functions or len(tables) != len(_TABLES):
-        missing = [name for name in _TABLES if name not in tables] + ["call"] * (not functions)
+    missing = [name for name in _TABLES if name not in tables] + ["call"] * (not functions)
+    if missing:
         raise ScheduleError(f"the module has no {', '.join(missing)}")
-    return functions[0], _checked(*(tables[name] for name in _TABLES))
+    tables = _MAY_BE_LEFT_OUT | tables
+    return functions[0], _checked(*(tables[name] for name in (*_TABLES, "MEMORY")))
 
 
 def _is_call(function: ast.FunctionDef) -> bool:
@@ -70,7 +88,7 @@ def _literal(node: ast.expr) -> Any:
         raise ScheduleError(f"line {node.lineno}: a table is a literal: {error}") from error
 
 
-def _checked(n_streams: Any, events: Any, inputs: Any, parameters: Any) -> Tables:
+def _checked(n_streams: Any, events: Any, inputs: Any, parameters: Any, memory: Any) -> Tables:
     if not isinstance(n_streams, int):
         raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
     for names in (events, inputs, parameters):
@@ -78,4 +96,14 @@ def _checked(n_streams: Any, events: Any, inputs: Any, parameters: Any) -> Table
             raise ScheduleError(f"EVENTS, INPUTS and PARAMETERS are tuples of names: {names!r}")
         if len(set(names)) != len(names):
             raise ScheduleError(f"a table has a name twice: {names}")
-    return Tables(n_streams, events, inputs, parameters)
+    tables = Tables(n_streams, events, inputs, parameters, memory)
+    _check_memory(memory, [*inputs, *(f"p.{name}" for name in parameters)])
+    return tables
+
+
+def _check_memory(memory: Any, names: Sequence[str]) -> None:
+    """A value lies in the memory of one that has memory of its own."""
+    owners = set(names) - set(memory if isinstance(memory, dict) else ())
+    for name, lies_in in memory.items() if isinstance(memory, dict) else [(memory, None)]:
+        if name not in names or not isinstance(lies_in, tuple) or not owners.issuperset(lies_in):
+            raise ScheduleError(f"MEMORY says of {name!r} that it lies in {lies_in!r}")

@@ -52,18 +52,26 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
 
 
 def _names_of_given(parsed: Parsed, graph: TaskGraph) -> dict[str, str]:
-    """The graph's names of what a call is given, by the text's."""
-    given = [value.name for value in graph.inputs if not value.static]
-    bound = [value.name for value in graph.inputs if value.static]
-    bound += [value.name for value in graph.constants]
-    texts = [value.name for value in parsed.graph.inputs if not value.static]
-    texts += [value.name for value in parsed.graph.inputs if value.static]
+    """The graph's names of what a call is given, by the text's; it lies in the same memory."""
+    given = [value for value in graph.inputs if not value.static]
+    bound = [value for value in graph.inputs if value.static] + list(graph.constants)
+    texts = parsed.graph.inputs
     if len(texts) != len(given) + len(bound) or len(bound) != parsed.n_parameters:
         raise ScheduleError(
             f"the text takes {len(texts)} inputs and parameters, of which {parsed.n_parameters} "
             f"parameters; {graph.name} takes {len(given)} and {len(bound)}"
         )
-    return dict(zip(texts, [*given, *bound], strict=True))
+    pairs = list(zip(texts, [*given, *bound], strict=True))
+    names = {text.name: value.name for text, value in pairs}
+    first: dict[str, str] = {}
+    for text, value in pairs:
+        lies_in = tuple([first.setdefault(storage, value.name) for storage in value.holds])
+        if tuple([names[owner] for owner in text.holds]) != lies_in:
+            raise ScheduleError(
+                f"the text says that {text.name} lies in the memory of {text.holds}, but "
+                f"in {graph.name} that is the memory of {lies_in}"
+            )
+    return names
 
 
 def _items_behind_operators(tasks: Iterable[Task]) -> list[Task]:
