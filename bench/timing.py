@@ -65,6 +65,17 @@ def interleaved_seconds(
     return samples
 
 
+def uncollected_seconds(call: Call, rounds: int) -> list[float]:
+    """Seconds that a call takes, round by round; Python's collector runs between rounds only."""
+    samples = []
+    for _ in range(rounds):
+        with _collected_before():
+            start = perf_counter()
+            call()
+            samples.append(perf_counter() - start)
+    return samples
+
+
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
     """The spread of the ratios that two series have round by round."""
     return Spread.of([a / b for a, b in zip(numerators, denominators, strict=True)])

@@ -50,10 +50,12 @@ class Tried:
         self.n_interleavings += N_ORDERS
         self.streams[graph.n_streams] += 1
 
-    def leave_failures(self, directory: Path) -> None:
-        """Writes the smallest program that failed, as a file that can be run."""
+    def leave_failure(self, directory: Path) -> Path:
+        """Writes the smallest program that failed as a file that can be run; its path."""
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "wrong_program.py").write_text(min(self.wrong, key=len), encoding="utf-8")
+        path = directory / "wrong_program.py"
+        path.write_text(min(self.wrong, key=len), encoding="utf-8")
+        return path
 
 
 def try_programs(n: int, first_seed: int) -> tuple[Tried, list[Trial]]:

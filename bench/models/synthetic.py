@@ -11,20 +11,22 @@ from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
 
 # Relus in a row on the left and on the right branch of each of a cell's blocks, as in NASNet-A's
 # normal cell: a separable convolution is 8 operators, a pooling 1, the identity none.
-BLOCKS = ((8, 8), (8, 8), (1, 0), (1, 1), (8, 0))
-TASKS_PER_CELL = 2 + sum(left + right + 1 for left, right in BLOCKS) + 1
+Blocks = tuple[tuple[int, int], ...]
+BLOCKS: Blocks = ((8, 8), (8, 8), (1, 0), (1, 1), (8, 0))
+BLOCKS_FOR_16_STREAMS: Blocks = (*BLOCKS, (8, 8), (8, 0), (1, 0))
 
 _aten = torch.ops.aten
 
 
-def cell_graph(n_tasks: int) -> TaskGraph:
+def cell_graph(n_tasks: int, blocks: Blocks = BLOCKS) -> TaskGraph:
     """A graph of about `n_tasks` tasks: cells whose inputs are the two cells before them.
 
     A block adds a branch of the newer input to one of the older; the cell concatenates its blocks.
     """
-    builder = _Builder()
+    builder = _Builder(blocks)
     older = newer = "x"
-    for _ in range(max(1, round(n_tasks / TASKS_PER_CELL))):
+    tasks_per_cell = 2 + sum(left + right + 1 for left, right in blocks) + 1
+    for _ in range(max(1, round(n_tasks / tasks_per_cell))):
         older, newer = newer, builder.cell(older, newer)
     return builder.graph(newer)
 
@@ -32,14 +34,14 @@ def cell_graph(n_tasks: int) -> TaskGraph:
 class _Builder:
     """Adds tasks one by one. Feature maps are f32[1, 64]; a cell's output is f32[blocks, 64]."""
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: Blocks) -> None:
         self._tasks: list[Task] = []
-        self._blocks = _feature_map(len(BLOCKS))
+        self._lengths, self._blocks = lengths, _feature_map(len(lengths))
 
     def cell(self, older: str, newer: str) -> str:
         """Adds a cell; each input is first brought back to the size of one block."""
         left, right = self._mean(newer), self._mean(older)
-        sums = [self._block(left, right, *lengths) for lengths in BLOCKS]
+        sums = [self._block(left, right, *lengths) for lengths in self._lengths]
         blocks = tuple(Ref(name) for name in sums)
         return self._add("cat", _aten.cat.default, (blocks,), sums, self._blocks)
 
