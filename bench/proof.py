@@ -16,7 +16,14 @@ import torch
 from bench.models.examples import NASNET_NAMES
 from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
 from bench.record import Target, console, finish, parser, print_table
-from bench.tried import JudgedMutants, Tried, judge_mutants, try_programs
+from bench.tried import (
+    BrokenSums,
+    JudgedMutants,
+    Tried,
+    judge_mutants,
+    play_broken_sums,
+    try_programs,
+)
 from tests.judges import Count
 
 N_PROGRAMS = 2000
@@ -53,14 +60,32 @@ def _mutant_row(kind: str, count: Count, played: int, wrong: int) -> list[str]:
     ]
 
 
-def report(tried: Tried, judged: JudgedMutants, costs: list[Cost], shares: list[Share]) -> None:
-    """Prints four tables."""
+def sum_rows(sums: BrokenSums) -> Iterator[list[str]]:
+    """Counts of broken schedules that the virtual device ran."""
+    yield ["broken schedules", f"{sums.played:,}"]
+    yield ["with a wrong result", f"{sums.wrong:,}"]
+    yield ["orders until it showed, on average", f"{sums.orders / max(sums.played, 1):.2f}"]
+
+
+def report(
+    tried: Tried,
+    judged: JudgedMutants,
+    sums: BrokenSums,
+    costs: list[Cost],
+    shares: list[Share],
+) -> None:
+    """Prints the tables."""
     print_table("Drawn programs", ["", ""], [program_rows(tried)])
     total = _mutant_row("all", judged.total, judged.played.total(), judged.wrong.total())
     print_table(
         "Schedules broken on purpose",
         ["", "made", "broken", "verifier", "false alarms", "sanitizer, of visible", "wrong result"],
         [mutant_rows(judged), [total]],
+    )
+    print_table(
+        "Lost waits and early frees in sums over DAGs, on the virtual device",
+        ["", ""],
+        [sum_rows(sums)],
     )
     print_table(
         "Cost of the proofs", ["", "as a graph", "as the text that runs"], [cost_rows(costs)]
@@ -99,6 +124,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--programs", type=int, default=N_PROGRAMS)
     options.add_argument("--seed", type=int, default=0, help="of the drawn programs")
     options.add_argument("--mutants", type=int, default=3, help="of each kind, a schedule")
+    options.add_argument("--sums", type=int, default=300, help="drawn DAGs of sums")
     options.add_argument("--tasks", type=int, nargs="+", default=[1000, 5000, 20000])
     options.add_argument("--rounds", type=int, default=9, help="of each proof that is timed")
     options.add_argument("--models", nargs="*", choices=NASNET_NAMES, default=list(NASNET_NAMES))
@@ -117,10 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = tried.leave_failure(args.failures)
         console().print(f"a result is not eager's; run {path}", style="bold red")
     judged = judge_mutants(kept, args.mutants)
-    report(tried, judged, costs, shares)
+    sums = play_broken_sums(args.sums, args.seed)
+    report(tried, judged, sums, costs, shares)
     results = {
         "programs": tried,
         "mutants": {"by_kind": judged, "total": judged.total},
+        "sums": sums,
         "costs": costs,
         "shares": [{"of": s, "of_nimble": s.of_nimble, "of_whole": s.of_whole} for s in shares],
     }

@@ -11,6 +11,8 @@ from tests.corpus import schedules_of_models
 from tests.judges import Count, judge
 from tests.mutants import KINDS, Mutant, mutants
 from tests.playing import first_wrong_order
+from tests.strategies import dags
+from tests.sums import broken_sums
 from tests.trials import Trial, trials
 
 N_ORDERS = 10
@@ -58,6 +60,17 @@ class Tried:
         return path
 
 
+def _only_draw(n: int) -> settings:
+    """`n` new examples; what fails is shrunk."""
+    return settings(
+        max_examples=n,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 def try_programs(n: int, first_seed: int) -> tuple[Tried, list[Trial]]:
     """Draws and runs `n` programs; the counts, and every tenth trial with several streams.
 
@@ -66,13 +79,7 @@ def try_programs(n: int, first_seed: int) -> tuple[Tried, list[Trial]]:
     tried, kept = Tried(), list[Trial]()
 
     @seed(first_seed)
-    @settings(
-        max_examples=n,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
+    @_only_draw(n)
     @given(trials())
     def run(trial: Trial) -> None:
         tried.add(trial)
@@ -108,6 +115,38 @@ class JudgedMutants:
         for name in vars(total):
             setattr(total, name, sum(getattr(count, name) for count in self.counts.values()))
         return total
+
+
+@dataclass
+class BrokenSums:
+    """Broken schedules of programs in which any wrong number shows, on the virtual device.
+
+    Attributes:
+        played: how many.
+        wrong: of these, those with a wrong result.
+        orders: how many orders it took in all until they showed.
+    """
+
+    played: int = 0
+    wrong: int = 0
+    orders: int = 0
+
+
+def play_broken_sums(n: int, first_seed: int) -> BrokenSums:
+    """Of `n` drawn DAGs."""
+    counts = BrokenSums()
+
+    @seed(first_seed)
+    @_only_draw(n)
+    @given(dags(max_vertices=8))
+    def run(rows: list[int]) -> None:
+        for _, wrong in broken_sums(rows, limit=3, n_orders=MUTANT_ORDERS):
+            counts.played += 1
+            counts.wrong += wrong is not None
+            counts.orders += wrong or MUTANT_ORDERS
+
+    run()
+    return counts
 
 
 def judge_mutants(trials: list[Trial], limit: int) -> JudgedMutants:
