@@ -18,7 +18,7 @@ from tests.trials import Trial, trials
 N_ORDERS = 10
 """In which the virtual device runs each drawn program."""
 
-MUTANT_ORDERS = 60
+MUTANT_ORDERS = 240
 """In which it runs each broken schedule, unless a result is wrong before."""
 
 
@@ -143,7 +143,7 @@ def play_broken_sums(n: int, first_seed: int) -> BrokenSums:
         for _, wrong in broken_sums(rows, limit=3, n_orders=MUTANT_ORDERS):
             counts.played += 1
             counts.wrong += wrong is not None
-            counts.orders += wrong or MUTANT_ORDERS
+            counts.orders += MUTANT_ORDERS if wrong is None else wrong
 
     run()
     return counts

@@ -81,7 +81,7 @@ class Trial:
         play = Play(graph, result.constants, inputs, self.seed)
         wanted = play.seen_of(expected[: len(inputs)], expected[len(inputs) :])
         for _ in range(n_orders):
-            assert_same_bits(play.replay(), wanted)
+            assert_same_bits(play.replay(), wanted, strides=False)
 
 
 @st.composite
