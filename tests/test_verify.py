@@ -283,8 +283,9 @@ def test_memory_given_back_too_early_is_shown_with_who_gets_it_and_who_is_not_do
     assert lines[0].endswith(
         "may get its memory before sin (stream 1, model.py:9: y = sin(x)) is done with it"
     )
-    assert lines[1].endswith(
-        "sin needs to be launched before exp_7, or x_1 needs to be freed later"
+    assert lines[1] == (
+        "stream 0 has been given nothing that waits for sin; its newest task is exp_7: "
+        "x_1 needs to be freed later"
     )
     assert marked(lines) == ["exp_7", "sin"]
 

@@ -102,26 +102,40 @@ class _Memory:
         for stream in owners:
             self._given_back[stream].append((storage, task))
         if 0 in owners:
-            self._hand_out(self._newest_of_caller, 0)
+            self._hand_out(None, 0)
 
     def _hand_out(self, task: Task | None, stream: int) -> None:
-        """Whoever may get a block that was given back must come after each access of it."""
+        """Whoever may get a block that was given back must come after each access of it.
+
+        Args:
+            task: who gets it; None for another thread on stream 0, which has seen done what the
+                stream's newest task has.
+            stream: where it is handed out.
+        """
+        seen = task or self._newest_of_caller
         for storage, freed_after in self._given_back[stream]:
             for access in self._accesses.get(storage, ()):
-                if access is task:
+                if access is seen:
                     continue
-                if task is None or not self._happened.ordered(access, task):
+                if seen is None or not self._happened.ordered(access, seen):
                     raise self._too_early(storage, freed_after, task, access)
         self._given_back[stream].clear()
 
     def _too_early(
         self, storage: str, freed_after: Task, task: Task | None, access: Task
     ) -> ScheduleError:
-        next_one = describe(task) if task else "the caller's next allocation"
+        next_one = describe(task) if task else "whatever stream 0 is given next"
         message = (
             f"{storage} is freed after {describe(freed_after)}, but {next_one} "
             f"may get its memory before {describe(access)} is done with it"
         )
-        missing = f"{self._happened.missing(access, task)}, or " if task else ""
-        message += f"\n{missing}{storage} needs to be freed later"
+        if task is not None:
+            message += f"\n{self._happened.missing(access, task)}, or "
+        else:
+            newest = self._newest_of_caller
+            message += (
+                f"\nstream 0 has been given nothing that waits for {access.name}"
+                f"{f'; its newest task is {newest.name}' if newest else ''}: "
+            )
+        message += f"{storage} needs to be freed later"
         return illegal(self._graph, message, freed_after, task, access)
