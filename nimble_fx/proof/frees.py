@@ -138,4 +138,5 @@ class _Memory:
                 f"{f'; its newest task is {newest.name}' if newest else ''}: "
             )
         message += f"{storage} needs to be freed later"
-        return illegal(self._graph, message, freed_after, task, access)
+        seen = task or self._newest_of_caller
+        return illegal(self._graph, message, freed_after, seen, access)
