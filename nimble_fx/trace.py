@@ -7,7 +7,7 @@ alias them) and off the fake tensors in `meta["val"]`, whose storages alias as t
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -254,7 +254,7 @@ class _Tracer:
 
 def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
     after = hazards(task for task in tasks if task.launches)
-    return tuple(replace(t, after=after[t.name]) if t.launches else t for t in tasks)
+    return tuple(t.updated(after=after[t.name]) if t.launches else t for t in tasks)
 
 
 def _is_importable(target: object) -> bool:
