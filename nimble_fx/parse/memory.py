@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import Arg, Input, Task, TaskGraph, ref_names
+from nimble_fx.ir import Arg, Input, Ref, Task, TaskGraph, ref_names
 from nimble_fx.parse.schemas import Effects, Storages, effects
 from nimble_fx.parse.tables import Tables
 
@@ -75,12 +75,12 @@ class Memory:
             self.holds[operator] = draft["holds"]
         return storage
 
-    def _storages(self, arg: Arg) -> Iterator[str]:
-        for name in ref_names(arg):
-            if name in self._undecided:
-                self._undecided.discard(name)
-                self.holds[name] = (name,)
-            yield from self.holds[name]
+    def _storages(self, arg: Arg) -> Storages:
+        names = [arg.name] if isinstance(arg, Ref) else ref_names(arg)
+        for name in self._undecided.intersection(names):
+            self._undecided.discard(name)
+            self.holds[name] = (name,)
+        return tuple([storage for name in names for storage in self.holds[name]])
 
     def _share(self, names: list[str], like: TaskGraph) -> None:
         """What a call is given lies in the memory that the graph says, under names of the text."""
