@@ -6,7 +6,7 @@
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -200,12 +200,12 @@ class TaskGraph:
         """Each task by its name."""
         return {task.name: task for task in self.tasks}
 
-    @property
+    @cached_property
     def launching(self) -> tuple[Task, ...]:
         """The tasks that do something on the device, in launch order."""
         return tuple(task for task in self.tasks if task.launches)
 
-    @property
+    @cached_property
     def n_streams(self) -> int:
         """How many streams it runs on; 0 before streams are assigned."""
         return len({task.stream for task in self.launching} - {None})
@@ -332,6 +332,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name.replace("float", "f").replace("uint", "u").replace("int", "i")
 
 
+@lru_cache(maxsize=4096)
 def target_name(target: Callable[..., Any]) -> str:
     """How a person would name it: "aten.mm.default", "operator.getitem"."""
     if isinstance(target, torch._ops.OpOverload):
