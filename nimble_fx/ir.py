@@ -5,7 +5,7 @@
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,7 @@ class Input:
     static: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """One operator call.
 
@@ -137,6 +137,7 @@ class Task:
     waits: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
     source: Source | None = None
+    _uses: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def launches(self) -> bool:
@@ -148,20 +149,22 @@ class Task:
         """Whether it takes one of the results of an operator that has several."""
         return self.target is operator.getitem and bool(self.args) and type(self.args[0]) is Ref
 
-    @cached_property
+    @property
     def uses(self) -> tuple[str, ...]:
         """The values among its arguments, each once."""
-        return tuple(ref_names((self.args, self.kwargs)))
+        if self._uses is None:
+            object.__setattr__(self, "_uses", tuple(ref_names((self.args, self.kwargs))))
+        return self._uses or ()
 
     def updated(self, **changes: Any) -> "Task":
         """The task with other attributes; this very object if they are equal."""
-        attributes = vars(self)
-        if all(attributes[name] == value for name, value in changes.items()):
+        if all(getattr(self, name) == value for name, value in changes.items()):
             return self
-        task = object.__new__(Task)  # `replace` takes ten times as long
-        vars(task).update(attributes, **changes)
+        task = object.__new__(Task)  # `replace` takes longer, and forgets what the task uses
+        for name in Task.__slots__:
+            object.__setattr__(task, name, changes.get(name, getattr(self, name)))
         if "args" in changes or "kwargs" in changes:
-            vars(task).pop("uses", None)
+            object.__setattr__(task, "_uses", None)
         return task
 
 
