@@ -26,7 +26,6 @@ class Figures:
         theory: what is optimal; None where that is not counted.
         stage_seconds: medians.
         total_seconds: of all stages.
-        collector_seconds: of that, Python's garbage collector; more with more objects around.
         first_calls: of a model; None for a synthetic graph.
         as_in_first_call: whether the stages made the very schedule that the first call runs.
     """
@@ -40,7 +39,6 @@ class Figures:
     theory: Theory | None
     stage_seconds: Seconds
     total_seconds: Spread
-    collector_seconds: Spread
     first_calls: FirstCalls | None = None
     as_in_first_call: bool | None = None
 
@@ -71,8 +69,6 @@ def total_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
     yield ["total, ms", *(f"{1e3 * t.median:,.1f}" for t in totals)]
     yield ["  least", *(f"{1e3 * t.min:,.1f}" for t in totals)]
     yield ["  greatest", *(f"{1e3 * t.max:,.1f}" for t in totals)]
-    collected = [f.collector_seconds for f in figures]
-    yield ["  garbage collector", *(f"{1e3 * t.median:,.1f}" for t in collected)]
     yield _paid("in the first call, ms", figures, lambda p: 1e3 * p.nimble_seconds.median)
     yield _paid("whole first call, ms", figures, lambda p: 1e3 * p.whole_seconds.median)
     yield _paid("share of it, %", figures, lambda p: 1e2 * p.share.median)

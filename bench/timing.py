@@ -58,7 +58,7 @@ def interleaved_seconds(
     samples: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds):
         first = i % len(names)
-        with _collected_before():
+        with collected_before():
             for name in names[first:] + names[:first]:
                 samples[name].append(_seconds_per_call(calls[name], calls_per_round))
         after_round()
@@ -69,7 +69,7 @@ def uncollected_seconds(call: Call, rounds: int) -> list[float]:
     """Seconds that a call takes, round by round; Python's collector runs between rounds only."""
     samples = []
     for _ in range(rounds):
-        with _collected_before():
+        with collected_before():
             start = perf_counter()
             call()
             samples.append(perf_counter() - start)
@@ -79,26 +79,6 @@ def uncollected_seconds(call: Call, rounds: int) -> list[float]:
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
     """The spread of the ratios that two series have round by round."""
     return Spread.of([a / b for a, b in zip(numerators, denominators, strict=True)])
-
-
-@contextmanager
-def collections() -> Iterator[list[float]]:
-    """Within the block, the list grows by the seconds of each run of Python's garbage collector."""
-    seconds: list[float] = []
-    began = 0.0
-
-    def watch(phase: str, info: Mapping[str, int]) -> None:
-        nonlocal began
-        if phase == "start":
-            began = perf_counter()
-        else:
-            seconds.append(perf_counter() - began)
-
-    gc.callbacks.append(watch)
-    try:
-        yield seconds
-    finally:
-        gc.callbacks.remove(watch)
 
 
 def _seconds_per_call(call: Call, n_calls: int) -> float:
@@ -112,7 +92,7 @@ def _seconds_per_call(call: Call, n_calls: int) -> float:
 
 
 @contextmanager
-def _collected_before() -> Iterator[None]:
+def collected_before() -> Iterator[None]:
     """Collects garbage now, and none until the end of the block."""
     was_enabled = gc.isenabled()
     gc.collect()

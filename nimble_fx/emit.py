@@ -7,6 +7,7 @@ The module needs torch alone. Its `call` touches only `with stream:`, `stream.wa
 import keyword
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
 from types import BuiltinFunctionType
 from typing import Any
@@ -239,6 +240,7 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
     yield stream, block + waiting
 
 
+@lru_cache(maxsize=4096)
 def callee(target: Callable[..., Any]) -> str:
     """How the module calls a target: "aten.add.Tensor", "torch.convolution", "operator.mul".
 
@@ -259,11 +261,11 @@ def callee(target: Callable[..., Any]) -> str:
 
 def text_of(arg: Arg, names: Mapping[str, str]) -> str:
     """An argument as Python source; values by their `names`."""
+    if isinstance(arg, Ref):  # most are this or the next, and isinstance is faster than patterns
+        return names[arg.name]
+    if isinstance(arg, (tuple, list)):
+        return f"[{', '.join([text_of(item, names) for item in arg])}]"
     match arg:
-        case Ref(name):
-            return names[name]
-        case list() | tuple():
-            return f"[{', '.join(text_of(item, names) for item in arg)}]"
         case slice():
             return f"slice({', '.join(text_of(x, names) for x in (arg.start, arg.stop, arg.step))})"
         case torch.device():

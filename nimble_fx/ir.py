@@ -5,8 +5,8 @@
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,7 @@ class Task:
     waits: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
     source: Source | None = None
+    _uses: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def launches(self) -> bool:
@@ -151,16 +152,20 @@ class Task:
     @property
     def uses(self) -> tuple[str, ...]:
         """The values among its arguments, each once."""
-        names: dict[str, None] = {}
-        _collect_names(self.args, names)
-        _collect_names(self.kwargs, names)
-        return tuple(names)
+        if self._uses is None:
+            object.__setattr__(self, "_uses", tuple(ref_names((self.args, self.kwargs))))
+        return self._uses or ()
 
     def updated(self, **changes: Any) -> "Task":
         """The task with other attributes; this very object if they are equal."""
         if all(getattr(self, name) == value for name, value in changes.items()):
             return self
-        return replace(self, **changes)
+        task = object.__new__(Task)  # `replace` takes longer, and forgets what the task uses
+        for name in Task.__slots__:
+            object.__setattr__(task, name, changes.get(name, getattr(self, name)))
+        if "args" in changes or "kwargs" in changes:
+            object.__setattr__(task, "_uses", None)
+        return task
 
 
 @dataclass(frozen=True)
@@ -198,12 +203,12 @@ class TaskGraph:
         """Each task by its name."""
         return {task.name: task for task in self.tasks}
 
-    @property
+    @cached_property
     def launching(self) -> tuple[Task, ...]:
         """The tasks that do something on the device, in launch order."""
         return tuple(task for task in self.tasks if task.launches)
 
-    @property
+    @cached_property
     def n_streams(self) -> int:
         """How many streams it runs on; 0 before streams are assigned."""
         return len({task.stream for task in self.launching} - {None})
@@ -330,6 +335,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name.replace("float", "f").replace("uint", "u").replace("int", "i")
 
 
+@lru_cache(maxsize=4096)
 def target_name(target: Callable[..., Any]) -> str:
     """How a person would name it: "aten.mm.default", "operator.getitem"."""
     if isinstance(target, torch._ops.OpOverload):

@@ -7,7 +7,8 @@ alias them) and off the fake tensors in `meta["val"]`, whose storages alias as t
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -215,17 +216,13 @@ class _Tracer:
     ) -> tuple[dict[str, None], dict[str, None]]:
         """The storages that the operator writes, and those that its results alias."""
         written: dict[str, None] = {}
-        returned = {a for r in op._schema.returns if r.alias_info for a in r.alias_info.before_set}
         aliased: dict[str, None] = {}
-        for i, parameter in enumerate(op._schema.arguments):
-            alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
-            if alias is None and not hidden:
-                continue
-            value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter.name)
+        for i, parameter, is_written, is_returned in _touched(op):
+            value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
             held = {s: None for n in _nodes(value) for s in self._holds[n]}
-            if alias is None or alias.is_write:
+            if is_written:
                 written.update(held)
-            if alias is not None and returned & alias.before_set:
+            if is_returned:
                 aliased.update(held)
         return written, aliased
 
@@ -243,18 +240,18 @@ class _Tracer:
         if isinstance(value, Node):
             return Ref(self._name(value))
         if isinstance(value, (list, tuple)):
-            return tuple(self._argument(node, item) for item in value)
+            return tuple([self._argument(node, item) for item in value])
+        if isinstance(value, _LITERALS):
+            return value
         if isinstance(value, slice):
             parts = (value.start, value.stop, value.step)
             return slice(*(self._argument(node, part) for part in parts))
-        if isinstance(value, _LITERALS):
-            return value
         raise _unsupported(node, f"has an argument of type {type(value).__name__}")
 
 
 def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
     after = hazards(task for task in tasks if task.launches)
-    return tuple(replace(t, after=after[t.name]) if t.launches else t for t in tasks)
+    return tuple(t.updated(after=after[t.name]) if t.launches else t for t in tasks)
 
 
 def _is_importable(target: object) -> bool:
@@ -264,6 +261,22 @@ def _is_importable(target: object) -> bool:
     return home is not None and getattr(home, name, None) is target
 
 
+@cache
+def _touched(op: torch._ops.OpOverload) -> list[tuple[int, str, bool, bool]]:
+    """The parameters that matter to memory: (position, name, is it written, is it returned)."""
+    returned = {a for r in op._schema.returns if r.alias_info for a in r.alias_info.before_set}
+    touched = []
+    for i, parameter in enumerate(op._schema.arguments):
+        alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
+        if alias is not None:
+            is_returned = bool(returned & alias.before_set)
+            touched.append((i, parameter.name, bool(alias.is_write), is_returned))
+        elif hidden:
+            touched.append((i, parameter.name, True, False))
+    return touched
+
+
+@cache
 def _keeps_program_order(op: torch._ops.OpOverload) -> bool:
     """Whether it draws random numbers or may have side effects; custom operators do not tell."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
@@ -278,10 +291,9 @@ def _same_memory(
     A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
     operators may return a view or a copy: for them the fake tensors have the say.
     """
-    returns = op._schema.returns
     if op in _VIEWS_WITHOUT_SAYING_SO:
         storages = list(given)
-    elif returns and all(r.alias_info for r in returns) and not _is_composite(op):
+    elif _returns_arguments(op):
         storages = list(aliased)
     else:
         return None
@@ -294,12 +306,17 @@ def _is_written_in_secret(op: torch._ops.OpOverload, parameter: str) -> bool:
     return name in _UPDATE_STATISTICS_WITHOUT_SAYING_SO and parameter.startswith("running_")
 
 
-def _is_composite(op: torch._ops.OpOverload) -> bool:
+@cache
+def _returns_arguments(op: torch._ops.OpOverload) -> bool:
+    """Whether its results are sure to lie in the memory of its arguments; a composite's are not."""
     name: str = op.name()  # type: ignore[no-untyped-call]
     key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    returns = op._schema.returns
+    return bool(returns) and all(r.alias_info for r in returns) and not is_composite
 
 
+@cache
 def _is_view(op: torch._ops.OpOverload) -> bool:
     if op in _VIEWS_WITHOUT_SAYING_SO:
         return True

@@ -8,6 +8,7 @@ and side effects are launched in program order.
 A schedule is proved twice: as the task graph that the passes made, and as the text that runs.
 """
 
+import ast
 from collections.abc import Collection, Sequence
 
 from nimble_fx.errors import ScheduleError
@@ -45,13 +46,13 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     """
     if traced is not None:
         check_same_program(graph, traced)
-    uses = [task.uses for task in graph.tasks]
+    uses = _uses(graph)
     _check_structure(graph, uses)
     _check_accesses(graph, uses)
     _prove(graph, uses, graph.forks, graph.joins)
 
 
-def verify_source(text: str, graph: TaskGraph | None = None) -> None:
+def verify_source(text: str, graph: TaskGraph | None = None) -> ast.Module:
     """Proves an emitted module free of races from its text alone; `text` may be edited by hand.
 
     The statements of `call` are read back, line by line, and proved as a schedule is. What each
@@ -69,15 +70,19 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
         graph: the schedule that it should be; then operators, arguments, streams, waits, frees and
             outputs must be the graph's too.
 
+    Returns:
+        What was proved, as Python parses it; it may be compiled in place of the text.
+
     Raises:
         ScheduleError: it names the lines of the text that race, or the line that differs.
     """
     parsed = parse(text, graph)
-    uses = [task.uses for task in parsed.graph.tasks]
+    uses = _uses(parsed.graph)
     _check_structure(parsed.graph, uses)
     _prove(parsed.graph, uses, parsed.forks, parsed.joins)
     if graph is not None:
         check_same_schedule(parsed, graph)
+    return parsed.tree
 
 
 def verify_structure(graph: TaskGraph) -> None:
@@ -87,6 +92,11 @@ def verify_structure(graph: TaskGraph) -> None:
         ScheduleError: a name comes twice, or a task uses or comes after what is not there yet.
     """
     _check_structure(graph, [task.uses for task in graph.tasks])
+
+
+def _uses(graph: TaskGraph) -> Uses:
+    """Collected anew: a proof does not rely on what passes have handed on."""
+    return [ref_names((task.args, task.kwargs)) for task in graph.tasks]
 
 
 def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collection[str]) -> None:

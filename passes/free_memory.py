@@ -1,7 +1,7 @@
 """When each value's last reference is dropped: as early as its memory may be used again."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -61,7 +61,7 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
     keeper: dict[str, str] = {}
     for value in sorted(values, key=lambda value: last_use[value.name]):
         keeper.update(dict.fromkeys(value.holds, value.name))
-    safe = _safe_positions(graph)
+    safe = _safe_positions(graph, kept_by_caller)
     positions = {}
     for value in values:
         kept = [s for s in value.holds if keeper[s] == value.name and s not in kept_by_caller]
@@ -71,13 +71,14 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
     return positions
 
 
-def _safe_positions(graph: TaskGraph) -> dict[str, float]:
+def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, float]:
     """For each storage, the first position after which its memory may be handed out.
 
     It may once it has been accessed last and whatever its stream launches from then on has waited
-    for all accesses: behind the last launch on its stream that has not.
+    for all accesses: behind the last launch on its stream that has not. What is `never_freed` has
+    no such position.
     """
-    accesses = _last_accesses(graph)
+    accesses = _last_accesses(graph, never_freed)
     allocator = {s: [stream] for task, stream in _placed(graph) for s in task.allocates}
     every_stream = list(range(graph.n_streams))
     position = {task.name: i for i, task in enumerate(graph.tasks)}
@@ -138,12 +139,13 @@ def _placed(graph: TaskGraph) -> Iterator[tuple[Task, int]]:
     return ((task, task.stream) for task in graph.tasks if task.stream is not None)
 
 
-def _last_accesses(graph: TaskGraph) -> dict[str, dict[int, str]]:
-    """For each storage, the last task on each stream that reads or writes it."""
+def _last_accesses(graph: TaskGraph, never_freed: Container[str]) -> dict[str, dict[int, str]]:
+    """For each storage that may be freed, the last task on each stream that reads or writes it."""
     accesses: dict[str, dict[int, str]] = defaultdict(dict)
     for task, stream in _placed(graph):
         for storage in (*task.reads, *task.writes):
-            accesses[storage][stream] = task.name
+            if storage not in never_freed:
+                accesses[storage][stream] = task.name
     return accesses
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import nimble_fx
 from nimble_fx.emit import emit
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import Input, Ref, Task, TaskGraph
+from nimble_fx.ir import Arg, Input, Ref, Task, TaskGraph
 from nimble_fx.parse import parse
 from nimble_fx.verify import verify, verify_source
 from tests.grammar import AtenProgram
@@ -307,6 +307,20 @@ def test_literals_are_read_back_as_themselves() -> None:
     for other in (1.0, True):
         with pytest.raises(ScheduleError, match="returns"):
             verify_source(emit(graph), replace(graph, outputs=(other, *values[1:])))
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (-0.0, 0.0), (0.0, float("nan")), (complex(0.0, -0.0), 0j), (slice(1), slice(True)),
+        ((1,), (1, 1)), ((1,), 1), ("1", 1), (None, False),
+    ],
+)  # fmt: skip
+def test_literals_that_are_equal_but_not_the_same_are_told_apart(value: Arg, other: Arg) -> None:
+    graph = TaskGraph("g", (), (), (), (value,))
+    verify_source(emit(graph), graph)
+    with pytest.raises(ScheduleError, match="returns"):
+        verify_source(emit(graph), replace(graph, outputs=(other,)))
 
 
 def copy_or_view(copies: bool) -> TaskGraph:

@@ -3,7 +3,7 @@
 import ast
 import math
 import operator
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -13,6 +13,9 @@ from torch._ops import OpOverload
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Arg, Ref
+
+Values = Mapping[str, Ref]
+"""What an expression may name, each ready as an argument."""
 
 _CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 _MODULES = {"math": math, "operator": operator}
@@ -27,25 +30,26 @@ def callee(node: ast.expr) -> Callable[..., Any]:
     return _resolve(dotted(node))
 
 
-def argument(node: ast.expr, values: Container[str]) -> Arg:
+def argument(node: ast.expr, values: Values) -> Arg:
     """An argument: a value, a literal, or lists of arguments.
 
     Args:
         node: its expression.
-        values: the names of values.
+        values: the values that there are, by name.
 
     Raises:
         ScheduleError: it is something else.
     """
+    # what most arguments are comes first, and isinstance is faster than patterns
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name) and node.id in values:
+        return values[node.id]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return tuple([argument(item, values) for item in node.elts])
     match node:
-        case ast.Name(name) if name in values:
-            return Ref(name)
-        case ast.Constant(value):
-            return value
-        case ast.List(items) | ast.Tuple(items):
-            return tuple([argument(item, values) for item in items])
         case ast.Attribute(ast.Name("p"), name) if f"p.{name}" in values:
-            return Ref(f"p.{name}")
+            return values[f"p.{name}"]
         case ast.Attribute(ast.Name("torch"), name):
             constant = getattr(torch, name, None)
             if isinstance(constant, _CONSTANTS):

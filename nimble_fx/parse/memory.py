@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import Arg, Input, Task, TaskGraph, ref_names
+from nimble_fx.ir import Arg, Input, Ref, Task, TaskGraph, ref_names
 from nimble_fx.parse.schemas import Effects, Storages, effects
 from nimble_fx.parse.tables import Tables
 
@@ -71,6 +71,7 @@ class Memory:
             self.holds[operator] = draft["holds"]
         return storage
 
-    def _storages(self, arg: Arg) -> Iterator[str]:
-        for name in ref_names(arg):
-            yield from self.holds[name]
+    def _storages(self, arg: Arg) -> Storages:
+        if isinstance(arg, Ref):
+            return self.holds[arg.name]
+        return tuple([storage for name in ref_names(arg) for storage in self.holds[name]])

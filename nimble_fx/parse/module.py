@@ -37,12 +37,14 @@ class Parsed:
         forks: the tasks that wait for the start of stream 0.
         joins: the tasks that stream 0 waits for at the end.
         n_parameters: how many parameters it takes.
+        tree: all of it, as Python parses it.
     """
 
     graph: TaskGraph
     forks: tuple[str, ...]
     joins: tuple[str, ...]
     n_parameters: int
+    tree: ast.Module
 
 
 def parse(text: str, like: TaskGraph | None = None) -> Parsed:
@@ -62,14 +64,14 @@ def parse(text: str, like: TaskGraph | None = None) -> Parsed:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ScheduleError(f"the text is not a Python module: {error}") from error
     function, tables = read_module(module, lines)
-    reader = _Reader(tables, like)
+    reader = _Reader(tables, like, lines)
     for node, stream in _statements(function):
-        source = Source(FILE, node.lineno, lines[node.lineno - 1].strip())
         try:
-            reader.read(node, stream, source)
+            reader.read(node, stream)
         except ScheduleError as error:
+            source = reader.source()
             raise ScheduleError(f"{source}: {source.code}\n{error}") from error
-    return reader.finish()
+    return reader.finish(module)
 
 
 def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | None]]:
@@ -85,11 +87,12 @@ def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | Non
 class _Reader:
     """Reads statement by statement. A draft of a task has its attributes by name."""
 
-    def __init__(self, tables: Tables, like: TaskGraph | None) -> None:
+    def __init__(self, tables: Tables, like: TaskGraph | None, lines: Sequence[str]) -> None:
         self._tables = tables
+        self._lines, self._line = lines, 1
         self._streams = Streams()
         self._memory = Memory(tables, like)
-        self._values = {f"p.{name}" for name in tables.parameters}
+        self._values = {f"p.{name}": Ref(f"p.{name}") for name in tables.parameters}
         self._taken = _TAKEN | {f"s{i}" for i in range(tables.n_streams)}
         self._drafts: list[dict[str, Any]] = []
         self._behind_drop: dict[str, Any] | None = None
@@ -97,28 +100,22 @@ class _Reader:
         self._outputs: tuple[Arg, ...] | None = None
         self._joins: tuple[str, ...] = ()
 
-    def read(self, node: ast.stmt, stream: str | None, source: Source) -> None:
+    def source(self) -> Source:
+        """The line that is being read."""
+        return Source(FILE, self._line, self._lines[self._line - 1].strip())
+
+    def read(self, node: ast.stmt, stream: str | None) -> None:
         """The next statement, within the block of a stream."""
+        self._line = node.lineno
         if self._outputs is not None:
             raise ScheduleError("nothing follows the return")
         match node:
-            case ast.Assign([ast.Name(name)], ast.Subscript(ast.Name("inputs"), index)):
-                self._take_input(name, index)
             case ast.Assign([ast.Name(name)], value):
-                self._check_free(name)
-                self._task(name, value, stream, source)
+                self._assign(name, value, stream)
             case ast.Delete(targets):
                 self._drop([self._value(target) for target in targets])
-            case ast.Expr(ast.Call(ast.Attribute(owner, method), arguments, [])) if (
-                self._is_bookkeeping(owner, method, arguments)
-            ):
-                pass
-            case ast.Expr(ast.Constant(str())):
-                pass
             case ast.Expr(value):
-                name = f"<line {node.lineno}>"
-                self._task(name, value, stream, source)
-                self._drop([name])
+                self._expression(value, stream)
             case ast.Assign([ast.Tuple(names)], ast.Name("streams")):
                 self._streams.unpack([ast.unparse(name) for name in names])
             case ast.Return(ast.Tuple(values)):
@@ -127,7 +124,7 @@ class _Reader:
             case _:
                 raise ScheduleError("emitted modules have no such statement")
 
-    def finish(self) -> Parsed:
+    def finish(self, tree: ast.Module) -> Parsed:
         """The module, once all statements have been read."""
         if self._outputs is None or not self._has_cleared:
             raise ScheduleError("call empties inputs once, and returns a tuple at its end")
@@ -140,7 +137,30 @@ class _Reader:
             outputs=self._outputs,
         )
         forks = tuple(self._streams.forks)
-        return Parsed(graph, forks, self._joins, len(self._tables.parameters))
+        return Parsed(graph, forks, self._joins, len(self._tables.parameters), tree)
+
+    def _assign(self, name: str, value: ast.expr, stream: str | None) -> None:
+        """A value has a name from here on: an input, or what a task makes."""
+        match value:
+            case ast.Subscript(ast.Name("inputs"), index):
+                self._take_input(name, index)
+            case _:
+                self._check_free(name)
+                self._task(name, value, stream)
+
+    def _expression(self, value: ast.expr, stream: str | None) -> None:
+        """Bookkeeping, a docstring, or a task whose value is dropped at once."""
+        match value:
+            case ast.Call(ast.Attribute(owner, method), arguments, []) if self._is_bookkeeping(
+                owner, method, arguments
+            ):
+                pass
+            case ast.Constant(str()):
+                pass
+            case _:
+                name = f"<line {self._line}>"
+                self._task(name, value, stream)
+                self._drop([name])
 
     def _take_input(self, name: str, index: ast.expr) -> None:
         match index:
@@ -148,7 +168,7 @@ class _Reader:
                 if self._has_cleared or self._tables.inputs[i] != name:
                     raise ScheduleError(f"input {i} is {self._tables.inputs[i]}, until cleared")
                 self._check_free(name)
-                self._values.add(name)
+                self._values[name] = Ref(name)
             case _:
                 raise ScheduleError(f"there are {len(self._tables.inputs)} inputs")
 
@@ -175,25 +195,25 @@ class _Reader:
                 return False
         return True
 
-    def _task(self, name: str, value: ast.expr, stream: str | None, source: Source) -> None:
+    def _task(self, name: str, value: ast.expr, stream: str | None) -> None:
         """A value is made: by a call, by an item of a value, or by an item of a call."""
         match value:
             case ast.Call():
-                self._call(name, value, stream, source)
+                self._call(name, value, stream)
             case ast.Subscript(ast.Name(several), ast.Constant(int(index))) if index >= 0:
-                self._item(name, self._value(value.value), index, source)
+                self._item(name, self._value(value.value), index)
             case ast.Subscript(ast.Call() as call, ast.Constant(int(index))) if index >= 0:
                 several = f"<line {value.lineno}>"
-                self._call(several, call, stream, source)
+                self._call(several, call, stream)
                 operator_draft = self._drafts[-1]
-                self._item(name, several, index, source)
+                self._item(name, several, index)
                 self._drafts[-1]["frees"] = (several,)
                 self._behind_drop = operator_draft
             case _:
                 raise ScheduleError("a value is made by one call, or is an item of one")
 
-    def _call(self, name: str, call: ast.Call, stream: str | None, source: Source) -> None:
-        draft = self._draft(name, source)
+    def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
+        draft = self._draft(name)
         draft["target"] = callee(call.func)
         draft["args"] = tuple([argument(arg, self._values) for arg in call.args])
         draft["kwargs"] = tuple([self._keyword(keyword) for keyword in call.keywords])
@@ -208,18 +228,19 @@ class _Reader:
             raise ScheduleError("keyword arguments are named one by one")
         return keyword.arg, argument(keyword.value, self._values)
 
-    def _item(self, name: str, several: str, index: int, source: Source) -> None:
-        draft = self._draft(name, source)
+    def _item(self, name: str, several: str, index: int) -> None:
+        draft = self._draft(name)
         draft.update(target=operator.getitem, args=(Ref(several), index))
         self._memory.item(draft)
         self._add(draft)
 
-    def _draft(self, name: str, source: Source) -> dict[str, Any]:
-        return {"name": name, "index": len(self._drafts), "source": source, "frees": ()}
+    def _draft(self, name: str) -> dict[str, Any]:
+        index, source = len(self._drafts), self.source()
+        return {"name": name, "index": index, "source": source, "frees": ()}
 
     def _add(self, draft: dict[str, Any]) -> None:
         self._drafts.append(draft)
-        self._values.add(draft["name"])
+        self._values[draft["name"]] = Ref(draft["name"])
         self._behind_drop = None
 
     def _drop(self, names: Sequence[str]) -> None:

@@ -70,7 +70,7 @@ def effects(
     name: str,
     args: Sequence[Arg],
     kwargs: Mapping[str, Arg],
-    storages_of: Callable[[Arg], Iterator[str]],
+    storages_of: Callable[[Arg], Storages],
     copies: bool | None,
 ) -> Effects:
     """What a call does to memory. Functions of numbers do nothing.
@@ -90,11 +90,7 @@ def effects(
     if not isinstance(target, OpOverload):
         return Effects()
     signature = _signature(target)
-    held = {
-        parameter.name: tuple(storages_of(arg))
-        for parameter, arg in signature.bind(args, kwargs)
-        if parameter.takes_tensors
-    }
+    held = {name: storages_of(arg) for name, arg in signature.tensors(args, kwargs)}
     given = tuple(dict.fromkeys(s for storages in held.values() for s in storages))
     written = [s for name in signature.written for s in held.get(name, ())]
     results: list[Storages] = []
@@ -112,13 +108,6 @@ def effects(
         results=tuple(results),
         grows=bool(fresh) and signature.returns_list,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    name: str
-    takes_tensors: bool
-    by_keyword: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,30 +129,32 @@ class _Signature:
     """An operator's schema, in the words of memory.
 
     Attributes:
-        parameters: all of them, in order.
+        n_positional: how many parameters it takes without a keyword; they come first.
+        names: all its parameters.
+        taking_tensors: the position of each that takes tensors.
         written: the names of those that it writes.
         results: what it returns.
         returns_list: whether that is one list of tensors.
         only_looks: whether it launches nothing unless it writes: a view, or a question of size.
     """
 
-    parameters: tuple[_Parameter, ...]
+    n_positional: int
+    names: frozenset[str]
+    taking_tensors: Mapping[str, int]
     written: tuple[str, ...]
     results: tuple[_Result, ...]
     returns_list: bool
     only_looks: bool
 
-    def bind(
-        self, args: Sequence[Arg], kwargs: Mapping[str, Arg]
-    ) -> Iterator[tuple[_Parameter, Arg]]:
-        """Each argument with its parameter."""
-        positional = [p for p in self.parameters if not p.by_keyword]
-        by_name = {parameter.name: parameter for parameter in self.parameters}
-        if len(args) > len(positional) or not kwargs.keys() <= by_name.keys():
+    def tensors(self, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
+        """Each argument that may be tensors, by its parameter."""
+        if len(args) > self.n_positional or not self.names.issuperset(kwargs):
             raise ScheduleError("the operator does not take these arguments")
-        yield from zip(positional, args, strict=False)
-        for name, arg in kwargs.items():
-            yield by_name[name], arg
+        for name, position in self.taking_tensors.items():
+            if name in kwargs:
+                yield name, kwargs[name]
+            elif position < len(args):
+                yield name, args[position]
 
 
 @cache
@@ -171,13 +162,14 @@ def _signature(op: OpOverload) -> _Signature:
     schema = op._schema
     if schema.name in _GIVES_OTHER_MEMORY:
         raise ScheduleError("the operator gives a tensor other memory, which cannot be followed")
-    parameters = [
-        _Parameter(p.name, "Tensor" in str(p.type), p.kwarg_only) for p in schema.arguments
-    ]
     annotated = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
     is_view = op in _UNDECLARED_VIEWS or (bool(annotated) and all(annotated))
     return _Signature(
-        parameters=tuple(parameters),
+        n_positional=sum(not p.kwarg_only for p in schema.arguments),
+        names=frozenset(p.name for p in schema.arguments),
+        taking_tensors={
+            p.name: i for i, p in enumerate(schema.arguments) if "Tensor" in str(p.type)
+        },
         written=tuple(p.name for p in schema.arguments if _is_written(op, p)),
         results=tuple(_result(op, returned) for returned in schema.returns),
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],

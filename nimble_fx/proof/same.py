@@ -1,6 +1,7 @@
 """Whether two task graphs are the same program: a schedule its trace's, a text its schedule's."""
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -11,6 +12,7 @@ from nimble_fx.proof.excerpt import describe, illegal
 
 _MEANING = ("target", "args", "kwargs", "index", "reads", "writes", "allocates", "holds", "ordered")
 _meaning = attrgetter(*_MEANING)
+_OF_SLICES = ("start", "stop", "step")
 
 
 def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
@@ -46,8 +48,8 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
     if len(written) != len(meant):
         n_text, n_graph = len(written), len(meant)
         raise ScheduleError(f"the text has {n_text} tasks and {graph.name} has {n_graph}")
-    returned = _renamed(parsed.graph.outputs, names)
-    if not _equal(returned, graph.outputs):
+    if not _same(parsed.graph.outputs, graph.outputs, names):
+        returned = _renamed(parsed.graph.outputs, names)
         raise ScheduleError(f"the text returns {returned} and {graph.name} {graph.outputs}")
 
 
@@ -89,23 +91,22 @@ def _differences(
     """What the text says of a task that the graph does not: (what, found, expected)."""
     if text.target is not task.target:
         yield "operator", target_name(text.target), target_name(task.target)
-    for what, found, expected in (
-        ("arguments", text.args, task.args),
-        ("keyword arguments", _by_keyword(text), _by_keyword(task)),
-    ):
-        renamed = _renamed(found, names)
-        if not _equal(renamed, expected):
-            yield what, renamed, expected
+    if not _same(text.args, task.args, names):
+        yield "arguments", _renamed(text.args, names), task.args
+    if text.kwargs or task.kwargs:
+        found, expected = _by_keyword(text), _by_keyword(task)
+        if not _same(found, expected, names):
+            yield "keyword arguments", _renamed(found, names), expected
     if text.stream != task.stream:
         yield "stream", text.stream, task.stream
-    for what, found, expected in (
+    for what, dropped, due in (
         ("list of waits", text.waits, task.waits),
         ("list of frees", text.frees, task.frees),
     ):
-        if found or expected:
-            renamed = sorted(names.get(name, name) for name in found)
-            if renamed != sorted(expected):
-                yield what, renamed, sorted(expected)
+        if dropped or due:
+            renamed = sorted([names.get(name, name) for name in dropped])
+            if renamed != sorted(due):
+                yield what, renamed, sorted(due)
 
 
 def _by_keyword(task: Task) -> tuple[tuple[str, Arg], ...]:
@@ -124,8 +125,22 @@ def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
     return arg
 
 
-def _equal(one: Arg, other: Arg) -> bool:
-    """Equal to the bit: 1 is not True nor 1.0, -0.0 is not 0.0, and nan is nan."""
-    if isinstance(one, tuple) and isinstance(other, (tuple, list)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return type(one) is type(other) and (one == other or repr(one) == repr(other))
+def _same(found: Arg, expected: Arg, names: Mapping[str, str]) -> bool:
+    """Whether an argument of the text, renamed, is the graph's to the bit.
+
+    1 is not True nor 1.0, -0.0 is not 0.0, and nan is nan.
+    """
+    kind = type(found)
+    if kind is Ref:
+        return type(expected) is Ref and names.get(found.name, found.name) == expected.name
+    if kind is tuple or kind is list:
+        if not isinstance(expected, (tuple, list)) or len(found) != len(expected):
+            return False
+        return all(map(_same, found, expected, repeat(names)))
+    if kind is not type(expected):
+        return False
+    if kind is slice:
+        return all(_same(getattr(found, x), getattr(expected, x), names) for x in _OF_SLICES)
+    if kind is float or kind is complex:
+        return repr(found) == repr(expected)
+    return bool(found == expected)
