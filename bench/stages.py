@@ -103,9 +103,8 @@ def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
     seconds[CHECKS] = check_seconds
     _timed(seconds, "verify", partial(verify, graph))
     source = _timed(seconds, "emit", partial(emit, graph))
-    tree = _timed(seconds, "verify source", partial(verify_source, source, graph))
-    file = f"nimble_fx/{file_name(graph.name, source)}"
-    _timed(seconds, "load", lambda: load(source, file, tree))
+    _timed(seconds, "verify source", partial(verify_source, source, graph))
+    _timed(seconds, "load", lambda: load(source, f"nimble_fx/{file_name(graph.name, source)}"))
     return seconds, graph
 
 

@@ -1,12 +1,11 @@
 """`torch.compile(model, backend="nimble")`: the whole story of a compile."""
 
-import ast
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
@@ -125,13 +124,13 @@ class _Compiler:
         try:
             traced = trace(gm, name, self._better_names(gm), self._static)
             device = self._device(traced.graph)
-            emitted = _legal_module(traced.graph, self._options, device)
+            graph, source = _legal_module(traced.graph, self._options, device)
         except (UnsupportedError, ScheduleError) as error:
             bug = isinstance(error, ScheduleError)
             report = "This is a bug in nimble_fx, please report it: " if bug else ""
             self._warn_once(f"{name} runs as traced, without a schedule. {report}{error}")
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(emitted, traced, device, self._options)
+        return _runner(graph, source, traced, device, self._options)
 
     def _device(self, graph: TaskGraph) -> Device:
         """The one device of the graph's tensors, unless the user chose another."""
@@ -155,15 +154,7 @@ class _Compiler:
         self._warned = True
 
 
-class _Emitted(NamedTuple):
-    """A schedule and its text; the text's tree, if it was proved, so that it is parsed once."""
-
-    graph: TaskGraph
-    source: str
-    tree: ast.Module | None
-
-
-def _legal_module(graph: TaskGraph, options: Options, device: Device) -> _Emitted:
+def _legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
     limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
     try:
@@ -179,7 +170,7 @@ def _legal_module(graph: TaskGraph, options: Options, device: Device) -> _Emitte
         return serial
 
 
-def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> _Emitted:
+def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tuple[TaskGraph, str]:
     """A schedule and its text, both proved legal unless the user asked for no proof.
 
     Raises:
@@ -189,19 +180,21 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> _E
     if options.verify:
         verify(scheduled, graph)
     source = emit(scheduled)
-    tree = verify_source(source, scheduled) if options.verify else None
-    return _Emitted(scheduled, source, tree)
+    if options.verify:
+        verify_source(source, scheduled)
+    return scheduled, source
 
 
-def _runner(emitted: _Emitted, traced: Traced, device: Device, options: Options) -> Boxed:
+def _runner(
+    graph: TaskGraph, source: str, traced: Traced, device: Device, options: Options
+) -> Boxed:
     """Loads and registers the program; freezes it where that is possible and wanted."""
-    graph, source, tree = emitted
     name = file_name(graph.name, source)
     path = None
     if options.dump is not None:
         path = write(Path(options.dump).expanduser().absolute(), name, source)
     file = str(path) if path else f"<nimble_fx {name}>"
-    loaded = load(source, file, tree)
+    loaded = load(source, file)
     reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
     status = Status(reason=reason)
     register(Program(graph, source, path, file, device.name, status))

@@ -1,6 +1,5 @@
 """From a module's text to a callable, with the text where tracebacks and pdb look for it."""
 
-import ast
 import io
 import linecache
 import os
@@ -50,19 +49,14 @@ def write(directory: Path, name: str, source: str) -> Path:
     return path
 
 
-def load(source: str, file: str, tree: ast.Module | None = None) -> Loaded:
+def load(source: str, file: str) -> Loaded:
     """Executes the text; tracebacks name it `file` and show its lines.
 
     The text runs with the rights of this process: load only what nimble_fx emitted.
-
-    Args:
-        source: the text.
-        file: what it is called.
-        tree: the text as it was parsed to be proved: then that very tree is compiled.
     """
     linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
     module: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
-    exec(compile(tree or source, file, "exec"), module)
+    exec(compile(source, file, "exec"), module)
     return Loaded(
         module["call"],
         module["N_STREAMS"],

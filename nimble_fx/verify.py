@@ -8,7 +8,6 @@ and side effects are launched in program order.
 A schedule is proved twice: as the task graph that the passes made, and as the text that runs.
 """
 
-import ast
 from collections.abc import Collection, Sequence
 
 from nimble_fx.errors import ScheduleError
@@ -52,7 +51,7 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     _prove(graph, uses, graph.forks, graph.joins)
 
 
-def verify_source(text: str, graph: TaskGraph | None = None) -> ast.Module:
+def verify_source(text: str, graph: TaskGraph | None = None) -> None:
     """Proves an emitted module free of races from its text alone; `text` may be edited by hand.
 
     The statements of `call` are read back, line by line, and proved as a schedule is. What each
@@ -70,9 +69,6 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> ast.Module:
         graph: the schedule that it should be; then operators, arguments, streams, waits, frees and
             outputs must be the graph's too.
 
-    Returns:
-        What was proved, as Python parses it; it may be compiled in place of the text.
-
     Raises:
         ScheduleError: it names the lines of the text that race, or the line that differs.
     """
@@ -82,7 +78,6 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> ast.Module:
     _prove(parsed.graph, uses, parsed.forks, parsed.joins)
     if graph is not None:
         check_same_schedule(parsed, graph)
-    return parsed.tree
 
 
 def verify_structure(graph: TaskGraph) -> None:

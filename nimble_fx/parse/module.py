@@ -37,14 +37,12 @@ class Parsed:
         forks: the tasks that wait for the start of stream 0.
         joins: the tasks that stream 0 waits for at the end.
         n_parameters: how many parameters it takes.
-        tree: all of it, as Python parses it.
     """
 
     graph: TaskGraph
     forks: tuple[str, ...]
     joins: tuple[str, ...]
     n_parameters: int
-    tree: ast.Module
 
 
 def parse(text: str, like: TaskGraph | None = None) -> Parsed:
@@ -71,7 +69,7 @@ def parse(text: str, like: TaskGraph | None = None) -> Parsed:
         except ScheduleError as error:
             source = reader.source()
             raise ScheduleError(f"{source}: {source.code}\n{error}") from error
-    return reader.finish(module)
+    return reader.finish()
 
 
 def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | None]]:
@@ -124,7 +122,7 @@ class _Reader:
             case _:
                 raise ScheduleError("emitted modules have no such statement")
 
-    def finish(self, tree: ast.Module) -> Parsed:
+    def finish(self) -> Parsed:
         """The module, once all statements have been read."""
         if self._outputs is None or not self._has_cleared:
             raise ScheduleError("call empties inputs once, and returns a tuple at its end")
@@ -137,7 +135,7 @@ class _Reader:
             outputs=self._outputs,
         )
         forks = tuple(self._streams.forks)
-        return Parsed(graph, forks, self._joins, len(self._tables.parameters), tree)
+        return Parsed(graph, forks, self._joins, len(self._tables.parameters))
 
     def _assign(self, name: str, value: ast.expr, stream: str | None) -> None:
         """A value has a name from here on: an input, or what a task makes."""
