@@ -66,8 +66,8 @@ def share(name: str) -> Share:
     """Of NASNet-A "mobile" or "large", in one first call."""
     seconds = {"verify": 0.0, "verify_source": 0.0}
 
-    def watched(proof: str, function: Callable[..., object]) -> Callable[..., object]:
-        def run(*args: Any) -> object:
+    def watched(proof: str, function: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
             start = perf_counter()
             function(*args)
             seconds[proof] += perf_counter() - start

@@ -1,0 +1,50 @@
+"""The task graph: tasks that are changed are new ones, and say what they use now."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nimble_fx.ir import Ref, Task, TaskGraph, ref_names
+from tests.strategies import task_graphs
+
+relu = torch.ops.aten.relu.default
+
+
+@given(task_graphs(), st.booleans())
+def test_an_updated_task_differs_in_what_was_changed_alone(
+    graph: TaskGraph, has_looked: bool
+) -> None:
+    for task in graph.tasks:
+        assert not has_looked or list(task.uses) == ref_names((task.args, task.kwargs))
+        changed = task.updated(stream=7, args=(Ref("other"),), source=None)
+        assert (changed.stream, changed.uses) == (
+            7,
+            tuple(ref_names(((Ref("other"),), task.kwargs))),
+        )
+        for field in fields(Task):
+            if field.name not in ("stream", "args", "_uses"):
+                assert getattr(changed, field.name) == getattr(task, field.name)
+        assert task.updated(stream=task.stream, args=task.args) is task
+
+
+def test_a_task_without_arguments_uses_nothing() -> None:
+    assert Task("t", relu).uses == ()
+    assert Task("t", relu, (1, None), (("k", [Ref("a"), Ref("a")]),)).uses == ("a",)
+
+
+def test_an_attribute_that_tasks_do_not_have_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Task("t", relu).updated(colour="red")
+
+
+def test_names_are_found_in_lists_tuples_and_slices_once() -> None:
+    arg = (Ref("a"), [Ref("b"), (Ref("a"), 3)], slice(Ref("c"), None, Ref("b")))
+    assert ref_names(arg) == ["a", "b", "c"]
+
+
+@given(task_graphs())
+def test_replacing_tasks_by_equal_ones_gives_the_very_graph(graph: TaskGraph) -> None:
+    assert graph.replace_tasks(task.updated() for task in graph.tasks) is graph
