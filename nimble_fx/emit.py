@@ -148,6 +148,8 @@ class _Writer:
         if self.graph.forks:
             yield "e.fork.record(s0)"
         yield from self._schedule()
+        if self.graph.joins:
+            yield "# the caller's stream comes after what the side streams ended with"
         yield from (f"s0.wait_event(e.{self._local[name]})" for name in self.graph.joins)
         yield f"return {_tuple([self._text(value) for value in self.graph.outputs])}"
 
@@ -167,19 +169,22 @@ class _Writer:
             if stream is not None:
                 yield f"with s{stream}:"
             indent = "" if stream is None else _INDENT
-            for task in tasks:
+            for task, waiting in _with_waits(tasks):
                 if task.source is not None and task.source != source:
                     source = task.source
                     code = " ".join(source.code.split())  # on one line, whatever it holds
                     yield f"{indent}# {PurePath(source.file).name}:{source.line}  {code}"
-                for line in self._task(task):
+                for line in (*self._waits(waiting), *self._task(task)):
                     yield indent + line
 
-    def _task(self, task: Task) -> Iterator[str]:
+    def _waits(self, task: Task | None) -> Iterator[str]:
+        if task is None:
+            return
         if task.name in self.graph.forks:
             yield f"s{task.stream}.wait_event(e.fork)"
-        for name in task.waits:
-            yield f"s{task.stream}.wait_event(e.{self._local[name]})"
+        yield from (f"s{task.stream}.wait_event(e.{self._local[name]})" for name in task.waits)
+
+    def _task(self, task: Task) -> Iterator[str]:
         item = self._only_items.get(task.name)
         if item is not None:
             index = self._text(item.args[1])
@@ -228,8 +233,7 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
     stream: int | None = None
     for task in tasks:
         if not task.launches:
-            of_result = isinstance(task.type, ScalarType) or target_name(task.target) == _GETITEM
-            (block if of_result and block and not waiting else waiting).append(task)
+            (block if _is_of_result(task) and block and not waiting else waiting).append(task)
             continue
         if task.stream != stream and block:
             yield stream, block
@@ -238,6 +242,32 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
         block += [*waiting, task]
         waiting = []
     yield stream, block + waiting
+
+
+def _with_waits(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task | None]]:
+    """Each task of a block with the one whose waits stand before it.
+
+    That is the task itself, or the one that the views before it are for: a view launches nothing,
+    but a reader should find what it is a view of behind the wait for it.
+    """
+    before = dict(enumerate(tasks))
+    for i, task in enumerate(tasks):
+        first = i
+        while task.launches and first > 0 and _is_view(tasks[first - 1]):
+            first -= 1
+        if first != i:
+            before[first] = before.pop(i)
+    for i, task in enumerate(tasks):
+        yield task, before.get(i)
+
+
+def _is_of_result(task: Task) -> bool:
+    """Whether it is an item or a size of what an operator returned."""
+    return isinstance(task.type, ScalarType) or target_name(task.target) == _GETITEM
+
+
+def _is_view(task: Task) -> bool:
+    return not task.launches and not _is_of_result(task)
 
 
 @lru_cache(maxsize=4096)

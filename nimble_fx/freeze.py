@@ -67,7 +67,8 @@ class Frozen:
     def __init__(self, launcher: Launcher, status: Status) -> None:
         self._boxed_call = True  # AOTAutograd's mark of the convention
         self._launcher, self._status = launcher, status
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_busy = False
         self._recordings: OrderedDict[tuple[int, ...], _Recording] = OrderedDict()
         self._n_captures = 0
 
@@ -76,18 +77,28 @@ class Frozen:
         if self._status.reason is not None or self._launcher.device.is_capturing:
             return self._launcher(args)
         with self._lock:
-            given, static = self._launcher.split(args)
-            addresses = tuple([tensor.data_ptr() for tensor in static])
-            if addresses not in self._recordings:
-                if self._n_captures == MAX_CAPTURES:
-                    return self._give_up(args, f"parameters moved after {MAX_CAPTURES} captures")
-                try:
-                    self._record(addresses, given, static)
-                except RuntimeError as error:
-                    return self._give_up(args, f"capture failed: {error}")
-            args.clear()
-            self._recordings.move_to_end(addresses)
-            return self._recordings[addresses].replay(given)
+            if self._is_busy:  # an operator of the program calls it: its buffers are in use
+                return self._launcher(args)
+            self._is_busy = True
+            try:
+                return self._replay(args)
+            finally:
+                self._is_busy = False
+
+    def _replay(self, args: list[Any]) -> Sequence[Any]:
+        """Replays the recording for the parameters' addresses; makes it first if there is none."""
+        given, static = self._launcher.split(args)
+        addresses = tuple([tensor.data_ptr() for tensor in static])
+        if addresses not in self._recordings:
+            if self._n_captures == MAX_CAPTURES:
+                return self._give_up(args, f"parameters moved after {MAX_CAPTURES} captures")
+            try:
+                self._record(addresses, given, static)
+            except RuntimeError as error:
+                return self._give_up(args, f"capture failed: {error}")
+        args.clear()
+        self._recordings.move_to_end(addresses)
+        return self._recordings[addresses].replay(given)
 
     def _record(self, addresses: tuple[int, ...], given: list[Any], static: list[Any]) -> None:
         self._n_captures += 1
@@ -193,13 +204,27 @@ def _buffer_like(value: torch.Tensor) -> torch.Tensor:
 def _copy_of(value: torch.Tensor) -> torch.Tensor:
     """A tensor of the same geometry on a copy of the whole storage."""
     storage = value.untyped_storage().clone()  # type: ignore[no-untyped-call]
-    return value.new_empty(0).set_(storage, value.storage_offset(), value.shape, value.stride())
+    bare = _bare(value).set_(storage, value.storage_offset(), value.shape, value.stride())
+    return _read_as(value, bare)
 
 
 def _view(base: torch.Tensor, value: torch.Tensor, shift: int = 0) -> torch.Tensor:
     """The view of `base` that has `value`'s geometry, `shift` elements further on."""
-    if base.dtype != value.dtype:
-        shift = shift * base.itemsize // value.itemsize
-        whole = value.new_empty(0).set_(base.untyped_storage())
-        return whole.as_strided(value.shape, value.stride(), shift + value.storage_offset())
-    return base.as_strided(value.shape, value.stride(), shift + value.storage_offset())
+    same_kind = (base.dtype, base.is_conj(), base.is_neg()) == (value.dtype, False, False)
+    if same_kind and not (value.is_conj() or value.is_neg()):
+        return base.as_strided(value.shape, value.stride(), shift + value.storage_offset())
+    shift = shift * base.itemsize // value.itemsize
+    whole = _bare(value).set_(base.untyped_storage())
+    bare = whole.as_strided(value.shape, value.stride(), shift + value.storage_offset())
+    return _read_as(value, bare)
+
+
+def _bare(value: torch.Tensor) -> torch.Tensor:
+    """An empty tensor of the same type, which is read as it is stored."""
+    return torch.empty(0, dtype=value.dtype, device=value.device)
+
+
+def _read_as(value: torch.Tensor, bare: torch.Tensor) -> torch.Tensor:
+    """`bare`, read with the signs and conjugates that reading `value` adds to what is stored."""
+    bare = torch._neg_view(bare) if value.is_neg() else bare
+    return torch._conj(bare) if value.is_conj() else bare

@@ -58,7 +58,17 @@ _UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
     "miopen_batch_norm",
     "native_batch_norm",
 }
-_CHANGE_STORAGE = {"set_", "resize_"}
+_CHANGE_STORAGE = {
+    "_resize_output_",
+    "accumulate_grad_",
+    "resize",
+    "resize_",
+    "resize_as_",
+    "resize_storage_bytes_",
+    "set",
+    "set_",
+    "set_data",
+}
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 

@@ -76,6 +76,11 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
     uses = _uses(parsed.graph)
     _check_structure(parsed.graph, uses)
     _prove(parsed.graph, uses, parsed.forks, parsed.joins)
+    if parsed.idle_waits:
+        raise ScheduleError(
+            f"{', '.join(parsed.idle_waits)}: the last wait is followed by no task, and no stream "
+            "waits for it"
+        )
     if graph is not None:
         check_same_schedule(parsed, graph)
 

@@ -345,3 +345,53 @@ def test_a_program_with_symbolic_sizes_is_not_frozen_yet(device: ReplayingDevice
             compiled(torch.randn(rows, 4))
     assert device.n_captures == 0
     assert "is a number, not a tensor" in nimble_fx.programs()[0].summary()
+
+
+def conjugates(z: Tensor) -> tuple[Tensor, ...]:
+    twice = z * 2
+    return twice, twice.conj(), twice.conj().imag, torch.view_as_real(twice), z.conj()
+
+
+def test_outputs_that_are_read_conjugated_or_negated_stay_so(device: ReplayingDevice) -> None:
+    for z in (torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)):
+        ours = frozen(conjugates, z, device=device)([z])
+        for one, expected in zip(ours, conjugates(z), strict=True):
+            assert torch.equal(one, expected)
+            assert (one.is_conj(), one.is_neg()) == (expected.is_conj(), expected.is_neg())
+
+
+def test_gradients_through_conjugates_are_eagers(device: ReplayingDevice) -> None:
+    def power(x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(x)
+        return (spectrum.conj() * spectrum).real
+
+    x = torch.randn(8, requires_grad=True)
+    compiled = torch.compile(power, backend="nimble")
+    gradients: list[Tensor | None] = []
+    for run in (compiled, compiled, power):
+        x.grad = None
+        run(x).sum().backward()
+        gradients.append(x.grad)
+    assert_same(gradients[:2], [gradients[2]] * 2)
+    assert device.n_captures == 2
+
+
+def test_a_program_that_an_operator_of_its_own_calls_runs_it_unfrozen(
+    device: ReplayingDevice,
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.ops.nimble_tests.again(x * 2)
+
+    compiled = torch.compile(program, backend="nimble")
+
+    def again(x: Tensor) -> Tensor:
+        x = x.clone()  # kernels run late, and what the inner program is given may be this memory
+        return x + 1 if x.sum() > 100 else compiled(x).clone()
+
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("again(Tensor x) -> Tensor")
+        library.impl("again", again, "CPU")
+        library.impl("again", torch.empty_like, "Meta")
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 65.0))

@@ -177,7 +177,7 @@ EDITS = {
     "a record before its task": (
         r"(        sigmoid = .*\n)(        e\.sigmoid\.record\(s1\)\n)",
         r"\2\1",
-        "between|no task that is to wait follows",
+        "add needs to wait for sigmoid",
     ),
     "a wait after its task": (
         r"(        s0\.wait_event\(e\.sigmoid\)\n)(        add = .*\n)",
@@ -185,7 +185,7 @@ EDITS = {
         "race on storage sigmoid",
     ),
     "a wait for another event": (r"s0\.wait_event\(e\.sigmoid\)", "s0.wait_event(e.fork)", "race"),
-    "a wait of another stream": (r"s0\.wait_event\(e\.s", "s1.wait_event(e.s", "waits at the end"),
+    "a wait of another stream": (r"s0\.wait_event\(e\.s", "s1.wait_event(e.s", "race on storage"),
     "a record on another stream": (r"sigmoid\.record\(s1\)", "sigmoid.record(s0)", "race on"),
     "another stream": (r"with s1:", "with s0:", "nothing has been launched on s1|no task"),
     "a stream too few": ("N_STREAMS = 2", "N_STREAMS = 1", "N_STREAMS"),
@@ -226,10 +226,10 @@ def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(e
 @pytest.mark.parametrize(
     ("pattern", "replacement", "message"),
     [
-        (r"torch\.relu\(", "torch.sigmoid(", "its operator is aten.sigmoid.default"),
-        (r"\(relu, sigmoid\)", "(sigmoid, relu)", "its arguments is .*sigmoid.*relu"),
+        (r"torch\.relu\(", "torch.sigmoid(", "its operator: 'aten.sigmoid.default'"),
+        (r"\(relu, sigmoid\)", "(sigmoid, relu)", "its arguments: .*sigmoid.*relu"),
         (r"\(relu, sigmoid\)", "(relu, sigmoid, alpha=2)", "its keyword arguments"),
-        (r"    return \(add,\)", "    return (add, 1)", "returns"),
+        (r"    return \(add,\)", "    return (add, 1)", "does not return"),
         (r"del x_1, relu", "del relu", "its list of frees"),
     ],
 )
@@ -305,7 +305,7 @@ def test_literals_are_read_back_as_themselves() -> None:
     assert parse(emit(graph)).graph.outputs[-1] == (1, (2, None))
     verify_source(emit(graph), replace(graph, outputs=(*values[:-1], (1, (2, None)))))
     for other in (1.0, True):
-        with pytest.raises(ScheduleError, match="returns"):
+        with pytest.raises(ScheduleError, match="does not return"):
             verify_source(emit(graph), replace(graph, outputs=(other, *values[1:])))
 
 
@@ -319,7 +319,7 @@ def test_literals_are_read_back_as_themselves() -> None:
 def test_literals_that_are_equal_but_not_the_same_are_told_apart(value: Arg, other: Arg) -> None:
     graph = TaskGraph("g", (), (), (), (value,))
     verify_source(emit(graph), graph)
-    with pytest.raises(ScheduleError, match="returns"):
+    with pytest.raises(ScheduleError, match="does not return"):
         verify_source(emit(graph), replace(graph, outputs=(other,)))
 
 
@@ -436,3 +436,41 @@ def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> No
     verify_source(text)
     with pytest.raises(ScheduleError, match="its list of waits"):
         verify_source(text, graph)
+
+
+def of_two_inputs() -> TaskGraph:
+    return of(lambda x, y: torch.relu(x) + torch.sigmoid(y), torch.randn(2), torch.randn(2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (r"aten\.add\.Tensor\(", "operator.add(", "given a tensor"),
+        (r"def call\((.*)\):", r"def call(\1) -> print(5):", "line|call"),
+        (r"def call\((.*)\):", r"def call(\1) -> (aten := torch.ops.prims):", "line|call"),
+        (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.list.t([relu])", "lists of anything"),
+        (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.set_data.default(relu, sigmoid)", "memory"),
+        (r"PARAMETERS = \(\n\)", "PARAMETERS = ()\nMEMORY = {[1]: 2}", "a table is a literal"),
+        (r"PARAMETERS = \(\n\)", "PARAMETERS = ()\nMEMORY = {'x_1': (['y_1'],)}", "says of"),
+    ],
+)
+def test_what_could_hide_something_is_refused(old: str, new: str, message: str) -> None:
+    text = emit(of_two_inputs())
+    changed, n = re.subn(old, new, text, count=1)
+    assert n == 1
+    with pytest.raises(ScheduleError, match=message):
+        verify_source("import operator\n" + changed if "operator." in new else changed)
+
+
+def test_items_of_a_list_are_taken_before_it_is_used_as_a_whole() -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.ops.aten._foreach_add.List([x, x], [y, y])
+        return torch.ops.aten.zero_.default(both[0]), both[1] + 1
+
+    text = emit(of(program, torch.randn(2), torch.randn(2)))
+    verify_source(text)
+    item = next(line for line in text.split("\n") if "= _foreach_add[1]" in line)
+    whole = "        whole = aten.cat.default(_foreach_add)"
+    verify_source(text.replace(item, f"{item}\n{whole}"))
+    with pytest.raises(ScheduleError, match="before it is used as a whole"):
+        verify_source(text.replace(item, f"{whole}\n{item}"))

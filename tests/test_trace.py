@@ -206,3 +206,13 @@ def test_batch_norm_writes_its_statistics_though_its_schema_does_not_say_so() ->
     task = only(graph, "batch_norm")
     assert {"mean_1", "var_1"} <= set(task.writes)
     assert "exp" in task.after
+
+
+def test_memory_that_is_given_back_by_hand_is_refused() -> None:
+    import torch._inductor.inductor_prims  # defines the operator
+
+    gm = aten_graph(torch.relu, torch.randn(2))
+    node = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)[0]
+    node.target, node.args = torch.ops.inductor.resize_storage_bytes_.default, (node.args[0], 0)
+    with pytest.raises(UnsupportedError, match="other memory"):
+        trace(gm)

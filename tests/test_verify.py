@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import Ref, Source, Task, TaskGraph
+from nimble_fx.ir import Input, Ref, Source, Task, TaskGraph
 from nimble_fx.proof.excerpt import excerpt
 from nimble_fx.verify import verify
 from tests.oracle import races, unsafe_frees, uses_after_free
@@ -263,7 +263,7 @@ def test_an_early_free_is_shown_with_the_tasks_around() -> None:
     lines = message_of(edited(graph, "exp_1", frees=("exp", "exp_1")))
     assert "exp_2 (stream 0, model.py:" in lines[0]
     assert "uses exp_1, which has been freed" in lines[0]
-    assert lines[1] == "exp_1 frees it: exp_1 needs to be freed later"
+    assert lines[1] == "it is freed after exp_1: exp_1 needs to be freed later"
     assert marked(lines) == ["exp_1", "exp_2"]
 
 
@@ -331,3 +331,36 @@ def test_two_writes_that_nothing_reads_between_are_ordered() -> None:
     second = replace(first, name="second", index=1, stream=1)
     graph = replace(branchy(), tasks=(first, second), outputs=(Ref("x_1"),))
     assert "overwrites what is written by relu" in message_of(graph)[0]
+
+
+def test_a_schedule_that_is_given_or_returns_something_else_is_refused() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) - torch.sigmoid(y)
+
+    trace = traced(program, torch.randn(2), torch.randn(2)).graph
+    graph = scheduled(trace)
+    verify(graph, trace)
+    for changed in (
+        replace(graph, inputs=graph.inputs[::-1]),
+        replace(graph, inputs=(replace(graph.inputs[0], static=True), *graph.inputs[1:])),
+        replace(graph, outputs=(Ref("sub"), Ref("sub"))),
+    ):
+        with pytest.raises(ScheduleError, match=r"given something else|loses or adds"):
+            verify(changed, trace)
+
+
+def test_an_input_that_nobody_uses_keeps_no_memory() -> None:
+    """Its last reference goes as the call begins, though it lies in the memory of another."""
+    x = Ref("x")
+    tasks = (
+        Task("b", torch.ops.aten.sigmoid.default, (x,), index=0, reads=("x",), writes=("b",),
+             allocates=("b",), holds=("b",), stream=1, frees=("x",)),
+        Task("c", torch.ops.aten.full.default, ((2,), 1.0), index=1, writes=("c",),
+             allocates=("c",), holds=("c",), stream=0),
+        Task("d", torch.ops.aten.add.Tensor, (Ref("c"), Ref("b")), index=2, reads=("c", "b"),
+             writes=("d",), allocates=("d",), holds=("d",), stream=0, waits=("b",)),
+    )  # fmt: skip
+    for names in (("x",), ("x", "y")):
+        inputs = tuple(Input(name, SCALAR, ("x",)) for name in names)
+        with pytest.raises(ScheduleError, match="x is freed after b"):
+            verify(TaskGraph("g", inputs, (), tasks, (Ref("d"),)))

@@ -135,9 +135,8 @@ class Virtual:
         if not self._queues:
             return
         try:
-            self._queues.play(self._order())
+            self._queues.take().play(self._order())  # a kernel may run a program of its own
         finally:
-            self._queues.clear()
             self._pool.poison_free()
 
     def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:

@@ -72,6 +72,13 @@ class Queues:
         self._steps.clear()
         self._before_next.clear()
 
+    def take(self) -> "Queues":
+        """The same steps in queues of their own; none are left here."""
+        taken = Queues()
+        taken._steps.update(self._steps)
+        self.clear()
+        return taken
+
     def play(self, choose: Choose) -> None:
         """Runs all kernels: each stream's in order, none before the marks that it waits for.
 

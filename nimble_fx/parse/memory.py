@@ -20,6 +20,9 @@ class Memory:
         self.holds: dict[str, Storages] = tables.given
         self._results: dict[str, tuple[Storages, ...]] = {}
         self._drafts: dict[str, dict[str, Any]] = {}
+        self._lists: dict[str, frozenset[int]] = {}
+        self._cannot_be_followed: set[str] = set()
+        self._used_whole: set[str] = set()
         self._operators: Iterator[Task] = iter(())
         if like is not None:
             self._operators = (task for task in like.tasks if not task.is_item)
@@ -39,6 +42,10 @@ class Memory:
         """An item of a value is taken: one of the results of an operator, or a view of it."""
         name, (several, index) = draft["name"], draft["args"]
         results = self._results.get(several.name)
+        if several.name in self._cannot_be_followed:
+            raise ScheduleError(f"{several.name} is one of several lists: items are not followed")
+        if index in self._lists.get(several.name, ()):
+            self._cannot_be_followed.add(name)
         if several.name in self._drafts:
             held: Storages = (self._grown(several.name, index),)
         elif results is None:
@@ -57,6 +64,7 @@ class Memory:
             yield Input(f"p.{name}", None, self.holds[f"p.{name}"], static=True)
 
     def _remember_results(self, name: str, done: Effects, draft: dict[str, Any]) -> None:
+        self._lists[name] = done.lists
         if done.grows:
             self._drafts[name] = draft
         elif len(done.results) > 1:
@@ -66,12 +74,14 @@ class Memory:
         """The storage of an item of a list of new tensors: the operator allocates that one too."""
         storage, draft = f"{operator}.{index}", self._drafts[operator]
         if storage not in draft["holds"]:
+            if operator in self._used_whole:
+                raise ScheduleError(f"items of {operator} are taken before it is used as a whole")
             for attribute in ("writes", "allocates", "holds"):
                 draft[attribute] = (*draft[attribute], storage)
             self.holds[operator] = draft["holds"]
         return storage
 
     def _storages(self, arg: Arg) -> Storages:
-        if isinstance(arg, Ref):
-            return self.holds[arg.name]
-        return tuple([storage for name in ref_names(arg) for storage in self.holds[name]])
+        names = [arg.name] if isinstance(arg, Ref) else ref_names(arg)
+        self._used_whole.update(self._drafts.keys() & names)
+        return tuple([storage for name in names for storage in self.holds[name]])

@@ -36,12 +36,14 @@ class Parsed:
             are named as in the text: "p.weight".
         forks: the tasks that wait for the start of stream 0.
         joins: the tasks that stream 0 waits for at the end.
+        idle_waits: the side streams that wait at the end, where nothing follows.
         n_parameters: how many parameters it takes.
     """
 
     graph: TaskGraph
     forks: tuple[str, ...]
     joins: tuple[str, ...]
+    idle_waits: tuple[str, ...]
     n_parameters: int
 
 
@@ -58,7 +60,7 @@ def parse(text: str, like: TaskGraph | None = None) -> Parsed:
     """
     lines = StringIO(text, newline=None).read().split("\n")  # as ast counts them
     try:
-        module = ast.parse(text)
+        module = ast.parse(text, FILE)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ScheduleError(f"the text is not a Python module: {error}") from error
     function, tables = read_module(module, lines)
@@ -135,7 +137,8 @@ class _Reader:
             outputs=self._outputs,
         )
         forks = tuple(self._streams.forks)
-        return Parsed(graph, forks, self._joins, len(self._tables.parameters))
+        n_parameters = len(self._tables.parameters)
+        return Parsed(graph, forks, self._joins, self._streams.idle_waits, n_parameters)
 
     def _assign(self, name: str, value: ast.expr, stream: str | None) -> None:
         """A value has a name from here on: an input, or what a task makes."""

@@ -18,7 +18,9 @@ Storages = tuple[str, ...]
 
 _aten = torch.ops.aten
 _UNDECLARED_VIEWS = {
+    _aten._lazy_clone.default,
     _aten._unsafe_view.default,
+    _aten.lift.default,
     _aten.unsafe_split.Tensor,
     _aten.unsafe_split_with_sizes.default,
 }
@@ -41,7 +43,18 @@ _METADATA_ONLY = {
     "aten::sym_storage_offset",
     "aten::_assert_tensor_metadata",
 }
-_GIVES_OTHER_MEMORY = {"aten::set_", "aten::resize_"}
+_GIVES_OTHER_MEMORY = {
+    "aten::_resize_output_",
+    "aten::resize_",
+    "aten::resize_as_",
+    "aten::set",
+    "aten::set_",
+    "aten::set_data",
+    "inductor::accumulate_grad_",
+    "inductor::resize_storage_bytes_",
+    "prims::resize",
+}
+_COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class Effects:
     Attributes:
         results: the storages that each of its results lies in.
         grows: whether its result is a list of new tensors, whose length the schema does not say.
+        lists: which of several results are such lists.
     """
 
     reads: Storages = ()
@@ -58,6 +72,7 @@ class Effects:
     allocates: Storages = ()
     results: tuple[Storages, ...] = ()
     grows: bool = False
+    lists: frozenset[int] = frozenset()
 
     @property
     def holds(self) -> Storages:
@@ -88,6 +103,8 @@ def effects(
         ScheduleError: the schema does not fit the call, or does not tell.
     """
     if not isinstance(target, OpOverload):
+        if storages_of((args, tuple(kwargs.values()))):
+            raise ScheduleError("a function of numbers is given a tensor")
         return Effects()
     signature = _signature(target)
     held = {name: storages_of(arg) for name, arg in signature.tensors(args, kwargs)}
@@ -107,6 +124,7 @@ def effects(
         allocates=tuple(fresh),
         results=tuple(results),
         grows=bool(fresh) and signature.returns_list,
+        lists=signature.lists if len(signature.results) > 1 else frozenset(),
     )
 
 
@@ -130,25 +148,27 @@ class _Signature:
 
     Attributes:
         n_positional: how many parameters it takes without a keyword; they come first.
-        names: all its parameters.
+        names: all its parameters, in order.
         taking_tensors: the position of each that takes tensors.
         written: the names of those that it writes.
         results: what it returns.
         returns_list: whether that is one list of tensors.
+        lists: which of its results are lists of tensors.
         only_looks: whether it launches nothing unless it writes: a view, or a question of size.
     """
 
     n_positional: int
-    names: frozenset[str]
+    names: tuple[str, ...]
     taking_tensors: Mapping[str, int]
     written: tuple[str, ...]
     results: tuple[_Result, ...]
     returns_list: bool
+    lists: frozenset[int]
     only_looks: bool
 
     def tensors(self, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
         """Each argument that may be tensors, by its parameter."""
-        if len(args) > self.n_positional or not self.names.issuperset(kwargs):
+        if len(args) > self.n_positional or not kwargs.keys() <= set(self.names[len(args) :]):
             raise ScheduleError("the operator does not take these arguments")
         for name, position in self.taking_tensors.items():
             if name in kwargs:
@@ -162,19 +182,30 @@ def _signature(op: OpOverload) -> _Signature:
     schema = op._schema
     if schema.name in _GIVES_OTHER_MEMORY:
         raise ScheduleError("the operator gives a tensor other memory, which cannot be followed")
+    if op.namespace in _COLLECTIVES:
+        raise ScheduleError("the operator is a collective, which no emitted module has")
+    if any(_is_of_any_type(value.type) for value in (*schema.arguments, *schema.returns)):
+        raise ScheduleError("the operator is one on lists of anything, which cannot be followed")
     annotated = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
     is_view = op in _UNDECLARED_VIEWS or (bool(annotated) and all(annotated))
     return _Signature(
         n_positional=sum(not p.kwarg_only for p in schema.arguments),
-        names=frozenset(p.name for p in schema.arguments),
+        names=tuple(p.name for p in schema.arguments),
         taking_tensors={
             p.name: i for i, p in enumerate(schema.arguments) if "Tensor" in str(p.type)
         },
         written=tuple(p.name for p in schema.arguments if _is_written(op, p)),
         results=tuple(_result(op, returned) for returned in schema.returns),
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
+        lists=frozenset(i for i, r in enumerate(schema.returns) if str(r.type) == "List[Tensor]"),
         only_looks=is_view or schema.name in _METADATA_ONLY,
     )
+
+
+def _is_of_any_type(kind: Any) -> bool:
+    """Whether a type has a variable in it, as TorchScript's operators on lists do."""
+    inner = getattr(kind, "getElementType", lambda: None)()
+    return kind.kind() in ("VarType", "AnyType") or (inner is not None and _is_of_any_type(inner))
 
 
 def _is_written(op: OpOverload, parameter: Any) -> bool:

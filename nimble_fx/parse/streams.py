@@ -1,6 +1,11 @@
-"""Streams and events of a text, as CUDA has them: an event stands for all before its record."""
+"""Streams and events of a text, as CUDA has them: an event stands for all before its record.
+
+An event that is recorded between a wait and the task that waits stands for the task before: it
+orders a little less than CUDA's would, never more.
+"""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from nimble_fx.errors import ScheduleError
 
@@ -43,9 +48,7 @@ class Streams:
     def record(self, event: str, name: str) -> None:
         """`e.event.record(name)`; a later record of the same event replaces this one."""
         stream = self.index(name)
-        if stream in self._awaited:
-            raise ScheduleError(f"{name} waits for something, but no task that is to wait follows")
-        if stream not in self._newest and stream != 0:
+        if stream != 0 and stream not in self._newest and stream not in self._awaited:
             raise ScheduleError(
                 f"nothing has been launched on {name} that an event could stand for"
             )
@@ -55,7 +58,11 @@ class Streams:
         """`name.wait_event(e.event)`: the next task on the stream waits."""
         stream = self.index(name)
         if event not in self.recorded:
-            raise ScheduleError(f"e.{event} has not been recorded, so that waiting does nothing")
+            meant = get_close_matches(event, self.recorded, n=1)
+            question = f"; is e.{meant[0]} meant?" if meant else ""
+            raise ScheduleError(
+                f"e.{event} has not been recorded yet, so that waiting does nothing{question}"
+            )
         if stream != 0 or self.recorded[event] != _START:
             self._awaited.setdefault(stream, {})[self.recorded[event]] = None
 
@@ -71,7 +78,9 @@ class Streams:
 
     def joins(self) -> tuple[str, ...]:
         """At the end: the tasks that stream 0 waits for."""
-        joins = self._awaited.pop(0, {})
-        if self._awaited:
-            raise ScheduleError(f"s{min(self._awaited)} waits at the end, where no task follows")
-        return tuple(joins)
+        return tuple(self._awaited.pop(0, {}))
+
+    @property
+    def idle_waits(self) -> tuple[str, ...]:
+        """At the end: the side streams that still wait, so that nothing joins them."""
+        return tuple(f"s{stream}" for stream in sorted(self._awaited))

@@ -78,13 +78,14 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
 
 
 def _is_call(function: ast.FunctionDef) -> bool:
-    return ast.unparse(function.args) == _SIGNATURE and not function.decorator_list
+    extras = (function.decorator_list, function.returns, getattr(function, "type_params", None))
+    return ast.unparse(function.args) == _SIGNATURE and not any(extras)
 
 
 def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ScheduleError(f"line {node.lineno}: a table is a literal: {error}") from error
 
 
@@ -105,5 +106,6 @@ def _check_memory(memory: Any, names: Sequence[str]) -> None:
     """A value lies in the memory of one that has memory of its own."""
     owners = set(names) - set(memory if isinstance(memory, dict) else ())
     for name, lies_in in memory.items() if isinstance(memory, dict) else [(memory, None)]:
-        if name not in names or not isinstance(lies_in, tuple) or not owners.issuperset(lies_in):
+        listed = isinstance(lies_in, tuple) and all(isinstance(owner, str) for owner in lies_in)
+        if name not in names or not listed or not owners.issuperset(lies_in or ()):
             raise ScheduleError(f"MEMORY says of {name!r} that it lies in {lies_in!r}")

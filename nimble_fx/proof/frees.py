@@ -17,7 +17,7 @@ def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], happened: Happe
         happened: its order.
     """
     _check_lifetimes(graph, uses)
-    memory = _Memory(graph, happened)
+    memory = _Memory(graph, uses, happened)
     for task in graph.tasks:
         memory.launch(task)
         for name in task.frees:
@@ -37,7 +37,8 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
         alive.add(task.name)
         for name in task.frees:
             if name in kept or name not in alive:
-                message = f"{describe(task)} frees {name}, which it may not"
+                why = "the caller keeps it" if name in kept else "it is freed already, or not made"
+                message = f"{describe(task)} frees {name}, which it may not: {why}"
                 raise illegal(graph, message, task)
             alive.discard(name)
     for name in ref_names(graph.outputs):
@@ -47,16 +48,21 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
 
 def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
     last = next(task for task in graph.tasks if name in task.frees)
-    message = f"{what}, which has been freed\n{last.name} frees it: {name} needs to be freed later"
+    cure = "needs to be freed later" if users else "is the caller's and must not be freed"
+    message = f"{what}, which has been freed\nit is freed after {last.name}: {name} {cure}"
     return illegal(graph, message, last, *users)
 
 
 class _Memory:
     """How many live values hold each storage, and what each stream may be given."""
 
-    def __init__(self, graph: TaskGraph, happened: HappensBefore) -> None:
+    def __init__(
+        self, graph: TaskGraph, uses: Iterable[Sequence[str]], happened: HappensBefore
+    ) -> None:
         self._graph, self._happened = graph, happened
-        values = (*graph.inputs, *graph.constants)
+        used = {*ref_names(graph.outputs)}.union(*uses)
+        given = [value for value in graph.inputs if value.static or value.name in used]
+        values = (*given, *graph.constants)  # what nobody uses is dropped before anything else
         self._holds = {value.name: value.holds for value in values}
         self._n_holders: dict[str, int] = {}
         for value in values:
@@ -83,7 +89,7 @@ class _Memory:
 
     def drop(self, name: str, task: Task) -> None:
         """A value is dropped after a task; with the last value in a storage goes its memory."""
-        for storage in self._holds.pop(name):
+        for storage in self._holds.pop(name, ()):
             self._n_holders[storage] -= 1
             if not self._n_holders[storage]:
                 self._give_back(storage, task)

@@ -60,11 +60,17 @@ class HappensBefore:
             )
         waits = f"waits for {', '.join(second.waits)}" if second.waits else "waits for nothing"
         n_seen = self.known[second.name][stream]
-        seen = f"only the first {n_seen}" if n_seen else "none"
+        seen = (
+            f"only the first {n_seen} are"
+            if n_seen > 1
+            else "only the first is"
+            if n_seen
+            else "none is"
+        )
         return (
             f"{second.name} is task {self.position[second.name]} of stream {own} and {waits}; "
             f"{first.name} is task {self.position[first.name]} of stream {stream}, of which "
-            f"{seen} is sure to be done by then: {second.name} needs to wait for {first.name}"
+            f"{seen} sure to be done by then: {second.name} needs to wait for {first.name}"
         )
 
     def _later(self, clock: Clock, name: str) -> Clock:
@@ -97,7 +103,11 @@ def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
     for task in graph.tasks:
         if task.stream is not None and task.stream not in started:
             if task.name not in forks and not task.waits:
-                raise illegal(graph, f"{describe(task)} starts a stream that never forks", task)
+                message = (
+                    f"{describe(task)} starts a stream that never forks\n{task.name} needs to wait "
+                    "for the fork, or for a task of a stream that has forked"
+                )
+                raise illegal(graph, message, task)
             started.add(task.stream)
 
 
@@ -112,7 +122,10 @@ def check_joins(graph: TaskGraph, joins: Collection[str]) -> None:
         if task.waits and task.stream in joined:
             joined.update(stream_of[name] for name in task.waits if name in stream_of)
     for stream in sorted(last.keys() - joined):
-        message = f"stream {stream} ends with {last[stream].name} and is never joined"
+        message = (
+            f"stream {stream} ends with {last[stream].name} and is never joined\n"
+            f"stream 0 needs to wait for {last[stream].name} at the end"
+        )
         raise illegal(graph, message, last[stream])
 
 

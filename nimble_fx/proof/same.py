@@ -18,6 +18,8 @@ _OF_SLICES = ("start", "stop", "step")
 def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
     """A schedule adds streams, waits, frees and an order; what the tasks do stays as it was."""
     scheduled, program = ({task.name: task for task in g.tasks} for g in (graph, traced))
+    if (graph.inputs, graph.constants) != (traced.inputs, traced.constants):
+        raise ScheduleError(f"the schedule of {graph.name} is given something else")
     if scheduled.keys() != program.keys() or graph.outputs != traced.outputs:
         changed = sorted(scheduled.keys() ^ program.keys())
         raise ScheduleError(f"the schedule of {graph.name} loses or adds tasks: {changed}")
@@ -37,20 +39,31 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
     """
     names = _names_of_given(parsed, graph)
     written, meant = (_items_behind_operators(g.tasks) for g in (parsed.graph, graph))
+    n_text, n_graph = len(written), len(meant)
+    count = f"the text has {n_text} tasks and {graph.name} has {n_graph}"
     for text, task in zip(written, meant, strict=False):
         names[text.name] = task.name
         for what, found, expected in _differences(text, task, names):
             message = (
-                f"the text is not the schedule of {graph.name}: {describe(text)} stands for "
-                f"{describe(task)}, but its {what} is {found} and not {expected}"
+                f"the text is not the schedule of {graph.name}: {describe(text)} stands where "
+                f"{describe(task)} is meant\nits {what}: {_shown(found)}, not {_shown(expected)}"
             )
+            if n_text != n_graph:
+                message += f"; {count}: a line may be missing, or one too many, here or before"
             raise illegal(parsed.graph, message, text)
-    if len(written) != len(meant):
-        n_text, n_graph = len(written), len(meant)
-        raise ScheduleError(f"the text has {n_text} tasks and {graph.name} has {n_graph}")
-    if not _same(parsed.graph.outputs, graph.outputs, names):
-        returned = _renamed(parsed.graph.outputs, names)
-        raise ScheduleError(f"the text returns {returned} and {graph.name} {graph.outputs}")
+    if n_text != n_graph:
+        raise ScheduleError(count)
+    _check_outputs(parsed.graph.outputs, graph, names)
+
+
+def _check_outputs(outputs: tuple[Arg, ...], graph: TaskGraph, names: Mapping[str, str]) -> None:
+    what = f"the text does not return what {graph.name} does"
+    if len(outputs) != len(graph.outputs):
+        raise ScheduleError(f"{what}: {len(outputs)} results, not {len(graph.outputs)}")
+    for i, (found, expected) in enumerate(zip(outputs, graph.outputs, strict=True)):
+        if not _same(found, expected, names):
+            returned = _shown(_renamed(found, names))
+            raise ScheduleError(f"{what}: result {i} is {returned}, not {_shown(expected)}")
 
 
 def _names_of_given(parsed: Parsed, graph: TaskGraph) -> dict[str, str]:
@@ -123,6 +136,15 @@ def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
     if kind is slice:
         return slice(*(_renamed(part, names) for part in (arg.start, arg.stop, arg.step)))
     return arg
+
+
+def _shown(arg: Arg) -> str:
+    """An argument as a person would write it: values by their names."""
+    if type(arg) is Ref:
+        return arg.name
+    if type(arg) is tuple:
+        return f"({', '.join(map(_shown, arg))})"
+    return repr(arg)
 
 
 def _same(found: Arg, expected: Arg, names: Mapping[str, str]) -> bool:

@@ -85,6 +85,14 @@ def test_a_deleted_wait_shows_as_a_wrong_result() -> None:
     assert first_wrong_order(without_wait(graph), result.constants, inputs, expected)
 
 
+def test_what_a_replay_left_behind_is_not_taken_for_a_result() -> None:
+    result, graph, inputs, left = branches()
+    play = Play(without_wait(graph), result.constants, inputs)
+    right = [torch.equal(play.replay()[0], left[1]) for _ in range(100)]
+    first = right.index(True)
+    assert not all(right[first:])
+
+
 def test_a_value_that_is_freed_too_early_shows_as_a_wrong_result() -> None:
     result, graph, inputs, expected = branches()
     add = graph.by_name["add"]
