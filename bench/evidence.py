@@ -99,7 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--size", type=int, help="height and width of images; the paper's if none")
     options.add_argument("--rounds", type=int, default=30)
     options.add_argument("--calls", type=int, default=10, help="timed calls of each in a round")
+    options.add_argument("--on-cpu", action="store_true", help="try the command without a GPU")
     args = options.parse_args(argv)
+    if not (torch.cuda.is_available() or args.on_cpu):
+        console().print("No CUDA device: there is nothing to give evidence of.")
+        return 2
     try:
         results = [measure(nasnet(name, args.size), args) for name in args.models]
     except AssertionError as error:

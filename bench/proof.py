@@ -79,7 +79,15 @@ def report(
     total = _mutant_row("all", judged.total, judged.played.total(), judged.wrong.total())
     print_table(
         "Schedules broken on purpose",
-        ["", "made", "broken", "verifier", "false alarms", "sanitizer, of visible", "wrong result"],
+        [
+            "",
+            "made",
+            "broken",
+            "verifier",
+            "false alarms",
+            "sanitizer, of visible",
+            "wrong, of played",
+        ],
         [mutant_rows(judged), [total]],
     )
     print_table(

@@ -56,6 +56,7 @@ class Options:
         virtual = isinstance(self.device, str) and self.device == "virtual"
         _require(virtual or self.device is None, "device", self.device, "'virtual' or None")
         _require(type(self.seed) is int, "seed", self.seed, "an int")
+        _require(virtual or self.seed == 0, "seed", self.seed, "an int only with device='virtual'")
 
     @staticmethod
     def parse(mode: str | None, options: Mapping[str, Any] | None) -> "Options":

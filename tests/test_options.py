@@ -45,6 +45,11 @@ def test_an_unknown_mode_lists_all_of_them() -> None:
         ("dump", ""),
         ("dump", "a\0b"),
         ("dump", b"bytes\0"),
+        ("device", "cuda"),
+        ("device", ["virtual"]),
+        ("seed", 1),
+        ("seed", "7"),
+        ("seed", True),
     ],
 )
 def test_a_bad_value_is_named_with_what_the_option_takes(name: str, value: object) -> None:

@@ -1,0 +1,231 @@
+"""Emitted modules that were edited by hand: what breaks them is refused, with the reason."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nimble_fx.emit import emit
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import TaskGraph
+from nimble_fx.verify import verify_source
+from tests.schedules import schedules
+from tests.test_parse import branchy, is_legal_text, of
+from tests.test_verify import edited, is_legal, is_legal_by_oracle
+
+
+def broken(data: st.DataObject, graph: TaskGraph) -> TaskGraph:
+    """The graph without a wait, with a value freed elsewhere, or with a task on another stream."""
+    task = data.draw(st.sampled_from(graph.tasks))
+    kind = data.draw(st.sampled_from(["wait", "free", "stream"]))
+    if kind == "wait" and task.waits:
+        return edited(graph, task.name, waits=task.waits[1:])
+    if kind == "free" and task.frees:
+        moved = edited(graph, task.name, frees=task.frees[1:])
+        made = next((i for i, t in enumerate(graph.tasks) if t.name == task.frees[0]), 0)
+        at = data.draw(st.sampled_from(moved.tasks[made:]))
+        return edited(moved, at.name, frees=(*at.frees, task.frees[0]))
+    if kind == "stream" and task.launches:
+        moved = edited(graph, task.name, stream=data.draw(st.integers(0, graph.n_streams - 1)))
+        return moved if moved.n_streams == graph.n_streams else graph
+    return graph
+
+
+@given(schedules(), st.data())
+def test_the_text_of_a_broken_schedule_is_refused_exactly_if_the_schedule_is(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    changed = broken(data, graph)
+    legal = is_legal_by_oracle(changed)
+    assert is_legal(changed) == legal
+    assert is_legal_text(emit(changed)) == legal
+    assert is_legal_text(emit(changed), changed) == legal
+    if changed != graph and any(
+        set(a.waits) != set(b.waits) or set(a.frees) != set(b.frees) or a.stream != b.stream
+        for a, b in zip(changed.tasks, graph.tasks, strict=True)
+    ):
+        assert not is_legal_text(emit(changed), graph)
+
+
+def without_line(text: str, i: int) -> str:
+    lines = text.split("\n")
+    return "\n".join(lines[:i] + lines[i + 1 :])
+
+
+def lines_that_have(text: str, pattern: str) -> Iterator[int]:
+    return (i for i, line in enumerate(text.split("\n")) if re.search(pattern, line))
+
+
+@given(schedules())
+def test_no_line_of_call_can_be_deleted_unnoticed_where_the_graph_is_known(
+    graph: TaskGraph,
+) -> None:
+    text = emit(graph)
+    lines = text.split("\n")
+    first = lines.index("def call(inputs, p, streams, e):") + 2  # behind the docstring
+    for i in range(first, next(lines_that_have(text, "^    return")) + 1):
+        if not lines[i].lstrip().startswith(("with", "#")):
+            assert not is_legal_text(without_line(text, i), graph), lines[i]
+
+
+@given(schedules())
+def test_a_deleted_wait_is_noticed_from_the_text_alone_exactly_if_something_races(
+    graph: TaskGraph,
+) -> None:
+    text = emit(graph)
+    waits = [(task.name, name) for task in graph.tasks for name in task.waits]
+    lines = list(lines_that_have(text, r"^        s\d+\.wait_event\(e\.(?!fork)"))
+    assert len(lines) == len(waits)
+    for i, (task, name) in zip(lines, waits, strict=True):
+        kept = tuple(other for other in graph.by_name[task].waits if other != name)
+        legal = is_legal_by_oracle(edited(graph, task, waits=kept))
+        assert is_legal_text(without_line(text, i)) == legal
+
+
+@given(schedules())
+def test_a_deleted_fork_join_or_record_is_noticed_from_the_text_alone(graph: TaskGraph) -> None:
+    text = emit(graph)
+    for i in lines_that_have(text, r"wait_event\(e\.fork|^    s0\.wait_event|\.record\("):
+        assert not is_legal_text(without_line(text, i)), text.split("\n")[i]
+
+
+@given(schedules())
+def test_a_deleted_del_only_keeps_memory_longer(graph: TaskGraph) -> None:
+    text = emit(graph)
+    for i in lines_that_have(text, r"^ +del "):
+        verify_source(without_line(text, i))
+
+
+@given(schedules())
+def test_a_block_on_another_stream_is_noticed_where_the_graph_is_known(graph: TaskGraph) -> None:
+    text = emit(graph)
+    lines = text.split("\n")
+    for i in lines_that_have(text, r"^    with s[1-9]"):
+        changed = [*lines[:i], "    with s0:", *lines[i + 1 :]]
+        assert not is_legal_text("\n".join(changed), graph)
+
+
+EDITS = {
+    "a del before its last use": (
+        r"        add = (.*\n)        del x_1, relu, sigmoid",
+        r"        del x_1, relu, sigmoid\n        add = \1",
+        "is freed after sigmoid|has been freed",
+    ),
+    "a record before its task": (
+        r"(        sigmoid = .*\n)(        e\.sigmoid\.record\(s1\)\n)",
+        r"\2\1",
+        "add needs to wait for sigmoid",
+    ),
+    "a wait after its task": (
+        r"(        s0\.wait_event\(e\.sigmoid\)\n)(        add = .*\n)",
+        r"\2\1",
+        "race on storage sigmoid",
+    ),
+    "a wait for another event": (r"s0\.wait_event\(e\.sigmoid\)", "s0.wait_event(e.fork)", "race"),
+    "a wait of another stream": (r"s0\.wait_event\(e\.s", "s1.wait_event(e.s", "race on storage"),
+    "a record on another stream": (r"sigmoid\.record\(s1\)", "sigmoid.record(s0)", "race on"),
+    "another stream": (r"with s1:", "with s0:", "nothing has been launched on s1|no task"),
+    "a stream too few": ("N_STREAMS = 2", "N_STREAMS = 1", "N_STREAMS"),
+    "an event too few": (r'"fork", ', "", "EVENTS"),
+    "another input": (r"inputs\[0\]", "inputs[1]", "there are 1 inputs"),
+    "an input of another name": (r'    "x_1",', '    "x",', "input 0 is x"),
+    "inputs kept": (r"    inputs\.clear\(\)\n", "", "empties inputs"),
+    "a loop": (r"    with s0:\n", "    for _ in streams:\n", "no such statement"),
+    "a call of something else": (r"torch\.relu\(x_1\)", "print(x_1)", "there is no operator print"),
+    "an operator with overloads": (r"aten\.add\.Tensor", "torch.add", "may be any of"),
+    "an operator that is not there": (r"torch\.relu\(", "torch.relo(", "no operator torch.relo"),
+    "an expression": (r"torch\.relu\(x_1\)", "torch.relu(x_1 + x_1)", "neither a value nor"),
+    "a nested call": (r"torch\.relu\(x_1\)", "torch.relu(torch.relu(x_1))", "make an argument"),
+    "a value that is not there": (r"torch\.relu\(x_1\)", "torch.relu(y)", "neither a value nor"),
+    "a second assignment": (r"add = aten", "relu = aten", "already stands for something else"),
+    "a name that hides torch": (r"relu", "torch", "torch already stands|no operator"),
+    "more arguments": (r"torch\.relu\(x_1\)", "torch.relu(x_1, 1)", "does not take these"),
+    "an unknown keyword": (r"torch\.relu\(x_1\)", "torch.relu(x_1, a=1)", "does not take these"),
+    "all keywords": (r"torch\.relu\(x_1\)", "torch.relu(**x_1)", "one by one"),
+    "an import": (r"import torch\n", "import torch\nimport os\n", "line .* import os"),
+    "no Python": (r"with s0:", "with s0", "not a Python module"),
+    "no tuple": (r"    return \(add,\)", "    return add", "no such statement"),
+    "more behind the return": (r"(    return .*\n)", r"\1    inputs.clear()\n", "nothing follows"),
+    "other memory": (r"torch\.relu\(x_1\)", "aten.resize_.default(x_1, [1])", "other memory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(edit: str) -> None:
+    pattern, replacement, message = EDITS[edit]
+    text = emit(of(branchy, torch.randn(2, 4)))
+    changed = re.sub(pattern, replacement, text, count=1)
+    assert changed != text
+    with pytest.raises(ScheduleError, match=message):
+        verify_source(changed)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "message"),
+    [
+        (r"torch\.relu\(", "torch.sigmoid(", "its operator: 'aten.sigmoid.default'"),
+        (r"\(relu, sigmoid\)", "(sigmoid, relu)", "its arguments: .*sigmoid.*relu"),
+        (r"\(relu, sigmoid\)", "(relu, sigmoid, alpha=2)", "its keyword arguments"),
+        (r"    return \(add,\)", "    return (add, 1)", "does not return"),
+        (r"del x_1, relu", "del relu", "its list of frees"),
+    ],
+)
+def test_another_program_is_legal_alone_but_not_where_the_graph_is_known(
+    pattern: str, replacement: str, message: str
+) -> None:
+    graph = of(branchy, torch.randn(2, 4))
+    changed = re.sub(pattern, replacement, emit(graph), count=1)
+    verify_source(changed)
+    with pytest.raises(ScheduleError, match=message):
+        verify_source(changed, graph)
+
+
+def test_a_text_of_fewer_or_other_inputs_is_not_the_graphs() -> None:
+    graph = of(branchy, torch.randn(2, 4))
+    other = of(lambda x, y: torch.relu(x) + torch.sigmoid(y), torch.randn(2), torch.randn(2))
+    with pytest.raises(ScheduleError, match="takes 2 inputs and parameters"):
+        verify_source(emit(other), graph)
+    longer = emit(graph).replace("    return", "    more = torch.relu(add)\n    return")
+    longer = longer.replace("    more", "    with s0:\n        more")
+    with pytest.raises(ScheduleError, match="the text has 4 tasks and branchy has 3"):
+        verify_source(longer, graph)
+
+
+def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> None:
+    graph = of(lambda x: torch.relu(x).exp() + torch.sigmoid(x).sin(), torch.randn(2))
+    waits = next(lines_that_have(emit(graph), r"s0\.wait_event"))
+    lines = emit(graph).split("\n")
+    record = next(lines_that_have(emit(graph), r"sigmoid = "))
+    lines.insert(waits, "        s0.wait_event(e.early)")
+    lines.insert(record + 1, "        e.early.record(s1)")
+    text = "\n".join(lines).replace("EVENTS = (", 'EVENTS = ("early", ')
+    verify_source(text)
+    with pytest.raises(ScheduleError, match="its list of waits"):
+        verify_source(text, graph)
+
+
+def of_two_inputs() -> TaskGraph:
+    return of(lambda x, y: torch.relu(x) + torch.sigmoid(y), torch.randn(2), torch.randn(2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (r"aten\.add\.Tensor\(", "operator.add(", "given a tensor"),
+        (r"def call\((.*)\):", r"def call(\1) -> print(5):", "line|call"),
+        (r"def call\((.*)\):", r"def call(\1) -> (aten := torch.ops.prims):", "line|call"),
+        (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.list.t([relu])", "lists of anything"),
+        (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.set_data.default(relu, sigmoid)", "memory"),
+        (r"PARAMETERS = \(\n\)", "PARAMETERS = ()\nMEMORY = {[1]: 2}", "a table is a literal"),
+        (r"PARAMETERS = \(\n\)", "PARAMETERS = ()\nMEMORY = {'x_1': (['y_1'],)}", "says of"),
+    ],
+)
+def test_what_could_hide_something_is_refused(old: str, new: str, message: str) -> None:
+    text = emit(of_two_inputs())
+    changed, n = re.subn(old, new, text, count=1)
+    assert n == 1
+    with pytest.raises(ScheduleError, match=message):
+        verify_source("import operator\n" + changed if "operator." in new else changed)
