@@ -107,7 +107,8 @@ def test_each_mutant_differs_from_the_schedule_that_it_was_made_of() -> None:
 def test_each_mutant_can_be_emitted() -> None:
     for graph in schedules_of_models():
         for mutant in mutants(graph, limit=1):
-            compile(emit(mutant.graph), mutant.description, "exec")
+            module = compile(emit(mutant.graph), mutant.description, "exec")
+            assert "call" in module.co_names
 
 
 def test_the_sanitizer_does_not_see_an_early_free_that_the_verifier_refuses() -> None:

@@ -204,7 +204,7 @@ def test_a_view_at_the_start_of_a_branch_stands_in_that_branch() -> None:
         return torch.relu(x) + torch.sigmoid(w.t())
 
     text = emit(scheduled(traced(program, torch.randn(2, 2), torch.randn(2, 2)).graph))
-    assert "    with s1:\n        t = torch.t" in text
+    assert "    with s1:\n        s1.wait_event(e.fork)\n        t = torch.t" in text
 
 
 def test_items_stand_with_their_operator_and_a_view_with_its_use() -> None:

@@ -134,11 +134,13 @@ def capture(device: Virtual, *steps: Any) -> None:
 
 
 def test_a_capture_of_a_fork_and_its_join_is_sound() -> None:
+    device = Virtual()
     capture(
-        Virtual(),
+        device,
         *[("record", 0, "a"), ("wait", 1, "a"), ("launch", 1, "")],
         *[("record", 1, "b"), ("wait", 0, "b")],
     )
+    assert not device.is_capturing
 
 
 @pytest.mark.parametrize(
