@@ -8,10 +8,10 @@ and side effects are launched in program order.
 A schedule is proved twice: as the task graph that the passes made, and as the text that runs.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import TaskGraph, ref_names
+from nimble_fx.ir import Task, TaskGraph, ref_names
 from nimble_fx.parse import parse
 from nimble_fx.proof.excerpt import describe, illegal
 from nimble_fx.proof.frees import check_frees
@@ -45,7 +45,7 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     """
     if traced is not None:
         check_same_program(graph, traced)
-    uses = _uses(graph)
+    uses = [task.uses for task in graph.tasks]
     _check_structure(graph, uses)
     _check_accesses(graph, uses)
     _prove(graph, uses, graph.forks, graph.joins)
@@ -73,7 +73,7 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
         ScheduleError: it names the lines of the text that race, or the line that differs.
     """
     parsed = parse(text, graph)
-    uses = _uses(parsed.graph)
+    uses = [task.uses for task in parsed.graph.tasks]
     _check_structure(parsed.graph, uses)
     _prove(parsed.graph, uses, parsed.forks, parsed.joins)
     if parsed.idle_waits:
@@ -92,11 +92,6 @@ def verify_structure(graph: TaskGraph) -> None:
         ScheduleError: a name comes twice, or a task uses or comes after what is not there yet.
     """
     _check_structure(graph, [task.uses for task in graph.tasks])
-
-
-def _uses(graph: TaskGraph) -> Uses:
-    """Collected anew: a proof does not rely on what passes have handed on."""
-    return [ref_names((task.args, task.kwargs)) for task in graph.tasks]
 
 
 def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collection[str]) -> None:
@@ -139,10 +134,18 @@ def _check_accesses(graph: TaskGraph, uses: Uses) -> None:
         raise ScheduleError(f"tasks of {graph.name} share an index: program order is not known")
     holds = {value.name: value.holds for value in graph.values}
     for task, used in zip(graph.tasks, uses, strict=True):
-        if not task.launches:
-            continue
-        accessed = {*task.reads, *task.writes}
-        silent = [s for name in used for s in holds[name] if s not in accessed]
-        if silent or not set(task.writes).issuperset(task.allocates):
-            message = f"{describe(task)} does not say that it accesses {silent}"
+        storage = _accessed_in_secret(task, used, holds) if task.launches else None
+        if storage is not None:
+            message = f"{describe(task)} does not say that it accesses {storage}"
             raise illegal(graph, message, task)
+
+
+def _accessed_in_secret(
+    task: Task, used: Sequence[str], holds: Mapping[str, Sequence[str]]
+) -> str | None:
+    reads, writes = task.reads, task.writes
+    for name in used:
+        for storage in holds[name]:
+            if storage not in reads and storage not in writes:
+                return storage
+    return next((storage for storage in task.allocates if storage not in writes), None)
