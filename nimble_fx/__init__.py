@@ -7,12 +7,14 @@ from nimble_fx.errors import (
     ScheduleError,
     UnsupportedError,
 )
+from nimble_fx.fallback import Fallback, fallbacks
 from nimble_fx.ir import Ref, Task, TaskGraph
 from nimble_fx.program import Program, programs
 from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
 __all__ = [
+    "Fallback",
     "NimbleError",
     "NimbleWarning",
     "OptionError",
@@ -23,6 +25,7 @@ __all__ = [
     "TaskGraph",
     "UnsupportedError",
     "__version__",
+    "fallbacks",
     "programs",
     "verify_source",
 ]

@@ -1,9 +1,6 @@
 """`torch.compile(model, backend="nimble")`: the whole story of a compile."""
 
-import gc
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,14 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from nimble_fx import fallback, garbage
 from nimble_fx import program as registry
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
-from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.freeze import Frozen, Status, why_not_freeze
+from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
+from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.freeze import Frozen, Status, nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name, load, write
@@ -52,28 +51,26 @@ def nimble(
         OptionError: before any work, if an option is not valid.
     """
     compiler = _Compiler(gm, _parse(mode, options))
-    return aot_autograd(
+    compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
         inference_compiler=compiler.inference,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
-    )(gm, example_inputs)
-
-
-nimble.reset = registry.clear  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Within, Python does not look for garbage: a compile makes much that lives, and no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    )
     try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        return compile_graphs(gm, example_inputs)
+    except UnsupportedError as error:
+        raise _DynamoUnsupportedError(error) from None
+
+
+def _reset() -> None:
+    """Forgets what was compiled, for `torch.compiler.reset()`. Compiled models keep working."""
+    registry.clear()
+    fallback.clear()
+
+
+nimble.reset = _reset  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
 
 
 class _Compiler:
@@ -86,7 +83,7 @@ class _Compiler:
         self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
-        self._warned = False
+        self._reporter = Reporter(options.on_fallback)
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
@@ -119,18 +116,16 @@ class _Compiler:
         better = unique([self._wanted[name] for name in renamed], taken)
         return dict(zip(renamed, better, strict=True))
 
-    @_without_garbage_collection()
+    @garbage.paused()  # a compile makes much that lives, and no cycles
     def _compile(self, gm: GraphModule, name: str) -> Boxed:
         try:
             traced = trace(gm, name, self._better_names(gm), self._static)
             device = self._device(traced.graph)
-            graph, source = _legal_module(traced.graph, self._options, device)
+            graph, source = _legal_module(traced.graph, self._options, device, self._reporter)
         except (UnsupportedError, ScheduleError) as error:
-            bug = isinstance(error, ScheduleError)
-            report = "This is a bug in nimble_fx, please report it: " if bug else ""
-            self._warn_once(f"{name} runs as traced, without a schedule. {report}{error}")
+            self._reporter.report(_fallback(name, "as traced, without a schedule", error))
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(graph, source, traced, device, self._options)
+        return _runner(graph, source, traced, device, self._options, self._reporter)
 
     def _device(self, graph: TaskGraph) -> Device:
         """The one device of the graph's tensors, unless the user chose another."""
@@ -148,25 +143,17 @@ class _Compiler:
             raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")
         return device
 
-    def _warn_once(self, message: str) -> None:
-        if not self._warned:
-            warnings.warn(message, NimbleWarning, stacklevel=2)
-        self._warned = True
 
-
-def _legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
+def _legal_module(
+    graph: TaskGraph, options: Options, device: Device, reporter: Reporter
+) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
     limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
     try:
         return _emitted(graph, passes(options.policy, min(limits, default=None)), options)
     except ScheduleError as error:
         serial = _emitted(graph, passes("serial", None), options)
-        warnings.warn(
-            f"the schedule of {graph.name} is not legal and is not run; one stream is used. "
-            f"This is a bug in nimble_fx, please report it: {error}",
-            NimbleWarning,
-            stacklevel=2,
-        )
+        reporter.report(_fallback(graph.name, "on one stream", error))
         return serial
 
 
@@ -186,7 +173,12 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tu
 
 
 def _runner(
-    graph: TaskGraph, source: str, traced: Traced, device: Device, options: Options
+    graph: TaskGraph,
+    source: str,
+    traced: Traced,
+    device: Device,
+    options: Options,
+    reporter: Reporter,
 ) -> Boxed:
     """Loads and registers the program; freezes it where that is possible and wanted."""
     name = file_name(graph.name, source)
@@ -195,11 +187,38 @@ def _runner(
         path = write(Path(options.dump).expanduser().absolute(), name, source)
     file = str(path) if path else f"<nimble_fx {name}>"
     loaded = load(source, file)
-    reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
+    reason = _why_not_freeze(graph, device, reporter) if options.freeze else "freeze=False"
     status = Status(reason=reason)
     register(Program(graph, source, path, file, device.name, status))
     launcher = Launcher(graph, loaded, traced.constants, device)
-    return launcher if reason is not None else Frozen(launcher, status)
+    if reason is not None:
+        return launcher
+    return Frozen(launcher, status, reporter, options.max_graphs, options.copy_outputs)
+
+
+def _why_not_freeze(graph: TaskGraph, device: Device, reporter: Reporter) -> str | None:
+    """Why a program will not be captured; reported where that is slower than was asked for."""
+    try:
+        refuse_what_cannot_be_captured(graph, device)
+    except UnsupportedError as error:
+        reporter.report(_fallback(graph.name, "unfrozen", error))
+        return str(error)
+    return nothing_to_freeze(graph, device)
+
+
+def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:
+    if isinstance(error, UnsupportedError):
+        return Fallback(name, runs, str(error), error.node, error.source)
+    bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
+    return Fallback(name, runs, f"{bug}: {error}")
+
+
+class _DynamoUnsupportedError(ShortenTraceback, UnsupportedError):
+    """An UnsupportedError that Dynamo hands to the user as it is."""
+
+    def __init__(self, error: UnsupportedError) -> None:
+        ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
+        self.node, self.source = error.node, error.source
 
 
 class _DynamoOptionError(ShortenTraceback, OptionError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nimble_fx.errors import OptionError
+from nimble_fx.fallback import OnFallback
 from nimble_fx.passes.assign_streams import Policy
 
 _MODES: dict[str, dict[str, Any]] = {
@@ -24,6 +25,12 @@ class Options:
         policy: "nimble" for maximum concurrency with the fewest waits, or "serial": one stream.
         max_streams: at most so many streams; None for as many as the device has.
         freeze: capture a CUDA graph where the program allows it.
+        copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
+            which the next call overwrites.
+        max_graphs: how many CUDA graphs a program keeps: one for each set of sizes and addresses
+            of parameters. Past that the least recently used one goes.
+        on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
+            "error", or "silent"; `nimble_fx.fallback()` lists it in any case.
         verify: prove each schedule legal before it runs.
         dump: a directory to write emitted modules to; None keeps them in memory.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
@@ -34,6 +41,9 @@ class Options:
     policy: Policy = "nimble"
     max_streams: int | None = None
     freeze: bool = True
+    copy_outputs: bool = True
+    max_graphs: int = 8
+    on_fallback: OnFallback = "warn"
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
     device: Literal["virtual"] | None = None
@@ -47,6 +57,13 @@ class Options:
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
         _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
+        copied, graphs = self.copy_outputs, self.max_graphs
+        _require(type(copied) is bool, "copy_outputs", copied, "True or False")
+        at_least_one = type(graphs) is int and graphs >= 1
+        _require(at_least_one, "max_graphs", graphs, "an int of at least 1")
+        choices = get_args(OnFallback)
+        known = isinstance(self.on_fallback, str) and self.on_fallback in choices
+        _require(known, "on_fallback", self.on_fallback, _choices(choices))
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
         if self.dump is not None:
             _require(

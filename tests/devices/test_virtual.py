@@ -130,7 +130,7 @@ def capture(device: Virtual, *steps: Any) -> None:
                     torch.ones(2)
         return ()
 
-    device.capture(3, run)
+    device.capture(3, run, device.pool())
 
 
 def test_a_capture_of_a_fork_and_its_join_is_sound() -> None:
@@ -176,8 +176,8 @@ def test_events_do_not_cross_the_border_of_a_capture() -> None:
 
     event.record(caller)
     with pytest.raises(RuntimeError, match="the other side of a capture"):
-        device.capture(1, waits)
-    device.capture(1, records)
+        device.capture(1, waits, device.pool())
+    device.capture(1, records, device.pool())
     with pytest.raises(RuntimeError, match="the other side of a capture"):
         caller.wait_event(event)
 
@@ -185,7 +185,8 @@ def test_events_do_not_cross_the_border_of_a_capture() -> None:
 def test_captures_do_not_nest() -> None:
     device = Virtual()
     with pytest.raises(RuntimeError, match="do not nest"):
-        device.capture(1, lambda streams: device.capture(1, lambda _: ()).outputs)
+        pool = device.pool()
+        device.capture(1, lambda _: device.capture(1, lambda _: (), pool).outputs, pool)
 
 
 def test_the_memory_of_a_capture_is_its_own_and_each_replay_writes_it_anew() -> None:
@@ -195,7 +196,7 @@ def test_the_memory_of_a_capture_is_its_own_and_each_replay_writes_it_anew() -> 
         with streams[0]:
             return [torch.exp(x)]
 
-    one, other = device.capture(1, run), device.capture(1, run)
+    one, other = device.capture(1, run, device.pool()), device.capture(1, run, device.pool())
     (first,), (second,) = one.outputs, other.outputs
     assert first.isnan().all()
     one.replay()
@@ -213,8 +214,8 @@ def test_random_numbers_are_those_of_a_run_without_capture() -> None:
             return [torch.rand(3)]
 
     torch.manual_seed(0)
-    device.warm_up(1, run)
-    drawn = device.capture(1, run)
+    device.warm_up(1, run, device.pool(), may_synchronize=True)
+    drawn = device.capture(1, run, device.pool())
     drawn.replay()
     torch.manual_seed(0)
     assert torch.equal(drawn.outputs[0], torch.rand(3))
