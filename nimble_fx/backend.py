@@ -198,12 +198,15 @@ def _runner(
 
 def _why_not_freeze(graph: TaskGraph, device: Device, reporter: Reporter) -> str | None:
     """Why a program will not be captured; reported where that is slower than was asked for."""
+    nothing = nothing_to_freeze(graph, device)
+    if nothing is not None:
+        return nothing
     try:
         refuse_what_cannot_be_captured(graph, device)
     except UnsupportedError as error:
         reporter.report(_fallback(graph.name, "unfrozen", error))
         return str(error)
-    return nothing_to_freeze(graph, device)
+    return None
 
 
 def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:

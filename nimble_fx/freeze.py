@@ -62,7 +62,8 @@ def refuse_what_cannot_be_captured(graph: TaskGraph, device: Device) -> None:
     for task in graph.tasks:
         tags = getattr(task.target, "tags", ())
         if not _NOT_FROZEN_TAGS.isdisjoint(tags):
-            raise _refused(task, "cannot be captured: the host waits for its result")
+            why = _described(task, "cannot be captured: the host waits for its result")
+            raise UnsupportedError(why, task.name, task.source)
 
 
 class Frozen:
@@ -197,14 +198,11 @@ def _failure(launcher: Launcher, error: Exception) -> Fallback:
     name, reason = launcher.graph.name, f"capture failed: {error}"
     if task is None:
         return Fallback(name, "unfrozen", reason)
-    return Fallback(name, "unfrozen", f"{reason} [{_place(task)}]", task.name, task.source)
+    reason = f"capture failed at {_described(task, str(error))}"
+    return Fallback(name, "unfrozen", reason, task.name, task.source)
 
 
-def _refused(task: Task, why: str) -> UnsupportedError:
-    return UnsupportedError(f"{_place(task)} {why}", task.name, task.source)
-
-
-def _place(task: Task) -> str:
+def _described(task: Task, what: str) -> str:
     source = task.source
     line = f"{source}: {source.code}" if source else "no line of the model is recorded for it"
-    return f"{task.name} ({task.target}), {line}"
+    return f"{task.name} ({task.target}): {what} [{line}]"
