@@ -1,11 +1,10 @@
 """Copies between two lists of tensors in as few kernels as PyTorch can make of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 class GroupedCopy:
@@ -15,25 +14,27 @@ class GroupedCopy:
     The groups are found once, for tensors of the same dtypes in every call.
     """
 
-    def __init__(self, examples: Sequence[Tensor], places: Sequence[int]) -> None:
+    def __init__(self, examples: Sequence[Any], places: Iterable[int]) -> None:
         """Groups the places.
 
         Args:
-            examples: tensors of the dtypes that will be copied, one for each place.
-            places: their indices in the lists that will be copied.
+            examples: a list such as those that will be copied.
+            places: the indices of the items to copy, which are tensors.
         """
         groups: dict[torch.dtype, list[int]] = {}
-        for place, example in zip(places, examples, strict=True):
-            groups.setdefault(example.dtype, []).append(place)
-        self._groups = [_items_at(group) for group in groups.values()]
+        for place in places:
+            groups.setdefault(examples[place].dtype, []).append(place)
+        self._groups = [_items_at(group, len(examples)) for group in groups.values()]
 
-    def __call__(self, targets: Sequence[Any], values: Sequence[Any]) -> None:
+    def __call__(self, targets: list[Any], values: list[Any]) -> None:
         """Copies, on the current stream."""
         for items in self._groups:
             torch._foreach_copy_(items(targets), items(values))
 
 
-def _items_at(places: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+def _items_at(places: list[int], n_items: int) -> Callable[[list[Any]], Any]:
+    if places == list(range(n_items)):
+        return lambda items: items
     if len(places) == 1:
         (place,) = places
         return lambda items: (items[place],)

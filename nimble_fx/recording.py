@@ -43,9 +43,9 @@ class Recording:
         tensors = [k for k, value in enumerate(given) if isinstance(value, Tensor)]
         self._expanded = [k for k in tensors if 0 in given[k].stride()]
         self._targets = self._without_repeats(self._buffers)
-        self._copy_in = GroupedCopy([given[k] for k in tensors], tensors)
+        self._copy_in = GroupedCopy(given, tensors)
         mutated = [k for k in launcher.mutated_given if k in tensors]
-        self._copy_back = GroupedCopy([given[k] for k in mutated], mutated)
+        self._copy_back = GroupedCopy(given, mutated)
 
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)
