@@ -6,7 +6,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from tests.eager import (
 from tests.models import CASES, Branchy, Case, Inception, Lstm
 from tests.oracle import fewest_waits
 from tests.schedules import aten_graph
+from tests.threads import assert_threads_do_not_mix
 
 
 @pytest.fixture(autouse=True)
@@ -432,22 +432,9 @@ def test_threads_call_one_compiled_model_at_once() -> None:
     model = Inception().eval()
     compiled = torch.compile(model, backend="nimble")
     inputs = [torch.randn(1, 8, 6, 6) for _ in range(8)]
-    results: list[Tensor | None] = [None] * len(inputs)
     with torch.no_grad():
         compiled(inputs[0])
-        expected = [model(x) for x in inputs]
-
-    def work(i: int) -> None:
-        with torch.no_grad():
-            for _ in range(5):
-                results[i] = compiled(inputs[i])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert_same(results, expected)
+    assert_threads_do_not_mix(compiled, model, inputs, n_calls=5)
 
 
 def test_the_backend_is_found_by_its_entry_point_without_an_import() -> None:

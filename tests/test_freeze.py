@@ -1,7 +1,6 @@
 """Freezing, on a device that captures and replays on the CPU."""
 
 import copy
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,6 +35,7 @@ from tests.eager import (
 from tests.models import CASES, Branchy
 from tests.replaying import ReplayingDevice
 from tests.schedules import scheduled, traced
+from tests.threads import assert_threads_do_not_mix
 
 
 @pytest.fixture
@@ -298,21 +298,12 @@ def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: Replaying
 
 
 def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
-    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(100), device=device)
-    wrong: list[float] = []
+    def program(x: Tensor) -> Tensor:
+        return x.exp() + x.sin()
 
-    def work(value: float) -> None:
-        x = torch.full((100,), value)
-        for _ in range(50):
-            if not torch.equal(run([x])[0], x.exp() + x.sin()):
-                wrong.append(value)
-
-    threads = [threading.Thread(target=work, args=(i / 8,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    run = frozen(program, torch.zeros(100), device=device)
+    inputs = [torch.full((100,), i / 8) for i in range(8)]
+    assert_threads_do_not_mix(lambda x: run([x])[0], program, inputs, n_calls=50)
 
 
 def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None:

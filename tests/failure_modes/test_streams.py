@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import threading
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tests.failure_modes.where import cuda, on_virtual
 from tests.models import CASES, Branchy, Inception
 from tests.replaying import ReplayingDevice
 from tests.schedules import scheduled, traced
+from tests.threads import assert_threads_do_not_mix
 
 
 def test_09_a_side_stream_not_joined_or_used_before_it_forked() -> None:
@@ -168,24 +168,12 @@ def _n_launched(name: str, device: ReplayingDevice) -> int:
 
 
 def test_19_two_threads_replay_one_graph(device: ReplayingDevice) -> None:
-    model, wrong = Branchy(), list[int]()
+    model = Branchy()
     compiled = torch.compile(model, backend="nimble")
+    inputs = [torch.full((2, 4), float(i)) for i in range(4)]
     with torch.no_grad():
-        compiled(torch.randn(2, 4))
-
-    def work(i: int) -> None:
-        x = torch.full((2, 4), float(i))
-        with torch.no_grad():
-            for _ in range(20):
-                if not torch.equal(compiled(x), model(x)):
-                    wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+        compiled(inputs[0])
+    assert_threads_do_not_mix(compiled, model, inputs, n_calls=20)
     assert device.n_captures == 1
 
 
