@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,21 @@ def test_the_backend_is_found_by_its_entry_point_without_an_import() -> None:
 @pytest.mark.parametrize("options", [{"polcy": 1}, {"policy": "x"}, {"max_streams": -1}])
 def test_a_bad_option_reaches_the_user_as_it_is(options: dict[str, Any]) -> None:
     compiled = torch.compile(Branchy(), backend="nimble", options=options)
-    with pytest.raises(OptionError, match=r"valid|takes"):
+    with pytest.raises(OptionError, match=r"valid|takes") as caught:
         compiled(torch.randn(2, 4))
+    (printed,) = traceback.format_exception_only(caught.value)
+    assert printed == f"nimble_fx.errors.OptionError: {caught.value}\n"
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert not any(frame.filename.endswith("symbolic_convert.py") for frame in frames)
     assert nimble_fx.programs() == ()
+
+
+def test_an_option_error_can_be_sent_to_another_process() -> None:
+    with pytest.raises(OptionError) as caught:
+        torch.compile(torch.sin, backend="nimble", options={"polcy": 1})(torch.ones(1))
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert type(sent) is OptionError
+    assert str(sent) == str(caught.value)
 
 
 def test_a_mode_it_does_not_know_is_an_option_error() -> None:
