@@ -115,6 +115,11 @@ EDITS = {
         r"        del x_1, relu, sigmoid\n        add = \1",
         "is freed after sigmoid|has been freed",
     ),
+    "a del after a del": (
+        r"(        del )x_1, relu, sigmoid\n",
+        r"\1relu\n\1x_1, relu, sigmoid\n",
+        r"frees relu, which it may not: it is freed after add \(stream 0, <module>:\d+: add = ",
+    ),
     "a record before its task": (
         r"(        sigmoid = .*\n)(        e\.sigmoid\.record\(s1\)\n)",
         r"\2\1",

@@ -245,8 +245,26 @@ def test_an_early_free_is_shown_with_the_tasks_around() -> None:
     lines = message_of(edited(graph, "exp_1", frees=("exp", "exp_1")))
     assert "exp_2 (stream 0, model.py:" in lines[0]
     assert "uses exp_1, which has been freed" in lines[0]
-    assert lines[1] == "it is freed after exp_1: exp_1 needs to be freed later"
+    assert lines[1] == (
+        "it is freed after exp_1 (stream 0, model.py:2: y = exp_1(x)): "
+        "exp_1 needs to be freed later"
+    )
     assert marked(lines) == ["exp_1", "exp_2"]
+
+
+def test_a_second_free_is_shown_with_the_first_one() -> None:
+    graph = long_branches()
+    first = next(task.name for task in graph.tasks if "exp" in task.frees)
+    lines = message_of(edited(graph, "add", frees=("exp",)))
+    assert lines[0].startswith("add (stream 0, model.py:17: y = add(x)) frees exp, which it may")
+    assert f"not: it is freed after {first} (stream 0, model.py:" in lines[0]
+    assert lines[0].endswith(") already")
+    assert marked(lines) == [first, "add"]
+
+
+def test_a_free_of_what_is_not_made_yet_is_refused() -> None:
+    lines = message_of(edited(long_branches(), "exp", frees=("add",)))
+    assert lines[0].endswith("frees add, which it may not: it is not made by then")
 
 
 def test_a_changed_stream_is_shown_with_the_tasks_around() -> None:
