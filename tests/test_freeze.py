@@ -22,7 +22,6 @@ from nimble_fx.freeze import (
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
-from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
 from nimble_fx.recording import WARM_UPS
@@ -34,7 +33,7 @@ from tests.eager import (
 )
 from tests.models import CASES, Branchy
 from tests.replaying import ReplayingDevice
-from tests.schedules import scheduled, traced
+from tests.schedules import schedule_of, scheduled, traced
 from tests.threads import assert_threads_do_not_mix
 
 
@@ -259,7 +258,9 @@ def test_within_a_capture_of_the_users_the_program_runs_inline(device: Replaying
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     device = ReplayingDevice(fail=True)
     run = frozen(torch.exp, torch.zeros(2), device=device)
-    with pytest.warns(NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"):
+    with pytest.warns(
+        NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"
+    ):
         (first,) = run([torch.ones(2)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -320,19 +321,18 @@ def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:
     assert "freeze=False" in nimble_fx.programs()[0].summary()
 
 
-def graph_of(function: Callable[..., Any], *inputs: Tensor) -> TaskGraph:
-    return scheduled(traced(function, *inputs).graph)
-
-
 def test_nothing_is_lost_where_there_is_nothing_to_freeze() -> None:
-    launches, views = graph_of(torch.exp, torch.zeros(2)), graph_of(torch.t, torch.zeros(2, 2))
+    launches, views = (
+        schedule_of(torch.exp, torch.zeros(2)),
+        schedule_of(torch.t, torch.zeros(2, 2)),
+    )
     assert nothing_to_freeze(launches, Cpu()) == "cpu has no CUDA graphs"
     assert nothing_to_freeze(views, ReplayingDevice()) == "it launches nothing"
     assert nothing_to_freeze(launches, ReplayingDevice()) is None
 
 
 def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
-    graph, tags = graph_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
+    graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
     refuse_what_cannot_be_captured(graph, ReplayingDevice())
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
         library.define("unsafe(Tensor x) -> Tensor", tags=tags)

@@ -14,7 +14,7 @@ from nimble_fx.verify import verify
 from tests.judges import oracle_accepts, verifier_accepts
 from tests.mutants import edited
 from tests.oracle import races
-from tests.schedules import scheduled, schedules, traced, two_branches
+from tests.schedules import schedule_of, scheduled, schedules, traced, two_branches
 from tests.strategies import SCALAR, task_graphs
 
 
@@ -92,7 +92,7 @@ def test_random_draws_out_of_program_order_are_caught(graph: TaskGraph) -> None:
 
 
 def branchy() -> TaskGraph:
-    return scheduled(traced(two_branches, torch.randn(2, 2)).graph)
+    return schedule_of(two_branches, torch.randn(2, 2))
 
 
 def test_the_message_names_both_tasks_their_streams_the_storage_and_the_line() -> None:
@@ -169,7 +169,7 @@ def test_a_stream_that_is_not_joined_is_caught() -> None:
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.exp(), x.sin()
 
-    graph = scheduled(traced(program, torch.randn(2)).graph)
+    graph = schedule_of(program, torch.randn(2))
     assert graph.joins == ("sin",)
     verify(graph)
     vars(graph)["joins"] = ()
@@ -211,7 +211,7 @@ def long_branches() -> TaskGraph:
             left, right = left.exp(), right.sin()
         return left + right
 
-    return with_sources(scheduled(traced(program, torch.randn(2, 2)).graph))
+    return with_sources(schedule_of(program, torch.randn(2, 2)))
 
 
 def message_of(graph: TaskGraph) -> list[str]:

@@ -19,7 +19,7 @@ from tests.eager import assert_inference_is_eagers, call, twins
 from tests.failure_modes.where import cuda, on_virtual
 from tests.models import CASES, Branchy, Inception
 from tests.replaying import ReplayingDevice
-from tests.schedules import scheduled, traced
+from tests.schedules import schedule_of, traced
 from tests.threads import assert_threads_do_not_mix
 
 
@@ -62,7 +62,7 @@ def test_12_after_a_fork_the_critical_branch_is_enqueued_first() -> None:
         short = torch.sigmoid(y)
         return torch.relu(torch.tanh(torch.exp(y))) + short
 
-    names = [task.name for task in scheduled(traced(program, torch.randn(2)).graph).launching]
+    names = [task.name for task in schedule_of(program, torch.randn(2)).launching]
     assert names.index("exp") < names.index("sigmoid")
 
 
