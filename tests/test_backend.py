@@ -23,8 +23,6 @@ from nimble_fx.passes.insert_waits import InsertWaits
 from tests.eager import assert_same, twins
 from tests.models import CASES, Branchy, Inception
 
-pytestmark = pytest.mark.filterwarnings("error::nimble_fx.NimbleWarning")
-
 
 def test_programs_are_listed_oldest_first_and_reset_clears_them() -> None:
     model = Branchy()

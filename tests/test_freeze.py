@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,16 +35,6 @@ from tests.models import CASES, Branchy
 from tests.replaying import ReplayingDevice
 from tests.schedules import schedule_of, scheduled, traced
 from tests.threads import assert_threads_do_not_mix
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayingDevice]:
-    """Every program that the backend compiles runs on this device."""
-    replaying = ReplayingDevice()
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: replaying)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NimbleWarning)
-        yield replaying
 
 
 def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:

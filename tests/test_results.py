@@ -19,8 +19,6 @@ from tests.models import CASES, Branchy, Case, Inception, Lstm
 from tests.oracle import fewest_waits
 from tests.threads import assert_threads_do_not_mix
 
-pytestmark = pytest.mark.filterwarnings("error::nimble_fx.NimbleWarning")
-
 
 @pytest.fixture(autouse=True)
 def _trace_rnns() -> Iterator[None]:
