@@ -1,5 +1,6 @@
 """Options: every bad one is an error that lists the valid ones."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,10 @@ def test_options_override_what_the_mode_says() -> None:
 
 
 def test_an_unknown_option_lists_all_of_them() -> None:
+    names = ", ".join(sorted(repr(field.name) for field in fields(Options)))
     with pytest.raises(OptionError) as caught:
         Options.parse(None, {"fastest": True})
-    assert str(caught.value) == (
-        "unknown option 'fastest'; valid options: "
-        "'device', 'dump', 'freeze', 'max_streams', 'policy', 'seed', 'verify'"
-    )
+    assert str(caught.value) == f"unknown option 'fastest'; valid options: {names}"
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ def test_an_unknown_option_lists_all_of_them() -> None:
     [("polcy", "policy"), ("max_stream", "max_streams"), ("n_streams", "max_streams")],
 )
 def test_an_unknown_option_that_is_like_a_valid_one_asks_for_it(typed: str, meant: str) -> None:
-    message = rf"unknown option '{typed}'; did you mean '{meant}'\? valid options: 'device', "
+    message = rf"unknown option '{typed}'; did you mean '{meant}'\? valid options: '"
     with pytest.raises(OptionError, match=message):
         Options.parse(None, {typed: 1})
 
