@@ -1,5 +1,6 @@
 """`torch.compile(model, backend="nimble")`: the whole story of a compile."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -225,11 +226,21 @@ class _DynamoUnsupportedError(ShortenTraceback, UnsupportedError):
 
 
 class _DynamoOptionError(ShortenTraceback, OptionError):
-    """An OptionError that Dynamo hands to the user as it is."""
+    """An OptionError that Dynamo hands to the user as it is, under the name that users know."""
+
+    __module__ = OptionError.__module__
+    __qualname__ = OptionError.__qualname__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OptionError, self.args
+
+
+_DynamoOptionError.__name__ = OptionError.__name__
 
 
 def _parse(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     try:
         return Options.parse(mode, options)
     except OptionError as error:
-        raise _DynamoOptionError(str(error), first_useful_frame=None) from None
+        here = inspect.currentframe()  # what Dynamo did before is not the user's concern
+        raise _DynamoOptionError(str(error), first_useful_frame=here) from None

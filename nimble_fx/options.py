@@ -1,8 +1,9 @@
 """What a user can choose, checked before any work is done."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -87,7 +88,9 @@ class Options:
         known = {field.name for field in fields(Options)}
         unknown = sorted(set(map(str, options or {})) - known)
         if unknown:
-            raise OptionError(f"unknown option {unknown[0]!r}; valid options: {_choices(known)}")
+            name, choices = unknown[0], _choices(known)
+            meant = _suggestion(name, known)
+            raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
 
 
@@ -106,6 +109,12 @@ def _is_directory(path: object) -> bool:
     except (OSError, TypeError, ValueError):
         return False
     return os.access(directory, os.W_OK)
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    """A question about the known name that is most like it, if one is."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _choices(names: Any) -> str:

@@ -1,9 +1,8 @@
 """Freezing, on a device that captures and replays on the CPU."""
 
 import copy
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from nimble_fx.freeze import (
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
-from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
 from nimble_fx.recording import WARM_UPS
@@ -35,17 +33,8 @@ from tests.eager import (
 )
 from tests.models import CASES, Branchy
 from tests.replaying import ReplayingDevice
-from tests.schedules import scheduled, traced
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayingDevice]:
-    """Every program that the backend compiles runs on this device."""
-    replaying = ReplayingDevice()
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: replaying)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NimbleWarning)
-        yield replaying
+from tests.schedules import schedule_of, scheduled, traced
+from tests.threads import assert_threads_do_not_mix
 
 
 def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:
@@ -300,21 +289,12 @@ def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: Replaying
 
 
 def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
-    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(100), device=device)
-    wrong: list[float] = []
+    def program(x: Tensor) -> Tensor:
+        return x.exp() + x.sin()
 
-    def work(value: float) -> None:
-        x = torch.full((100,), value)
-        for _ in range(50):
-            if not torch.equal(run([x])[0], x.exp() + x.sin()):
-                wrong.append(value)
-
-    threads = [threading.Thread(target=work, args=(i / 8,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    run = frozen(program, torch.zeros(100), device=device)
+    inputs = [torch.full((100,), i / 8) for i in range(8)]
+    assert_threads_do_not_mix(lambda x: run([x])[0], program, inputs, n_calls=50)
 
 
 def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None:
@@ -331,19 +311,18 @@ def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:
     assert "freeze=False" in nimble_fx.programs()[0].summary()
 
 
-def graph_of(function: Callable[..., Any], *inputs: Tensor) -> TaskGraph:
-    return scheduled(traced(function, *inputs).graph)
-
-
 def test_nothing_is_lost_where_there_is_nothing_to_freeze() -> None:
-    launches, views = graph_of(torch.exp, torch.zeros(2)), graph_of(torch.t, torch.zeros(2, 2))
+    launches, views = (
+        schedule_of(torch.exp, torch.zeros(2)),
+        schedule_of(torch.t, torch.zeros(2, 2)),
+    )
     assert nothing_to_freeze(launches, Cpu()) == "cpu has no CUDA graphs"
     assert nothing_to_freeze(views, ReplayingDevice()) == "it launches nothing"
     assert nothing_to_freeze(launches, ReplayingDevice()) is None
 
 
 def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
-    graph, tags = graph_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
+    graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
     refuse_what_cannot_be_captured(graph, ReplayingDevice())
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
         library.define("unsafe(Tensor x) -> Tensor", tags=tags)

@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import threading
 from typing import Any
 
 import pytest
@@ -20,7 +19,8 @@ from tests.eager import assert_inference_is_eagers, call, twins
 from tests.failure_modes.where import cuda, on_virtual
 from tests.models import CASES, Branchy, Inception
 from tests.replaying import ReplayingDevice
-from tests.schedules import scheduled, traced
+from tests.schedules import schedule_of, traced
+from tests.threads import assert_threads_do_not_mix
 
 
 def test_09_a_side_stream_not_joined_or_used_before_it_forked() -> None:
@@ -62,7 +62,7 @@ def test_12_after_a_fork_the_critical_branch_is_enqueued_first() -> None:
         short = torch.sigmoid(y)
         return torch.relu(torch.tanh(torch.exp(y))) + short
 
-    names = [task.name for task in scheduled(traced(program, torch.randn(2)).graph).launching]
+    names = [task.name for task in schedule_of(program, torch.randn(2)).launching]
     assert names.index("exp") < names.index("sigmoid")
 
 
@@ -168,24 +168,12 @@ def _n_launched(name: str, device: ReplayingDevice) -> int:
 
 
 def test_19_two_threads_replay_one_graph(device: ReplayingDevice) -> None:
-    model, wrong = Branchy(), list[int]()
+    model = Branchy()
     compiled = torch.compile(model, backend="nimble")
+    inputs = [torch.full((2, 4), float(i)) for i in range(4)]
     with torch.no_grad():
-        compiled(torch.randn(2, 4))
-
-    def work(i: int) -> None:
-        x = torch.full((2, 4), float(i))
-        with torch.no_grad():
-            for _ in range(20):
-                if not torch.equal(compiled(x), model(x)):
-                    wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+        compiled(inputs[0])
+    assert_threads_do_not_mix(compiled, model, inputs, n_calls=20)
     assert device.n_captures == 1
 
 
