@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console().print("No GPU: nothing was frozen, and this is no evidence. Nothing is written.")
         return 2
     finish("evidence", args, {"models": results})
-    frozen = [program.status.frozen for program in nimble_fx.programs()]
+    frozen = [is_frozen for result in results for _, is_frozen, _ in result["programs"]]
     return 0 if frozen and all(frozen) else 1
 
 

@@ -24,12 +24,13 @@ from torch import Tensor, nn
 import nimble_fx
 from bench.record import Target, finish, parser, print_table
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
+from nimble_fx.arena import Arena
 from nimble_fx.devices import Capture
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
 from nimble_fx.fallback import Reporter
-from nimble_fx.freeze import Frozen, Status
+from nimble_fx.freeze import Frozen, Status, Terms
 from nimble_fx.ir import Input, TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
@@ -130,7 +131,7 @@ def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
     run: Callable[[list[Any]], object] = launcher
     bare: Callable[[], object] = partial(torch.relu, x)
     if how == "frozen":
-        run = Frozen(launcher, Status(), Reporter("error"))
+        run = Frozen(launcher, Arena(launcher.device), Status(), Reporter("error"), Terms())
         bare = partial(int)
     return {"call": lambda: run([x, *parameters]), "bare": bare}
 
@@ -198,7 +199,7 @@ def beside_reduce_overhead(rounds: int) -> Spread:
         model(x)
         with torch.cuda.graph(graph):
             model(x)
-        calls = [partial(nimble, x), partial(inductor, x), graph.replay]
+        calls: list[Callable[[], object]] = [partial(nimble, x), partial(inductor, x), graph.replay]
         samples = [[host_seconds(call) for call in calls] for _ in range(rounds + 1)]
     beyond = [(ours - replay, theirs - replay) for ours, theirs, replay in samples[1:]]
     return ratios(*zip(*beyond, strict=True))

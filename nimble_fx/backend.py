@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,19 @@ from torch.fx import GraphModule
 
 from nimble_fx import fallback, garbage
 from nimble_fx import program as registry
+from nimble_fx.arena import Arena
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
 from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.freeze import Frozen, Status, nothing_to_freeze, refuse_what_cannot_be_captured
+from nimble_fx.freeze import (
+    Frozen,
+    Status,
+    Terms,
+    nothing_to_freeze,
+    refuse_what_cannot_be_captured,
+)
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name, load, write
@@ -85,17 +93,23 @@ class _Compiler:
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._reporter = Reporter(options.on_fallback)
+        self._terms = Terms(options.max_graphs, options.copy_outputs)
+        self._arena: Arena | None = None
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self._compile(gm, self._name)
+        return self._compile(gm, self._name, self._terms)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self._compile(gm, f"{self._name} (training)")
+        metadata = TracingContext.get().fw_metadata
+        n_seen = None if metadata is None else metadata.num_forward
+        terms = replace(self._terms, n_seen=n_seen)
+        return self._compile(gm, f"{self._name} (training)", terms)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
-        return self._compile(gm, f"{self._name} (backward)")
+        terms = replace(self._terms, is_backward=True)
+        return self._compile(gm, f"{self._name} (backward)", terms)
 
     def _learn_inputs(self, gm: GraphModule) -> None:
         """Which inputs are parameters and buffers, and what the user calls each.
@@ -118,15 +132,55 @@ class _Compiler:
         return dict(zip(renamed, better, strict=True))
 
     @garbage.paused()  # a compile makes much that lives, and no cycles
-    def _compile(self, gm: GraphModule, name: str) -> Boxed:
+    def _compile(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         try:
             traced = trace(gm, name, self._better_names(gm), self._static)
             device = self._device(traced.graph)
+        except UnsupportedError as error:
+            return self._as_traced(gm, name, error)
+        try:
             graph, source = _legal_module(traced.graph, self._options, device, self._reporter)
-        except (UnsupportedError, ScheduleError) as error:
-            self._reporter.report(_fallback(name, "as traced, without a schedule", error))
-            return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(graph, source, traced, device, self._options, self._reporter)
+        except ScheduleError as error:
+            return self._as_traced(gm, name, error)
+        return self._runner(graph, source, traced, device, terms)
+
+    def _as_traced(
+        self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
+    ) -> Boxed:
+        self._reporter.report(_fallback(name, "as traced, without a schedule", error))
+        return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+
+    def _runner(
+        self, graph: TaskGraph, source: str, traced: Traced, device: Device, terms: Terms
+    ) -> Boxed:
+        """Loads and registers the program; freezes it where that is possible and wanted."""
+        name = file_name(graph.name, source)
+        path = None
+        if self._options.dump is not None:
+            path = write(Path(self._options.dump).expanduser().absolute(), name, source)
+        file = str(path) if path else f"<nimble_fx {name}>"
+        loaded = load(source, file)
+        status = Status(reason=self._why_not_freeze(graph, device))
+        register(Program(graph, source, path, file, device.name, status))
+        launcher = Launcher(graph, loaded, traced.constants, device)
+        if status.reason is not None:
+            return launcher
+        self._arena = self._arena or Arena(device)
+        return Frozen(launcher, self._arena, status, self._reporter, terms)
+
+    def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str | None:
+        """Why a program will not be captured; reported if it is slower than was asked for."""
+        if not self._options.freeze:
+            return "freeze=False"
+        nothing = nothing_to_freeze(graph, device)
+        if nothing is not None:
+            return nothing
+        try:
+            refuse_what_cannot_be_captured(graph, device)
+        except UnsupportedError as error:
+            self._reporter.report(_fallback(graph.name, "unfrozen", error))
+            return str(error)
+        return None
 
     def _device(self, graph: TaskGraph) -> Device:
         """The one device of the graph's tensors, unless the user chose another."""
@@ -171,43 +225,6 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tu
     if options.verify:
         verify_source(source, scheduled)
     return scheduled, source
-
-
-def _runner(
-    graph: TaskGraph,
-    source: str,
-    traced: Traced,
-    device: Device,
-    options: Options,
-    reporter: Reporter,
-) -> Boxed:
-    """Loads and registers the program; freezes it where that is possible and wanted."""
-    name = file_name(graph.name, source)
-    path = None
-    if options.dump is not None:
-        path = write(Path(options.dump).expanduser().absolute(), name, source)
-    file = str(path) if path else f"<nimble_fx {name}>"
-    loaded = load(source, file)
-    reason = _why_not_freeze(graph, device, reporter) if options.freeze else "freeze=False"
-    status = Status(reason=reason)
-    register(Program(graph, source, path, file, device.name, status))
-    launcher = Launcher(graph, loaded, traced.constants, device)
-    if reason is not None:
-        return launcher
-    return Frozen(launcher, status, reporter, options.max_graphs, options.copy_outputs)
-
-
-def _why_not_freeze(graph: TaskGraph, device: Device, reporter: Reporter) -> str | None:
-    """Why a program will not be captured; reported where that is slower than was asked for."""
-    nothing = nothing_to_freeze(graph, device)
-    if nothing is not None:
-        return nothing
-    try:
-        refuse_what_cannot_be_captured(graph, device)
-    except UnsupportedError as error:
-        reporter.report(_fallback(graph.name, "unfrozen", error))
-        return str(error)
-    return None
 
 
 def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:

@@ -1,11 +1,12 @@
-"""How what a replay has computed becomes the caller's to keep.
+"""How what a replay has computed becomes the caller's.
 
 A replay overwrites the results of the one before, so they are copied out. Whatever can be known
 ahead of the calls is worked out once, from the outputs of the capture: which share memory, which
 lie in an input or a parameter, which are no tensors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -15,16 +16,34 @@ from torch import Tensor
 
 from nimble_fx.copies import GroupedCopy
 
-Make = Callable[[Sequence[Any], list[Tensor]], Any]
-"""Makes an output of a call from what the call was given and the copies that were made for it."""
+
+@dataclass(slots=True)
+class Call:
+    """What an output of a call can be made from.
+
+    Attributes:
+        given: the inputs that are new in each call.
+        static: the parameters.
+        copies: the copies that were made for the call.
+    """
+
+    given: Sequence[Any]
+    static: Sequence[Tensor]
+    copies: list[Tensor]
+
+
+Make = Callable[[Call], Any]
 
 
 class Outputs:
     """Hands out the outputs of one capture, call by call.
 
-    Parameters and their views are handed out as they are; views of inputs become views of the
-    caller's. Of each other storage one copy is made, and what shared it shares the copy, so that
-    writing to one output is seen in the others, and by autograd.
+    What lies in a parameter or an input becomes a view of the caller's. Of each other storage one
+    copy is made, and what shared it shares the copy, so that writing to one output is seen in the
+    others, and by autograd. It holds on to neither inputs nor parameters.
+
+    Attributes:
+        in_place: the positions of outputs that are handed out where they are.
     """
 
     def __init__(
@@ -32,7 +51,7 @@ class Outputs:
         captured: Sequence[Any],
         buffers: Sequence[Any],
         static: Sequence[Tensor],
-        copied: bool,
+        in_place: Container[int] = (),
     ) -> None:
         """Works out how each output is made.
 
@@ -40,76 +59,124 @@ class Outputs:
             captured: the outputs that each replay overwrites.
             buffers: the inputs that each replay reads, in the order of a call's.
             static: the parameters.
-            copied: whether to copy; if not, callers get the memory that the next replay overwrites.
+            in_place: the positions of outputs that may be handed out where they are.
         """
         self._originals: list[Tensor] = []
-        self._inputs = {_storage(b): k for k, b in enumerate(buffers) if isinstance(b, Tensor)}
-        self._parameters = {_storage(value) for value in static}
-        self._copied = copied
+        self._buffers = {_storage(b): k for k, b in enumerate(buffers) if isinstance(b, Tensor)}
+        self._static = {_storage(value): j for j, value in enumerate(static)}
+        self._copied = {
+            _storage(value)
+            for i, value in enumerate(captured)
+            if isinstance(value, Tensor) and i not in in_place
+        }
+        self._elsewhere = {*self._static, *self._buffers, *self._copied}
         first: dict[int, int] = {}
         distinct = {id(value): value for value in captured}
-        self._makers = [self._maker(value, first) for value in distinct.values()]
+        self._makers = [self._maker(value, static, first) for value in distinct.values()]
         places = {key: place for place, key in enumerate(distinct)}
         self._places = [places[id(value)] for value in captured]
         self._copy = GroupedCopy(self._originals, range(len(self._originals)))
+        self.in_place = {i for i, value in enumerate(captured) if self._is_in_place(value)}
         self._all_whole = all(a is b for a, b in zip_longest(captured, self._originals))
 
-    def hand_out(self, given: Sequence[Any]) -> list[Any]:
+    def hand_out(self, given: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
         """The outputs of a call, after its replay."""
         copies = [torch.empty_like(original) for original in self._originals]
         self._copy(copies, self._originals)
         if self._all_whole:
             return copies
-        made = [make(given, copies) for make in self._makers]
+        call = Call(given, static, copies)
+        made = [make(call) for make in self._makers]
         return [made[place] for place in self._places]
 
-    def _maker(self, value: Any, first: dict[int, int]) -> Make:
+    def _is_in_place(self, value: Any) -> bool:
+        """Whether an output is handed out where it is, in memory of the capture."""
+        if not isinstance(value, Tensor):
+            return False
+        return _storage(value) not in self._elsewhere
+
+    def _maker(self, value: Any, static: Sequence[Tensor], first: dict[int, int]) -> Make:
         """How an output is made; `first` knows the copy of each storage that has one."""
-        if not isinstance(value, Tensor) or _storage(value) in self._parameters:
-            return lambda given, copies: value
-        storage = _storage(value)
-        if storage in self._inputs:
-            return partial(_view_of_input, self._inputs[storage], value)
-        if not self._copied:
-            return lambda given, copies: value.detach()
+        if not isinstance(value, Tensor):
+            return partial(_number, value)
+        storage, view = _storage(value), _View.of(value)
+        if storage in self._static:
+            j = self._static[storage]
+            return partial(_parameter if view == _View.of(static[j]) else _part_of_it, j, view)
+        if storage in self._buffers:
+            return partial(_part_of_input, self._buffers[storage], view)
+        if self._is_in_place(value):
+            return partial(_itself, value)
         if storage in first:
-            return partial(_view_of_copy, first[storage], value)
+            return partial(_part_of_copy, first[storage], view)
         first[storage] = n = len(self._originals)
         is_whole = _fills_its_storage(value)
         self._originals.append(value if is_whole else _bytes_of(value))
-        return partial(_copy if is_whole else _part_of_copy, n, value)
+        return partial(_copy if is_whole else _first_of_copy, n, view)
 
 
-def _copy(n: int, value: Tensor, given: Sequence[Any], copies: list[Tensor]) -> Tensor:
-    return copies[n]
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a tensor is besides its memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    is_conj: bool
+    is_neg: bool
+
+    @staticmethod
+    def of(value: Tensor) -> "_View":
+        shape, stride = tuple(value.shape), value.stride()
+        offset = int(value.storage_offset())
+        return _View(shape, stride, offset, value.dtype, value.is_conj(), value.is_neg())
+
+    def on(self, base: Tensor, shift: int = 0) -> Tensor:
+        """Such a tensor in the memory of `base`, `shift` of its elements further on."""
+        same_kind = (base.dtype, base.is_conj(), base.is_neg()) == (self.dtype, False, False)
+        if same_kind and not (self.is_conj or self.is_neg):
+            return base.as_strided(self.shape, self.stride, shift + self.offset)
+        shift = shift * base.itemsize // self.dtype.itemsize
+        bare = torch.empty(0, dtype=self.dtype, device=base.device)
+        bare.set_(base.untyped_storage(), shift + self.offset, self.shape, self.stride)
+        bare = torch._neg_view(bare) if self.is_neg else bare
+        return torch._conj(bare) if self.is_conj else bare
 
 
-def _part_of_copy(n: int, value: Tensor, given: Sequence[Any], copies: list[Tensor]) -> Tensor:
-    """A tensor of `value`'s geometry in the copy of the whole storage; views are taken of it."""
-    storage = copies[n].untyped_storage()
-    bare = _bare(value).set_(storage, value.storage_offset(), value.shape, value.stride())
-    copies[n] = _read_as(value, bare)
-    return copies[n]
+def _number(value: object, call: Call) -> object:
+    return value
 
 
-def _view_of_copy(n: int, value: Tensor, given: Sequence[Any], copies: list[Tensor]) -> Tensor:
-    return _view(copies[n], value)
+def _parameter(j: int, view: _View, call: Call) -> Tensor:
+    return call.static[j]
 
 
-def _view_of_input(k: int, value: Tensor, given: Sequence[Any], copies: list[Tensor]) -> Tensor:
-    base = given[k]
-    return _view(base, value, shift=base.storage_offset())
+def _part_of_it(j: int, view: _View, call: Call) -> Tensor:
+    return view.on(call.static[j])
 
 
-def _view(base: Tensor, value: Tensor, shift: int = 0) -> Tensor:
-    """The view of `base` that has `value`'s geometry, `shift` elements further on."""
-    same_kind = (base.dtype, base.is_conj(), base.is_neg()) == (value.dtype, False, False)
-    if same_kind and not (value.is_conj() or value.is_neg()):
-        return base.as_strided(value.shape, value.stride(), shift + value.storage_offset())
-    shift = shift * base.itemsize // value.itemsize
-    whole = _bare(value).set_(base.untyped_storage())
-    bare = whole.as_strided(value.shape, value.stride(), shift + value.storage_offset())
-    return _read_as(value, bare)
+def _part_of_input(k: int, view: _View, call: Call) -> Tensor:
+    base = call.given[k]
+    return view.on(base, shift=base.storage_offset())
+
+
+def _itself(value: Tensor, call: Call) -> Tensor:
+    return value.detach()
+
+
+def _copy(n: int, view: _View, call: Call) -> Tensor:
+    return call.copies[n]
+
+
+def _first_of_copy(n: int, view: _View, call: Call) -> Tensor:
+    """What lies in the copy of a whole storage; the other outputs in it become views of this."""
+    call.copies[n] = view.on(call.copies[n])
+    return call.copies[n]
+
+
+def _part_of_copy(n: int, view: _View, call: Call) -> Tensor:
+    return view.on(call.copies[n])
 
 
 def _storage(tensor: Tensor) -> int:
@@ -129,14 +196,3 @@ def _fills_its_storage(value: Tensor) -> bool:
 def _bytes_of(value: Tensor) -> Tensor:
     """The whole storage of a tensor."""
     return torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
-
-
-def _bare(value: Tensor) -> Tensor:
-    """An empty tensor of the same type, which is read as it is stored."""
-    return torch.empty(0, dtype=value.dtype, device=value.device)
-
-
-def _read_as(value: Tensor, bare: Tensor) -> Tensor:
-    """`bare`, read with the signs and conjugates that reading `value` adds to what is stored."""
-    bare = torch._neg_view(bare) if value.is_neg() else bare
-    return torch._conj(bare) if value.is_conj() else bare

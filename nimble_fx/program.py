@@ -68,7 +68,8 @@ class Program:
 
 def _frozen(status: Status) -> str:
     if not status.frozen:
-        return f"no: {status.reason or 'not called yet'}"
+        gone = "the parameters that it was captured with are gone"
+        return f"no: {status.reason or (gone if status.n_captures else 'not called yet')}"
     graphs = f"yes, {count(status.n_graphs, 'graph')}"
     return f"{graphs}; no more: {status.reason}" if status.reason else graphs
 

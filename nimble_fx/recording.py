@@ -1,14 +1,17 @@
 """One capture of a program: how it is made, fed, replayed and read."""
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nimble_fx.arena import Arena
 from nimble_fx.copies import GroupedCopy
-from nimble_fx.devices import Stream
+from nimble_fx.devices import Capture, Stream
 from nimble_fx.launch import Launcher
 from nimble_fx.outputs import Outputs
 
@@ -16,63 +19,113 @@ WARM_UPS = 3
 """Runs before a capture, so that libraries load, tune and allocate outside of it."""
 
 
-class Recording:
-    """A capture for one set of sizes and of parameters' addresses.
+@dataclass(frozen=True)
+class Handing:
+    """Which outputs are handed out where they are: their positions.
 
-    It owns the memory that inputs are copied to, and holds on to the parameters.
+    Attributes:
+        lent: those that the next replay may overwrite whoever holds them.
+        saved: those that a backward will read.
+    """
+
+    lent: Sequence[int] = ()
+    saved: Sequence[int] = ()
+
+
+class Recording:
+    """A capture for one set of sizes and of addresses.
+
+    It owns the memory that inputs are copied to. Parameters, and what a forward has saved, are read
+    where they are; their addresses are part of the capture, but it does not keep them alive.
     """
 
     def __init__(
-        self, launcher: Launcher, given: list[Any], static: list[Tensor], copied: bool
+        self,
+        launcher: Launcher,
+        arena: Arena,
+        given: list[Any],
+        static: list[Tensor],
+        fixed: Sequence[int],
+        handing: Handing,
     ) -> None:
         """Warms up and captures. Parameters, buffers and random numbers are left as they were.
 
         Args:
             launcher: the program.
+            arena: where it runs, and with whom.
             given: the inputs of a call, tensors and numbers; the numbers are part of the capture.
-            static: the parameters; their addresses are part of the capture.
-            copied: whether callers get copies of the outputs.
+            static: the parameters.
+            fixed: the positions in `given` of what is read where it is.
+            handing: which outputs are handed out where they are.
 
         Raises:
             Exception: whatever the program raised, or the device.
         """
-        self._device, n = launcher.device, launcher.loaded.n_streams
-        self._static = static  # their addresses are in the capture
-        self._done = self._device.events(("replay",)).replay
+        self._device, self._arena, self._fixed = launcher.device, arena, fixed
         self._buffers = [_buffer_like(value) for value in given]
-        tensors = [k for k, value in enumerate(given) if isinstance(value, Tensor)]
-        self._expanded = [k for k in tensors if 0 in given[k].stride()]
+        for k in fixed:
+            self._buffers[k] = given[k]
+        copied = [k for k, x in enumerate(given) if isinstance(x, Tensor) and k not in fixed]
+        self._expanded = [k for k in copied if 0 in given[k].stride()]
         self._targets = self._without_repeats(self._buffers)
-        self._copy_in = GroupedCopy(given, tensors)
-        mutated = [k for k in launcher.mutated_given if k in tensors]
-        self._copy_back = GroupedCopy(given, mutated)
+        self._copy_in = GroupedCopy(given, copied)
+        self._copy_back = GroupedCopy(given, [k for k in launcher.mutated_given if k in copied])
+        self._capture = self._captured(launcher, given, static)
+        for k in fixed:
+            self._buffers[k] = self._targets[k] = None
+        captured, read_in_place = self._capture.outputs, self._fixed_inputs(given, static)
+        in_place = {*handing.lent, *handing.saved}
+        self._outputs = Outputs(captured, self._buffers, read_in_place, in_place)
+        self._capture = replace(self._capture, outputs=())
+        saved = [captured[i] for i in handing.saved if i in self._outputs.in_place]
+        self.saved_addresses = {value.data_ptr() for value in saved}
+        self._saved_storages = {value.untyped_storage()._cdata for value in saved}
+        self._n_uses = self._count_uses()
+
+    @property
+    def nbytes(self) -> tuple[int, ...]:
+        """The bytes of memory of each stream that its pool has."""
+        return self._capture.nbytes
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a backward is still to come that needs what was saved where it is."""
+        return self._count_uses() != self._n_uses
+
+    def replay(self, given: list[Any], static: list[Tensor]) -> list[Any]:
+        """Runs the capture on new inputs, on the current stream; its outputs."""
+        (caller,) = self._device.streams(1)
+        caller.wait_event(self._arena.last)
+        self._feed(given)
+        self._capture.replay()
+        self._copy_back(given, self._buffers)
+        outputs = self._outputs.hand_out(given, self._fixed_inputs(given, static))
+        self._arena.last.record(caller)
+        return outputs
+
+    def when_memory_goes(
+        self, given: list[Any], static: list[Tensor], gone: Callable[[Any], None]
+    ) -> None:
+        """Has `gone` called when memory that is read where it is does not live any longer."""
+        storages = [x.untyped_storage() for x in self._fixed_inputs(given, static)]
+        distinct = {storage._cdata: storage for storage in storages}
+        self._watched = [weakref.ref(storage, gone) for storage in distinct.values()]
+
+    def _captured(self, launcher: Launcher, given: list[Any], static: list[Tensor]) -> Capture:
+        n, pool = launcher.loaded.n_streams, self._arena.pool()
 
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)
 
-        pool = self._device.pool()
         with _undone([static[k] for k in launcher.mutated_static]):
             for i in range(WARM_UPS):
                 self._feed(given)
                 self._device.warm_up(n, run, pool, may_synchronize=i < WARM_UPS - 1)
-        self._capture = self._device.capture(n, run, pool)
-        self._outputs = Outputs(self._capture.outputs, self._buffers, static, copied)
+        return self._device.capture(n, run, pool)
 
-    @property
-    def nbytes(self) -> tuple[int, ...]:
-        """The bytes of memory of each stream that the capture owns."""
-        return self._capture.nbytes
-
-    def replay(self, given: list[Any]) -> list[Any]:
-        """Runs the capture on new inputs, on the current stream; its outputs."""
-        (caller,) = self._device.streams(1)
-        caller.wait_event(self._done)  # the last replay may have been on another stream
-        self._feed(given)
-        self._capture.replay()
-        self._copy_back(given, self._buffers)
-        outputs = self._outputs.hand_out(given)
-        self._done.record(caller)
-        return outputs
+    def _fixed_inputs(self, given: list[Any], static: list[Tensor]) -> list[Tensor]:
+        """What is read where it is."""
+        return [*static, *[given[k] for k in self._fixed]] if self._fixed else static
 
     def _feed(self, given: list[Any]) -> None:
         self._copy_in(self._targets, self._without_repeats(given) if self._expanded else given)
@@ -86,6 +139,10 @@ class Recording:
             once = [n if step else min(n, 1) for n, step in sizes]
             values[k] = value.as_strided(once, value.stride())
         return values
+
+    def _count_uses(self) -> int:
+        """How many tensors there are in the memory that is saved where it is."""
+        return sum(map(torch._C._storage_Use_Count, self._saved_storages))
 
 
 @contextmanager

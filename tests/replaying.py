@@ -1,12 +1,22 @@
 """A virtual device that counts what it is asked to do, and can fail."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
+from nimble_fx.arena import Arena
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.devices.virtual_memory import Pool
+from nimble_fx.emit import emit
+from nimble_fx.fallback import Reporter
+from nimble_fx.freeze import Frozen, Status, Terms
+from nimble_fx.launch import Launcher
+from nimble_fx.load import load
+from tests.schedules import scheduled, traced
 
 
 class ReplayingDevice(Virtual):
@@ -45,3 +55,11 @@ class ReplayingDevice(Virtual):
             captured.replay()
 
         return replace(captured, replay=replay)
+
+
+def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:
+    result = traced(function, *copy.deepcopy(inputs), functional=False)
+    graph = scheduled(result.graph)
+    loaded = load(emit(graph), "frozen.py")
+    launcher = Launcher(graph, loaded, result.constants, device)
+    return Frozen(launcher, Arena(device), Status(), Reporter(), Terms())

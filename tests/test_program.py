@@ -27,7 +27,7 @@ def test_the_summary_is_one_screen_with_the_facts() -> None:
         "waits    1 of 4 orders between tasks",
         "forks    1 from stream 0, 0 joined to it",
         "runs on  cpu",
-        "frozen   no: a CPU has no CUDA graphs",
+        "frozen   no: cpu has no CUDA graphs",
     ):
         assert fact in text
 

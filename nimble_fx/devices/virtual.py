@@ -244,9 +244,17 @@ class Virtual:
         capture.blocks.append(capture.pool.block_of(storage))
         return storage
 
-    def owns(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in memory of this device."""
-        return tensor.untyped_storage().data_ptr() in self._live
+    def keeps(self, tensor: torch.Tensor) -> bool:
+        """Whether a kernel keeps a tensor from being freed.
+
+        A capture keeps nothing, it knows addresses alone. A launch keeps what was allocated
+        elsewhere, for there it is not the order of streams that says when memory may be used again.
+        """
+        storage = tensor.untyped_storage()
+        if storage.nbytes() == 0:
+            return True
+        is_captured = self._capture_of(self._host.current) is not None
+        return not is_captured and storage.data_ptr() not in self._live
 
     def _replay(self, recorded: _Recorded) -> None:
         """Runs a capture in another order each time, on poison where nothing is written yet.

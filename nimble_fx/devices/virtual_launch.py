@@ -40,8 +40,8 @@ class Queue(Protocol):
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Memory of the current stream."""
 
-    def owns(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in memory of the device."""
+    def keeps(self, tensor: Tensor) -> bool:
+        """Whether a kernel keeps a tensor from being freed."""
 
     def synchronize(self) -> None:
         """Runs all queues to their ends."""
@@ -173,7 +173,7 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._allocate(tensor).copy_(tensor)
 
     def _not_owning(self, tensor: Tensor) -> Tensor:
-        return not_owning(tensor) if self._queue.owns(tensor) else tensor.detach()
+        return tensor.detach() if self._queue.keeps(tensor) else not_owning(tensor)
 
 
 _ON_HOST = -1
