@@ -1,0 +1,165 @@
+"""A forward and its backward share memory, and no backward reads what a later forward wrote."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nimble_fx.arena import Arena
+from nimble_fx.freeze import Frozen
+from tests.eager import assert_same, twins
+from tests.failure_modes.where import on_virtual
+from tests.models import CASES
+from tests.replaying import ReplayingDevice
+
+
+class Deep(nn.Module):
+    """Each layer saves something for the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.a(x))
+        return torch.sigmoid(self.b(hidden)) * hidden.exp()
+
+
+def both(**options: Any) -> tuple[Deep, Deep, Callable[[Tensor], Tensor]]:
+    """A model, its twin, and the first of them compiled."""
+    model, eager = Deep(), Deep()
+    eager.load_state_dict(model.state_dict())
+    return model, eager, torch.compile(model, backend="nimble", options=options)
+
+
+def gradients(net: nn.Module) -> list[Tensor | None]:
+    return [parameter.grad for parameter in net.parameters()]
+
+
+@pytest.fixture
+def made(device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch) -> list[Frozen]:
+    """What the backend freezes, in order."""
+    programs: list[Frozen] = []
+
+    def watched(*args: Any) -> Frozen:
+        programs.append(Frozen(*args))
+        return programs[-1]
+
+    monkeypatch.setattr("nimble_fx.backend.Frozen", watched)
+    return programs
+
+
+def test_a_backward_reads_what_was_saved_where_the_forward_left_it(
+    device: ReplayingDevice, made: list[Frozen]
+) -> None:
+    model, eager, compiled = both()
+    for _ in range(3):
+        for net, run in ((model, compiled), (eager, eager)):
+            net.zero_grad()
+            run(torch.ones(2, 4)).sum().backward()
+        assert_same(gradients(model), gradients(eager))
+    assert device.n_captures == 2
+    (backward,) = [program for program in made if program._terms.is_backward]
+    ((key, _),) = backward._recordings.items()
+    assert len(key.fixed) >= 2
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_two_forwards_before_their_backwards(order: list[int], device: ReplayingDevice) -> None:
+    model, eager, compiled = both()
+    xs = [torch.randn(2, 4), torch.randn(2, 4)]
+    for _ in range(2):
+        for net, run in ((model, compiled), (eager, eager)):
+            net.zero_grad()
+            losses = [run(x).sum() for x in xs]
+            for i in order:
+                losses[i].backward()
+        assert_same(gradients(model), gradients(eager))
+    assert device.n_captures == 4
+
+
+def test_a_graph_that_is_retained_can_be_gone_through_twice(device: ReplayingDevice) -> None:
+    model, eager, compiled = both()
+    x, other = torch.randn(2, 4), torch.randn(2, 4)
+    for net, run in ((model, compiled), (eager, eager)):
+        loss = run(x).sum()
+        loss.backward(retain_graph=True)
+        run(other)
+        loss.backward()
+        net.zero_grad(set_to_none=False)
+        loss = run(other).sum()
+        loss.backward()
+    assert_same(gradients(model), gradients(eager))
+
+
+def test_a_forward_whose_result_is_dropped_is_waited_for_by_nobody(
+    device: ReplayingDevice,
+) -> None:
+    _, _, compiled = both()
+    for _ in range(4):
+        compiled(torch.randn(2, 4))
+    assert device.n_captures == 1
+
+
+def test_gradients_are_the_callers_even_without_copies(device: ReplayingDevice) -> None:
+    model, eager, compiled = both(copy_outputs=False)
+    for net, run in ((model, compiled), (eager, eager)):
+        for i in range(3):  # they are accumulated
+            run(torch.full((2, 4), float(i))).sum().backward()
+    assert_same(gradients(model), gradients(eager))
+
+
+def test_an_output_that_is_also_saved_is_the_callers(device: ReplayingDevice) -> None:
+    class Shows(Deep):
+        def forward(self, x: Tensor) -> Any:
+            hidden = torch.tanh(self.a(x))
+            return torch.sigmoid(self.b(hidden)) * hidden.exp(), hidden
+
+    model = Shows()
+    eager = Shows()
+    eager.load_state_dict(model.state_dict())
+    compiled = torch.compile(model, backend="nimble")
+    kept = []
+    for x in (torch.randn(2, 4), torch.randn(2, 4)):
+        ours, expected = compiled(x), eager(x)
+        kept.append((ours[1], expected[1]))
+        for net, (result, hidden) in ((model, ours), (eager, expected)):
+            net.zero_grad()
+            (result.sum() + hidden.square().sum()).backward()
+        assert_same(gradients(model), gradients(eager))
+    for ours, expected in kept:
+        assert_same(ours, expected)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
+def test_forwards_and_backwards_in_any_order_give_eagers_gradients(
+    steps: list[tuple[bool, int]],
+) -> None:
+    torch.compiler.reset()
+    model, eager = twins(CASES["googlenet"], train=True)
+    compiled = on_virtual(model)
+    pending: list[tuple[Tensor, Tensor]] = []
+    for is_forward, i in steps:
+        if is_forward:
+            inputs = CASES["googlenet"].inputs()
+            pending.append((compiled(*inputs).sum(), eager(*inputs).sum()))
+        elif pending:
+            for loss in pending.pop(i % len(pending)):
+                loss.backward()
+    assert_same(gradients(model), gradients(eager))
+    assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+
+
+def test_the_pool_goes_with_the_last_who_holds_it() -> None:
+    arena = Arena(ReplayingDevice())
+    pool = arena.pool()
+    assert arena.pool() is pool
+    first = id(pool)
+    del pool
+    assert arena._pool is not None
+    assert arena._pool() is None
+    assert first
