@@ -51,7 +51,16 @@ def nimble(
     Raises:
         OptionError: before any work, if an option is not valid.
     """
-    compiler = _Compiler(gm, _parse(mode, options))
+    return lower(gm, example_inputs, Compiler(gm, _parse(mode, options)))
+
+
+nimble.reset = registry.clear  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
+
+
+def lower(
+    gm: GraphModule, example_inputs: Sequence[Any], compiler: "Compiler"
+) -> Callable[..., Any]:
+    """What runs in place of a Dynamo graph: its ATen graphs, each as `compiler` builds it."""
     return aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
@@ -59,9 +68,6 @@ def nimble(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
-
-
-nimble.reset = registry.clear  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
 
 
 @contextmanager
@@ -76,13 +82,27 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Compiler:
+class Compiler:
     """Compiles the ATen graphs of one Dynamo graph: inference, or forward and backward."""
 
-    def __init__(self, gm: GraphModule, options: Options) -> None:
-        self._options = options
+    def __init__(
+        self,
+        gm: GraphModule,
+        options: Options,
+        names: Mapping[str, str] | None = None,
+        keep: Callable[[Program], None] = register,
+    ) -> None:
+        """A compiler for the ATen graphs of one Dynamo graph.
+
+        Args:
+            gm: Dynamo's graph.
+            options: what the user chose.
+            names: better names for inputs than those that Dynamo's sources give.
+            keep: is given each program that is made.
+        """
+        self._options, self._keep = options, keep
         self._name = program_name(gm)
-        self._input_names = input_names(gm)
+        self._input_names = [(names or {}).get(name, name) for name in input_names(gm)]
         self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
@@ -90,14 +110,14 @@ class _Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self._compile(gm, self._name)
+        return self.build(gm, self._name)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self._compile(gm, f"{self._name} (training)")
+        return self.build(gm, f"{self._name} (training)")
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
-        return self._compile(gm, f"{self._name} (backward)")
+        return self.build(gm, f"{self._name} (backward)")
 
     def _learn_inputs(self, gm: GraphModule) -> None:
         """Which inputs are parameters and buffers, and what the user calls each.
@@ -120,17 +140,22 @@ class _Compiler:
         return dict(zip(renamed, better, strict=True))
 
     @_without_garbage_collection()
-    def _compile(self, gm: GraphModule, name: str) -> Boxed:
+    def build(self, gm: GraphModule, name: str) -> Boxed:
+        """What runs in place of an ATen graph; the graph itself where it cannot be scheduled."""
         try:
-            traced = trace(gm, name, self._better_names(gm), self._static)
+            traced = self.trace(gm, name)
             device = self._device(traced.graph)
-            graph, source = _legal_module(traced.graph, self._options, device)
+            graph, source = legal_module(traced.graph, self._options, device)
         except (UnsupportedError, ScheduleError) as error:
             bug = isinstance(error, ScheduleError)
             report = "This is a bug in nimble_fx, please report it: " if bug else ""
             self._warn_once(f"{name} runs as traced, without a schedule. {report}{error}")
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(graph, source, traced, device, self._options)
+        return _runner(graph, source, traced, device, self._options, self._keep)
+
+    def trace(self, gm: GraphModule, name: str) -> Traced:
+        """The task graph of an ATen graph, with the user's names."""
+        return trace(gm, name, self._better_names(gm), self._static)
 
     def _device(self, graph: TaskGraph) -> Device:
         """The one device of the graph's tensors, unless the user chose another."""
@@ -154,7 +179,7 @@ class _Compiler:
         self._warned = True
 
 
-def _legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
+def legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
     limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
     try:
@@ -186,20 +211,30 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tu
 
 
 def _runner(
-    graph: TaskGraph, source: str, traced: Traced, device: Device, options: Options
+    graph: TaskGraph,
+    source: str,
+    traced: Traced,
+    device: Device,
+    options: Options,
+    keep: Callable[[Program], None],
 ) -> Boxed:
-    """Loads and registers the program; freezes it where that is possible and wanted."""
-    name = file_name(graph.name, source)
-    path = None
-    if options.dump is not None:
-        path = write(Path(options.dump).expanduser().absolute(), name, source)
-    file = str(path) if path else f"<nimble_fx {name}>"
+    """Loads and keeps the program; freezes it where that is possible and wanted."""
+    path, file = written(graph, source, options)
     loaded = load(source, file)
     reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
     status = Status(reason=reason)
-    register(Program(graph, source, path, file, device.name, status))
+    keep(Program(graph, source, path, file, device.name, status))
     launcher = Launcher(graph, loaded, traced.constants, device)
     return launcher if reason is not None else Frozen(launcher, status)
+
+
+def written(graph: TaskGraph, source: str, options: Options) -> tuple[Path | None, str]:
+    """Where a module's text was written, if the user asked for it, and what tracebacks call it."""
+    name = file_name(graph.name, source)
+    if options.dump is None:
+        return None, f"<nimble_fx {name}>"
+    path = write(Path(options.dump).expanduser().absolute(), name, source)
+    return path, str(path)
 
 
 class _DynamoOptionError(ShortenTraceback, OptionError):

@@ -13,6 +13,10 @@ class UnsupportedError(NimbleError):
     """A graph that cannot be scheduled. The backend runs it as traced, and says why once."""
 
 
+class NotPreparedError(NimbleError, RuntimeError):
+    """A `Nimble` that was called before `prepare`."""
+
+
 class ScheduleError(NimbleError):
     """A schedule that could race, free too early or use what is not there: a bug in a pass."""
 
