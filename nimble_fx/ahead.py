@@ -35,7 +35,8 @@ def compile(  # noqa: A001  # as torch.compile
 
     The model is called once on copies of the example inputs, and in training a backward follows.
     Parameters, buffers, gradients, attributes, random numbers and the example inputs are afterwards
-    as they were, also when this raises; no other thread may use the model meanwhile.
+    as they were, also when this raises; no other thread may use the model meanwhile. Of a function,
+    that is true of the modules and tensors in its closure and the globals that it names.
 
     Args:
         model: a `torch.nn.Module` in the mode (`train` or `eval`) that it will be called in, a
@@ -50,7 +51,7 @@ def compile(  # noqa: A001  # as torch.compile
 
     Returns:
         A callable that takes the model's arguments. Other shapes compile again, as with
-        torch.compile.
+        torch.compile, and so does `torch.inference_mode()`: compile in the mode that you call in.
 
     Raises:
         OptionError: before any work, if an option is not valid or the example inputs are no

@@ -51,22 +51,24 @@ class Arguments:
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     def with_tensors(self, replaced: Callable[[Tensor], Tensor]) -> "Arguments":
-        """The same arguments with each tensor replaced by another; others are as they are."""
-        args, kwargs = pytree.tree_map_only(Tensor, replaced, (self.args, self.kwargs))
+        """The same arguments with each tensor replaced by another; the rest is as it is."""
+        made = {id(tensor): replaced(tensor) for tensor in self.tensors}
+        args, kwargs = pytree.tree_map_only(
+            Tensor, lambda tensor: made[id(tensor)], (self.args, self.kwargs)
+        )
         return Arguments(args, kwargs)
 
     def copies(self) -> "Arguments":
         """The same arguments on memory of their own, where those that share memory share it too."""
         memo: dict[int, Any] = {}
-        return self.with_tensors(lambda tensor: copy.deepcopy(_leaf(tensor, memo), memo))
+        return self.with_tensors(lambda tensor: _copy(tensor, memo))
 
 
-def _leaf(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """The tensor, which can be copied if it is a leaf of autograd; else a view of it that is."""
-    if tensor.is_leaf:
-        return tensor
-    leaf: Tensor = memo.setdefault(-id(tensor), tensor.detach().requires_grad_())
-    return leaf
+def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A leaf of autograd with the tensor's values; inference tensors stay such."""
+    with torch.inference_mode(tensor.is_inference()):
+        made: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
+        return made.requires_grad_(tensor.requires_grad)
 
 
 def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:

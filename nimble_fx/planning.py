@@ -188,7 +188,7 @@ class _Planning(Compiler):
         graph = _moved(traced, torch.device(target.name))
         graph, source = legal_module(graph, options, target)
         path, file = written(graph, source, options)
-        reason = f"it is a plan for {target.name}, a device that is not here or need not be"
+        reason = f"it is planned for {target.name}, which need not be here"
         return Program(graph, source, path, file, target.name, Status(reason=reason))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 @contextmanager
@@ -76,8 +77,18 @@ def _values(tensors: Sequence[Tensor]) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for tensor, (version, value) in zip(tensors, before, strict=True):
-                if _version(tensor) != version or _is_unwatched(tensor):
+                if _is_written(tensor, version, value):
                     tensor.copy_(value)
+
+
+def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
+    """Whether it differs from what it was; by its bits where it has some of its own.
+
+    Autograd's version is not enough: BatchNorm updates its statistics without a new one.
+    """
+    if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+        return _version(tensor) != version
+    return not torch.equal(_bytes(tensor.detach().cpu()), _bytes(value))
 
 
 def _version(tensor: Tensor) -> int:
@@ -85,9 +96,8 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _is_unwatched(tensor: Tensor) -> bool:
-    """Whether it may have been written to without a new version."""
-    return tensor.is_inference() and torch.is_inference_mode_enabled()
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 @contextmanager
