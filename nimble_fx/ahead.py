@@ -94,7 +94,7 @@ class Compiled:
         function = own_function(model)
         self._run = torch.compile(function, backend=self._backend)
         # Dynamo's tables keep the code, and the code all that was compiled
-        weakref.finalize(self, drop_compiled, function.__code__)
+        weakref.finalize(self, drop_compiled, function.__code__).atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns; without gradients unless it is compiled for training."""

@@ -7,7 +7,6 @@ from typing import Any, Literal, overload
 import torch
 from functorch.compile import make_boxed_func
 from torch import nn
-from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
@@ -81,6 +80,7 @@ def plan(
     Raises:
         OptionError: before any work, if an option is not valid.
         UnsupportedError: the model is not one graph that can be scheduled; the message says where.
+            It is traced as by `torch.compile(fullgraph=True)`.
 
     Operators that PyTorch picks by device, as for attention, are those of the "meta" device: the
     program has PyTorch's general ones, where the GPU may have a kernel of its own.
@@ -92,8 +92,6 @@ def plan(
     function = _without_data(as_callable(model, arguments), bare)
     planner = _Planner(parsed, target, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)
-    if planner.errors:
-        raise planner.errors[0]
     if not planner.programs:
         raise UnsupportedError(f"{name_of(function)} has nothing to schedule: it launches nothing")
     if not training:
@@ -146,9 +144,14 @@ def _trace(
     own = own_function(function)
     try:
         rehearse(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
-    except TorchDynamoException as error:
+    except (NimbleError, RuntimeError) as error:  # Dynamo's are RuntimeErrors
+        if planner.errors:
+            raise planner.errors[0] from None
+        if isinstance(error, NimbleError):
+            raise
         raise UnsupportedError(
-            f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph. {error}"
+            f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
+            f"'meta' device, where all parameters and inputs are. {error}"
         ) from error
     finally:
         drop_compiled(own.__code__)
@@ -179,8 +182,9 @@ class _Planning(Compiler):
         """The graph itself, to be run on tensors without data; keeps its program or its error."""
         try:
             self._keep(self._program(self.trace(gm, name).graph))
-        except NimbleError as error:  # through Dynamo it would reach the user as Dynamo's own
+        except NimbleError as error:  # Dynamo wraps it in one of its own
             self._planner.errors.append(error)
+            raise
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
     def _program(self, traced: TaskGraph) -> Program:

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,8 @@ class Restless(nn.Module):
         self.weight = nn.Parameter(torch.randn(3))
         self.norm = nn.BatchNorm1d(3)
         self.register_buffer("seen", torch.full((3,), float("nan")))
-        self.calls, self.last = 0, None
+        self.calls = 0
+        self.last: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -75,7 +77,12 @@ def test_a_functions_modules_are_as_they_were(kind: str) -> None:
     def given(net: nn.Module, x: Tensor) -> Any:
         return net(x)
 
-    function = {"closure": program, "method": model.forward, "partial": partial(given, model)}[kind]
+    functions: dict[str, Callable[..., Any]] = {
+        "closure": program,
+        "method": model.forward,
+        "partial": partial(given, model),
+    }
+    function = functions[kind]
     before = copy.deepcopy(bits(model))
     with unchanged(function, []):
         function(torch.randn(2, 3))
