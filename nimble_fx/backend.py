@@ -23,7 +23,7 @@ from nimble_fx.freeze import Frozen, Status, why_not_freeze
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name, load, write
-from nimble_fx.naming import input_names, program_name, unique
+from nimble_fx.naming import input_names, program_name, renamed, unique
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Pass, passes, schedule
 from nimble_fx.program import Program, register
@@ -97,12 +97,12 @@ class Compiler:
         Args:
             gm: Dynamo's graph.
             options: what the user chose.
-            names: better names for inputs than those that Dynamo's sources give.
+            names: what inputs are called whose names begin with these; see `naming.renamed`.
             keep: is given each program that is made.
         """
         self._options, self._keep = options, keep
         self._name = program_name(gm)
-        self._input_names = [(names or {}).get(name, name) for name in input_names(gm)]
+        self._input_names = [renamed(name, names or {}) for name in input_names(gm)]
         self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None

@@ -4,7 +4,7 @@ import ast
 import linecache
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -44,6 +44,14 @@ def input_names(gm: GraphModule) -> list[str]:
     where there is none, fx's name stands.
     """
     return [_input_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def renamed(name: str, better: Mapping[str, str]) -> str:
+    """`name`, with a better beginning if there is one: "args_1_weight" is "extra_weight"."""
+    for beginning, instead in better.items():
+        if name == beginning or name.startswith(f"{beginning}_"):
+            return instead + name.removeprefix(beginning)
+    return name
 
 
 def unique(names: Sequence[str], taken: set[str]) -> list[str]:

@@ -85,6 +85,39 @@ def test_training_is_eagers_and_nothing_is_compiled_by_calls(
     assert len(compiled.programs) == 2
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_module_that_runs_is_the_one_of_torch_compile(name: str) -> None:
+    case = CASES[name]
+    model, inputs = case.model().eval(), case.inputs()
+    (program,) = nimble_fx.compile(model, inputs).programs
+    with torch.no_grad():
+        torch.compile(model, backend="nimble")(*case.inputs())
+    assert program.source == nimble_fx.programs()[-1].source
+
+
+def test_inputs_inside_of_arguments_are_named_after_them() -> None:
+    def program(x: Tensor, extra: dict[str, Any]) -> Tensor:
+        return x + extra["low"] * extra["high"][0]
+
+    extra = {"low": torch.ones(2), "high": [torch.ones(2)]}
+    (made,) = nimble_fx.compile(program, (torch.ones(2), extra)).programs
+    assert {value.name for value in made.graph.inputs} == {"x", "extra_low", "extra_high_0"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", [False, True])
+def test_on_a_gpu_all_is_frozen_by_then_and_random_numbers_are_as_they_were(training: bool) -> None:
+    case = CASES["dropout"]
+    model, eager = twins(case, train=training, device="cuda")
+    x = case.inputs()[0].to("cuda")
+    state = torch.cuda.get_rng_state().tolist()
+    compiled = nimble_fx.compile(model, x, training=training)
+    assert torch.cuda.get_rng_state().tolist() == state
+    assert all(frozen(compiled.programs))
+    with torch.set_grad_enabled(training):
+        assert_same(call(compiled, (x,)), call(eager, (x,)))
+
+
 class Raises(nn.Module):
     """Writes to everything, and then fails in a kernel."""
 
