@@ -92,12 +92,13 @@ def plan(
     function = _without_data(as_callable(model, arguments), bare)
     planner = _Planner(parsed, target, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)
-    if not planner.programs:
-        raise UnsupportedError(f"{name_of(function)} has nothing to schedule: it launches nothing")
-    if not training:
-        return planner.programs[0]
-    forward, backward = planner.programs
-    return forward, backward
+    match planner.programs:
+        case [program] if not training:
+            return program
+        case [forward, backward] if training:
+            return forward, backward
+    what = "its backward" if planner.programs else "it"
+    raise UnsupportedError(f"{name_of(function)} has nothing to schedule: {what} launches nothing")
 
 
 def _target(device: str | torch.device) -> Cuda:
@@ -146,7 +147,7 @@ def _trace(
         rehearse(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
     except (NimbleError, RuntimeError) as error:  # Dynamo's are RuntimeErrors
         if planner.errors:
-            raise planner.errors[0] from None
+            raise planner.errors.pop() from None
         if isinstance(error, NimbleError):
             raise
         raise UnsupportedError(

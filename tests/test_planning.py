@@ -199,9 +199,7 @@ def test_the_device_is_a_name_or_a_torch_device(device: Any, planned: str) -> No
     )
 
 
-@pytest.mark.parametrize(
-    "device", ["cpu", "h100", "cuda:x", "virtual", None, 3, torch.device("cpu")]
-)
+@pytest.mark.parametrize("device", ["cpu", "h100", "cuda:x", "virtual", None, torch.device("cpu")])
 def test_other_devices_are_refused_before_any_work(device: Any) -> None:
     with pytest.raises(OptionError, match="it takes 'cuda', 'cuda:N'"):
         nimble_fx.plan(None, None, device=device)
@@ -268,6 +266,8 @@ def test_what_cannot_be_planned_says_where(model: nn.Module) -> None:
 def test_what_launches_nothing_says_so() -> None:
     with pytest.raises(UnsupportedError, match="nothing to schedule"):
         nimble_fx.plan(lambda x: 3, torch.ones(3))
+    with pytest.raises(UnsupportedError, match="its backward launches nothing"):
+        nimble_fx.plan(lambda x: x.view(-1), torch.ones(3, requires_grad=True), training=True)
 
 
 def test_an_error_of_the_model_reaches_the_user() -> None:
