@@ -111,7 +111,7 @@ def count_wrong(text: str, program: Program, inputs: list[Tensor]) -> int:
     def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
         return doubted.enqueue(list(given), static, streams)
 
-    capture = device.capture(program.graph.n_streams, run)
+    capture = device.capture(program.graph.n_streams, run, device.pool())
     n_wrong = 0
     for _ in range(N_ORDERS):
         capture.replay()

@@ -9,6 +9,8 @@ from time import perf_counter
 
 import torch
 
+from nimble_fx import garbage
+
 Call = Callable[[], object]
 
 
@@ -94,11 +96,6 @@ def _seconds_per_call(call: Call, n_calls: int) -> float:
 @contextmanager
 def collected_before() -> Iterator[None]:
     """Collects garbage now, and none until the end of the block."""
-    was_enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
-    try:
+    with garbage.paused():
         yield
-    finally:
-        if was_enabled:
-            gc.enable()

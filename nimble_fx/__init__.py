@@ -1,6 +1,8 @@
 """Multi-stream CUDA graphs for PyTorch: `torch.compile(model, backend="nimble")`."""
 
-from nimble_fx.ahead import Compiled, compile  # noqa: A004  # as torch.compile
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from nimble_fx.errors import (
     NimbleError,
     NimbleWarning,
@@ -9,15 +11,28 @@ from nimble_fx.errors import (
     ScheduleError,
     UnsupportedError,
 )
+from nimble_fx.fallback import Fallback, fallbacks
 from nimble_fx.ir import Ref, Task, TaskGraph
-from nimble_fx.original import Nimble
-from nimble_fx.planning import plan
 from nimble_fx.program import Program, programs
 from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
+if TYPE_CHECKING:
+    from nimble_fx.ahead import Compiled, compile  # noqa: A004  # as torch.compile
+    from nimble_fx.original import Nimble
+    from nimble_fx.planning import plan
+
+_LATER = {
+    "Compiled": "nimble_fx.ahead",
+    "compile": "nimble_fx.ahead",
+    "Nimble": "nimble_fx.original",
+    "plan": "nimble_fx.planning",
+}
+"""What needs PyTorch's compiler, which takes a second to import."""
+
 __all__ = [
     "Compiled",
+    "Fallback",
     "Nimble",
     "NimbleError",
     "NimbleWarning",
@@ -31,7 +46,15 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "compile",
+    "fallbacks",
     "plan",
     "programs",
     "verify_source",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

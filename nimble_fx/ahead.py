@@ -10,8 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
-from nimble_fx import program as registry
-from nimble_fx.backend import Compiler, lower
+from nimble_fx.backend import Compiler, lower, reset
 from nimble_fx.emit import count
 from nimble_fx.entry import (
     Arguments,
@@ -23,7 +22,7 @@ from nimble_fx.entry import (
 )
 from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
 from nimble_fx.options import Options
-from nimble_fx.program import Program
+from nimble_fx.program import Program, register
 from nimble_fx.rehearsal import rehearse
 from nimble_fx.unchanged import unchanged
 
@@ -144,11 +143,11 @@ class _Backend:
     def reset(self) -> None:
         """What `torch.compiler.reset()` calls: Dynamo has dropped what was compiled."""
         self.programs.clear()
-        registry.clear()
+        reset()
 
     def _keep(self, program: Program) -> None:
         self.programs.append(program)
-        registry.register(program)
+        register(program)
 
 
 def _refuse_lazy(function: Callable[..., Any]) -> None:

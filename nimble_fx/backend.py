@@ -1,9 +1,7 @@
 """`torch.compile(model, backend="nimble")`: the whole story of a compile."""
 
-import gc
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,14 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from nimble_fx import fallback, garbage
 from nimble_fx import program as registry
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
-from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.freeze import Frozen, Status, why_not_freeze
+from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
+from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.freeze import Frozen, Status, nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name, load, write
@@ -54,32 +54,30 @@ def nimble(
     return lower(gm, example_inputs, Compiler(gm, _parse(mode, options)))
 
 
-nimble.reset = registry.clear  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
-
-
 def lower(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: "Compiler"
 ) -> Callable[..., Any]:
     """What runs in place of a Dynamo graph: its ATen graphs, each as `compiler` builds it."""
-    return aot_autograd(
+    compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
         inference_compiler=compiler.inference,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
-    )(gm, example_inputs)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Within, Python does not look for garbage: a compile makes much that lives, and no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    )
     try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        return compile_graphs(gm, example_inputs)
+    except UnsupportedError as error:
+        raise _DynamoUnsupportedError(error) from None
+
+
+def reset() -> None:
+    """Forgets what was compiled, for `torch.compiler.reset()`. Compiled models keep working."""
+    registry.clear()
+    fallback.clear()
+
+
+nimble.reset = reset  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
 
 
 class Compiler:
@@ -106,7 +104,7 @@ class Compiler:
         self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
-        self._warned = False
+        self._reporter = Reporter(options.on_fallback)
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
@@ -139,19 +137,19 @@ class Compiler:
         better = unique([self._wanted[name] for name in renamed], taken)
         return dict(zip(renamed, better, strict=True))
 
-    @_without_garbage_collection()
+    @garbage.paused()  # a compile makes much that lives, and no cycles
     def build(self, gm: GraphModule, name: str) -> Boxed:
         """What runs in place of an ATen graph; the graph itself where it cannot be scheduled."""
         try:
             traced = self.trace(gm, name)
             device = self._device(traced.graph)
-            graph, source = legal_module(traced.graph, self._options, device)
+            graph, source = legal_module(traced.graph, self._options, device, self._reporter)
         except (UnsupportedError, ScheduleError) as error:
-            bug = isinstance(error, ScheduleError)
-            report = "This is a bug in nimble_fx, please report it: " if bug else ""
-            self._warn_once(f"{name} runs as traced, without a schedule. {report}{error}")
+            self._reporter.report(_fallback(name, "as traced, without a schedule", error))
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(graph, source, traced, device, self._options, self._keep)
+        program, run = _loaded(graph, source, traced, device, self._options, self._reporter)
+        self._keep(program)
+        return run
 
     def trace(self, gm: GraphModule, name: str) -> Traced:
         """The task graph of an ATen graph, with the user's names."""
@@ -173,25 +171,17 @@ class Compiler:
             raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")
         return device
 
-    def _warn_once(self, message: str) -> None:
-        if not self._warned:
-            warnings.warn(message, NimbleWarning, stacklevel=2)
-        self._warned = True
 
-
-def legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
+def legal_module(
+    graph: TaskGraph, options: Options, device: Device, reporter: Reporter
+) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
     limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
     try:
         return _emitted(graph, passes(options.policy, min(limits, default=None)), options)
     except ScheduleError as error:
         serial = _emitted(graph, passes("serial", None), options)
-        warnings.warn(
-            f"the schedule of {graph.name} is not legal and is not run; one stream is used. "
-            f"This is a bug in nimble_fx, please report it: {error}",
-            NimbleWarning,
-            stacklevel=2,
-        )
+        reporter.report(_fallback(graph.name, "on one stream", error))
         return serial
 
 
@@ -210,22 +200,25 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tu
     return scheduled, source
 
 
-def _runner(
+def _loaded(
     graph: TaskGraph,
     source: str,
     traced: Traced,
     device: Device,
     options: Options,
-    keep: Callable[[Program], None],
-) -> Boxed:
-    """Loads and keeps the program; freezes it where that is possible and wanted."""
+    reporter: Reporter,
+) -> tuple[Program, Boxed]:
+    """The program, and what runs it: frozen where that is possible and wanted."""
     path, file = written(graph, source, options)
     loaded = load(source, file)
-    reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
+    reason = _why_not_freeze(graph, device, reporter) if options.freeze else "freeze=False"
     status = Status(reason=reason)
-    keep(Program(graph, source, path, file, device.name, status))
+    program = Program(graph, source, path, file, device.name, status)
     launcher = Launcher(graph, loaded, traced.constants, device)
-    return launcher if reason is not None else Frozen(launcher, status)
+    if reason is not None:
+        return program, launcher
+    frozen = Frozen(launcher, status, reporter, options.max_graphs, options.copy_outputs)
+    return program, frozen
 
 
 def written(graph: TaskGraph, source: str, options: Options) -> tuple[Path | None, str]:
@@ -237,12 +230,50 @@ def written(graph: TaskGraph, source: str, options: Options) -> tuple[Path | Non
     return path, str(path)
 
 
+def _why_not_freeze(graph: TaskGraph, device: Device, reporter: Reporter) -> str | None:
+    """Why a program will not be captured; reported where that is slower than was asked for."""
+    nothing = nothing_to_freeze(graph, device)
+    if nothing is not None:
+        return nothing
+    try:
+        refuse_what_cannot_be_captured(graph, device)
+    except UnsupportedError as error:
+        reporter.report(_fallback(graph.name, "unfrozen", error))
+        return str(error)
+    return None
+
+
+def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:
+    if isinstance(error, UnsupportedError):
+        return Fallback(name, runs, str(error), error.node, error.source)
+    bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
+    return Fallback(name, runs, f"{bug}: {error}")
+
+
+class _DynamoUnsupportedError(ShortenTraceback, UnsupportedError):
+    """An UnsupportedError that Dynamo hands to the user as it is."""
+
+    def __init__(self, error: UnsupportedError) -> None:
+        ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
+        self.node, self.source = error.node, error.source
+
+
 class _DynamoOptionError(ShortenTraceback, OptionError):
-    """An OptionError that Dynamo hands to the user as it is."""
+    """An OptionError that Dynamo hands to the user as it is, under the name that users know."""
+
+    __module__ = OptionError.__module__
+    __qualname__ = OptionError.__qualname__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OptionError, self.args
+
+
+_DynamoOptionError.__name__ = OptionError.__name__
 
 
 def _parse(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     try:
         return Options.parse(mode, options)
     except OptionError as error:
-        raise _DynamoOptionError(str(error), first_useful_frame=None) from None
+        here = inspect.currentframe()  # what Dynamo did before is not the user's concern
+        raise _DynamoOptionError(str(error), first_useful_frame=here) from None

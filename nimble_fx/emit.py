@@ -33,7 +33,6 @@ _RESERVED = {
     *("slice", "streams", "torch"),
 }
 _INDENT = "    "
-_GETITEM = "operator.getitem"
 
 
 def emit(graph: TaskGraph) -> str:
@@ -86,7 +85,7 @@ class _Writer:
         yield '"""'
         yield "# fmt: off"
         yield ""
-        called = {target_name(t.target) for t in self.graph.tasks} - {_GETITEM}
+        called = {target_name(task.target) for task in self.graph.tasks if not task.is_item}
         modules = sorted({name.split(".")[0] for name in called} & {"math", "operator"})
         yield from (f"import {name}" for name in modules)
         if modules:
@@ -200,11 +199,10 @@ class _Writer:
 
     def _call(self, task: Task) -> str:
         args = [self._text(arg) for arg in task.args]
-        name = callee(task.target)
-        if name == _GETITEM:
+        if task.is_item:
             return f"{args[0]}[{args[1]}]"
         args += [f"{key}={self._text(value)}" for key, value in task.kwargs]
-        return f"{name}({', '.join(args)})"
+        return f"{callee(task.target)}({', '.join(args)})"
 
     def _text(self, arg: Arg) -> str:
         return text_of(arg, self._names)
@@ -222,7 +220,7 @@ def _only_items(graph: TaskGraph) -> dict[str, Task]:
     return {
         name: item
         for name, (item, *others) in users.items()
-        if not others and item.frees == (name,) and target_name(item.target) == _GETITEM
+        if not others and item.frees == (name,) and item.is_item
     }
 
 
@@ -263,7 +261,7 @@ def _with_waits(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task | None]]:
 
 def _is_of_result(task: Task) -> bool:
     """Whether it is an item or a size of what an operator returned."""
-    return isinstance(task.type, ScalarType) or target_name(task.target) == _GETITEM
+    return isinstance(task.type, ScalarType) or task.is_item
 
 
 def _is_view(task: Task) -> bool:

@@ -1,5 +1,7 @@
 """Every exception and warning of nimble_fx. A message says what, where in the model, what to do."""
 
+from typing import Any
+
 
 class NimbleError(Exception):
     """Anything that nimble_fx raises on purpose."""
@@ -10,7 +12,16 @@ class OptionError(NimbleError, ValueError):
 
 
 class UnsupportedError(NimbleError):
-    """A graph that cannot be scheduled. The backend runs it as traced, and says why once."""
+    """A graph that cannot be scheduled or frozen. It runs in a slower way, and says why once.
+
+    Attributes:
+        node: the operator call that is the reason, by fx's name, if it is one.
+        source: the user's line that made it (`nimble_fx.ir.Source`), if it is known.
+    """
+
+    def __init__(self, message: str, node: str | None = None, source: Any = None) -> None:
+        super().__init__(message)
+        self.node, self.source = node, source
 
 
 class NotPreparedError(NimbleError, RuntimeError):

@@ -1,12 +1,14 @@
 """What a user can choose, checked before any work is done."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nimble_fx.errors import OptionError
+from nimble_fx.fallback import OnFallback
 from nimble_fx.passes.assign_streams import Policy
 
 _MODES: dict[str, dict[str, Any]] = {
@@ -24,6 +26,12 @@ class Options:
         policy: "nimble" for maximum concurrency with the fewest waits, or "serial": one stream.
         max_streams: at most so many streams; None for as many as the device has.
         freeze: capture a CUDA graph where the program allows it.
+        copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
+            which the next call overwrites.
+        max_graphs: how many CUDA graphs a program keeps: one for each set of sizes and addresses
+            of parameters. Past that the least recently used one goes.
+        on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
+            "error", or "silent"; `nimble_fx.fallback()` lists it in any case.
         verify: prove each schedule legal before it runs.
         dump: a directory to write emitted modules to; None keeps them in memory.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
@@ -34,6 +42,9 @@ class Options:
     policy: Policy = "nimble"
     max_streams: int | None = None
     freeze: bool = True
+    copy_outputs: bool = True
+    max_graphs: int = 8
+    on_fallback: OnFallback = "warn"
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
     device: Literal["virtual"] | None = None
@@ -47,6 +58,13 @@ class Options:
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
         _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
+        copied, graphs = self.copy_outputs, self.max_graphs
+        _require(type(copied) is bool, "copy_outputs", copied, "True or False")
+        at_least_one = type(graphs) is int and graphs >= 1
+        _require(at_least_one, "max_graphs", graphs, "an int of at least 1")
+        choices = get_args(OnFallback)
+        known = isinstance(self.on_fallback, str) and self.on_fallback in choices
+        _require(known, "on_fallback", self.on_fallback, _choices(choices))
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
         if self.dump is not None:
             _require(
@@ -70,7 +88,9 @@ class Options:
         known = {field.name for field in fields(Options)}
         unknown = sorted(set(map(str, options or {})) - known)
         if unknown:
-            raise OptionError(f"unknown option {unknown[0]!r}; valid options: {_choices(known)}")
+            name, choices = unknown[0], _choices(known)
+            meant = _suggestion(name, known)
+            raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
 
 
@@ -89,6 +109,12 @@ def _is_directory(path: object) -> bool:
     except (OSError, TypeError, ValueError):
         return False
     return os.access(directory, os.W_OK)
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    """A question about the known name that is most like it, if one is."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def _choices(names: Any) -> str:

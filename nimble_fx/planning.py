@@ -191,7 +191,7 @@ class _Planning(Compiler):
     def _program(self, traced: TaskGraph) -> Program:
         target, options = self._planner.target, self._planner.options
         graph = _moved(traced, torch.device(target.name))
-        graph, source = legal_module(graph, options, target)
+        graph, source = legal_module(graph, options, target, self._reporter)
         path, file = written(graph, source, options)
         reason = f"it is planned for {target.name}, which need not be here"
         return Program(graph, source, path, file, target.name, Status(reason=reason))

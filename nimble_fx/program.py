@@ -47,7 +47,6 @@ class Program:
         """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""
         graph = self.graph
         frees = sum(len(task.frees) for task in graph.tasks)
-        frozen = "yes" if self.status.frozen else f"no: {self.status.reason or 'not called yet'}"
         rows = {
             "tasks": f"{len(graph.launching)} launched, {len(graph.tasks)} in all",
             "streams": f"{graph.n_streams} (width {graph.width})",
@@ -55,14 +54,29 @@ class Program:
             "forks": f"{len(graph.forks)} from stream 0, {len(graph.joins)} joined to it",
             "frees": f"{frees} values before the end",
             "runs on": self.device,
-            "frozen": frozen,
+            "frozen": _frozen(self.status),
+            "memory": _memory(self.status),
             "module": str(self.path or self.file),
             "passes": "\n           ".join(graph.provenance),
         }
-        return "\n".join([graph.name, *(f"  {key:9}{text}" for key, text in rows.items())])
+        shown = (f"  {key:9}{text}" for key, text in rows.items() if text)
+        return "\n".join([graph.name, *shown])
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {count(self.graph.n_streams, 'stream')}, {self.device}>"
+
+
+def _frozen(status: Status) -> str:
+    if not status.frozen:
+        return f"no: {status.reason or 'not called yet'}"
+    graphs = f"yes, {count(status.n_graphs, 'graph')}"
+    return f"{graphs}; no more: {status.reason}" if status.reason else graphs
+
+
+def _memory(status: Status) -> str:
+    """What the graphs own, by stream."""
+    by_stream = [f"s{i} {nbytes / 2**20:.1f} MiB" for i, nbytes in enumerate(status.nbytes)]
+    return f"{', '.join(by_stream)}; workspaces of libraries included" if by_stream else ""
 
 
 _programs: list[Program] = []

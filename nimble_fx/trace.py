@@ -392,4 +392,4 @@ def _unsupported(node: Node, why: str) -> UnsupportedError:
     source = source_of(node)
     where = f"{source}: {source.code}" if source else "no line of the model is recorded for it"
     target: Callable[..., Any] | str = node.target
-    return UnsupportedError(f"{node.name} ({target}) {why} [{where}]")
+    return UnsupportedError(f"{node.name} ({target}) {why} [{where}]", node.name, source)

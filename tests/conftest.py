@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.replaying import ReplayingDevice
+
 settings.register_profile("nimble", deadline=None, max_examples=100)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
@@ -18,6 +20,14 @@ def _fresh_compiler() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.compiler.reset()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> ReplayingDevice:
+    """Every program that the backend compiles runs on this device."""
+    replaying = ReplayingDevice()
+    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: replaying)
+    return replaying
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import TaskGraph
-from nimble_fx.verify import verify
+from nimble_fx.verify import verify, verify_source
 from tests import oracle, sanitizer
 from tests.mutants import KINDS, Mutant, mutants
 
@@ -13,6 +13,14 @@ from tests.mutants import KINDS, Mutant, mutants
 def verifier_accepts(graph: TaskGraph) -> bool:
     try:
         verify(graph)
+    except ScheduleError:
+        return False
+    return True
+
+
+def verifier_accepts_text(text: str, graph: TaskGraph | None = None) -> bool:
+    try:
+        verify_source(text, graph)
     except ScheduleError:
         return False
     return True

@@ -52,6 +52,11 @@ def _sample(edits: Iterable[Edit], limit: int | None, chooser: Random) -> list[E
     return kept
 
 
+def edited(graph: TaskGraph, task_name: str, /, **changes: Any) -> TaskGraph:
+    """The graph with other attributes of one task."""
+    return _with(graph, {task_name: changes})
+
+
 def _with(graph: TaskGraph, changes: dict[str, dict[str, Any]]) -> TaskGraph:
     """The graph with other attributes of the tasks that are named."""
     tasks = (replace(t, **changes[t.name]) if t.name in changes else t for t in graph.tasks)

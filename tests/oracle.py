@@ -3,6 +3,7 @@
 Shares no code with nimble_fx's analyses: happens-before is the closure of a graph of events.
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -124,8 +125,19 @@ def uses_after_free(graph: TaskGraph) -> set[str]:
 def fewest_waits(graph: TaskGraph) -> int:
     """|E'| - |M|: reduced edges less those that a maximum matching lets streams follow."""
     reduced = nx.transitive_reduction(graph.to_networkx())
-    left = {("left", u) for u in reduced}
-    both = nx.Graph((("left", u), ("right", v)) for u, v in reduced.edges)
+    return int(reduced.number_of_edges()) - _matching_size(reduced, reduced.edges)
+
+
+def matching_size(rows: Sequence[int]) -> int:
+    """How many edges a maximum matching has, of a graph with a bitset of targets a vertex."""
+    vertices = range(len(rows))
+    edges = ((u, v) for u in vertices for v in vertices if rows[u] >> v & 1)
+    return _matching_size(vertices, edges)
+
+
+def _matching_size(vertices: Iterable[Any], edges: Iterable[tuple[Any, Any]]) -> int:
+    """Of the bipartite graph that has each vertex twice: where edges begin, and where they end."""
+    left = {("left", u) for u in vertices}
+    both = nx.Graph((("left", u), ("right", v)) for u, v in edges)
     both.add_nodes_from(left)
-    matched = len(nx.bipartite.hopcroft_karp_matching(both, left)) // 2
-    return int(reduced.number_of_edges()) - matched
+    return len(nx.bipartite.hopcroft_karp_matching(both, left)) // 2

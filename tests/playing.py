@@ -40,7 +40,7 @@ class Play:
         self._mutated = [
             i for i, value in enumerate(graph.inputs) if not written.isdisjoint(value.holds)
         ]
-        self._capture = self.device.capture(graph.n_streams, self._run)
+        self._capture = self.device.capture(graph.n_streams, self._run, self.device.pool())
 
     def seen_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
         """Of what a call leaves, what `replay` returns: the outputs and the mutated inputs."""

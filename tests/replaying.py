@@ -1,10 +1,12 @@
 """A virtual device that counts what it is asked to do, and can fail."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.virtual import Virtual
+from nimble_fx.devices.virtual_memory import Pool
 
 
 class ReplayingDevice(Virtual):
@@ -19,18 +21,27 @@ class ReplayingDevice(Virtual):
         self.fail = fail
         self.n_warm_ups = self.n_captures = self.n_replays = 0
 
-    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Pool,
+        *,
+        may_synchronize: bool,
+    ) -> None:
         self.n_warm_ups += 1
-        super().warm_up(n, run)
+        super().warm_up(n, run, pool, may_synchronize=may_synchronize)
 
-    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
+    def capture(
+        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Pool
+    ) -> Capture:
         if self.fail:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.n_captures += 1
-        captured = super().capture(n, run)
+        captured = super().capture(n, run, pool)
 
         def replay() -> None:
             self.n_replays += 1
             captured.replay()
 
-        return Capture(replay, captured.outputs)
+        return replace(captured, replay=replay)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -50,3 +51,13 @@ def aten_graph(function: Callable[..., Any], *inputs: Any, functional: bool = Tr
 def traced(function: Callable[..., Any], *inputs: Any, functional: bool = True) -> Traced:
     """The task graph of a function."""
     return trace(aten_graph(function, *inputs, functional=functional), function.__name__)
+
+
+def schedule_of(function: Callable[..., Any], *inputs: Any) -> TaskGraph:
+    """A function's graph after all passes; what it overwrites stays overwritten."""
+    return scheduled(traced(function, *inputs, functional=False).graph)
+
+
+def two_branches(x: Tensor) -> Tensor:
+    """A program that has a schedule on two streams, with one wait."""
+    return torch.relu(x) + torch.sigmoid(x)

@@ -7,14 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from nimble_fx.emit import emit
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import TaskGraph
 from nimble_fx.verify import verify_source
-from tests.schedules import schedules
-from tests.test_parse import branchy, is_legal_text, of
-from tests.test_verify import edited, is_legal, is_legal_by_oracle
+from tests.judges import oracle_accepts, verifier_accepts, verifier_accepts_text
+from tests.mutants import edited
+from tests.schedules import schedule_of, schedules, two_branches
 
 
 def broken(data: st.DataObject, graph: TaskGraph) -> TaskGraph:
@@ -39,15 +40,15 @@ def test_the_text_of_a_broken_schedule_is_refused_exactly_if_the_schedule_is(
     graph: TaskGraph, data: st.DataObject
 ) -> None:
     changed = broken(data, graph)
-    legal = is_legal_by_oracle(changed)
-    assert is_legal(changed) == legal
-    assert is_legal_text(emit(changed)) == legal
-    assert is_legal_text(emit(changed), changed) == legal
+    legal = oracle_accepts(changed)
+    assert verifier_accepts(changed) == legal
+    assert verifier_accepts_text(emit(changed)) == legal
+    assert verifier_accepts_text(emit(changed), changed) == legal
     if changed != graph and any(
         set(a.waits) != set(b.waits) or set(a.frees) != set(b.frees) or a.stream != b.stream
         for a, b in zip(changed.tasks, graph.tasks, strict=True)
     ):
-        assert not is_legal_text(emit(changed), graph)
+        assert not verifier_accepts_text(emit(changed), graph)
 
 
 def without_line(text: str, i: int) -> str:
@@ -68,7 +69,7 @@ def test_no_line_of_call_can_be_deleted_unnoticed_where_the_graph_is_known(
     first = lines.index("def call(inputs, p, streams, e):") + 2  # behind the docstring
     for i in range(first, next(lines_that_have(text, "^    return")) + 1):
         if not lines[i].lstrip().startswith(("with", "#")):
-            assert not is_legal_text(without_line(text, i), graph), lines[i]
+            assert not verifier_accepts_text(without_line(text, i), graph), lines[i]
 
 
 @given(schedules())
@@ -81,15 +82,15 @@ def test_a_deleted_wait_is_noticed_from_the_text_alone_exactly_if_something_race
     assert len(lines) == len(waits)
     for i, (task, name) in zip(lines, waits, strict=True):
         kept = tuple(other for other in graph.by_name[task].waits if other != name)
-        legal = is_legal_by_oracle(edited(graph, task, waits=kept))
-        assert is_legal_text(without_line(text, i)) == legal
+        legal = oracle_accepts(edited(graph, task, waits=kept))
+        assert verifier_accepts_text(without_line(text, i)) == legal
 
 
 @given(schedules())
 def test_a_deleted_fork_join_or_record_is_noticed_from_the_text_alone(graph: TaskGraph) -> None:
     text = emit(graph)
     for i in lines_that_have(text, r"wait_event\(e\.fork|^    s0\.wait_event|\.record\("):
-        assert not is_legal_text(without_line(text, i)), text.split("\n")[i]
+        assert not verifier_accepts_text(without_line(text, i)), text.split("\n")[i]
 
 
 @given(schedules())
@@ -105,7 +106,7 @@ def test_a_block_on_another_stream_is_noticed_where_the_graph_is_known(graph: Ta
     lines = text.split("\n")
     for i in lines_that_have(text, r"^    with s[1-9]"):
         changed = [*lines[:i], "    with s0:", *lines[i + 1 :]]
-        assert not is_legal_text("\n".join(changed), graph)
+        assert not verifier_accepts_text("\n".join(changed), graph)
 
 
 EDITS = {
@@ -113,6 +114,11 @@ EDITS = {
         r"        add = (.*\n)        del x_1, relu, sigmoid",
         r"        del x_1, relu, sigmoid\n        add = \1",
         "is freed after sigmoid|has been freed",
+    ),
+    "a del after a del": (
+        r"(        del )x_1, relu, sigmoid\n",
+        r"\1relu\n\1x_1, relu, sigmoid\n",
+        r"frees relu, which it may not: it is freed after add \(stream 0, <module>:\d+: add = ",
     ),
     "a record before its task": (
         r"(        sigmoid = .*\n)(        e\.sigmoid\.record\(s1\)\n)",
@@ -156,7 +162,7 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(edit: str) -> None:
     pattern, replacement, message = EDITS[edit]
-    text = emit(of(branchy, torch.randn(2, 4)))
+    text = emit(schedule_of(two_branches, torch.randn(2, 4)))
     changed = re.sub(pattern, replacement, text, count=1)
     assert changed != text
     with pytest.raises(ScheduleError, match=message):
@@ -176,26 +182,33 @@ def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(e
 def test_another_program_is_legal_alone_but_not_where_the_graph_is_known(
     pattern: str, replacement: str, message: str
 ) -> None:
-    graph = of(branchy, torch.randn(2, 4))
+    graph = schedule_of(two_branches, torch.randn(2, 4))
     changed = re.sub(pattern, replacement, emit(graph), count=1)
     verify_source(changed)
     with pytest.raises(ScheduleError, match=message):
         verify_source(changed, graph)
 
 
+def of_two_inputs() -> TaskGraph:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return torch.relu(x) + torch.sigmoid(y)
+
+    return schedule_of(program, torch.randn(2), torch.randn(2))
+
+
 def test_a_text_of_fewer_or_other_inputs_is_not_the_graphs() -> None:
-    graph = of(branchy, torch.randn(2, 4))
-    other = of(lambda x, y: torch.relu(x) + torch.sigmoid(y), torch.randn(2), torch.randn(2))
+    graph = schedule_of(two_branches, torch.randn(2, 4))
+    other = of_two_inputs()
     with pytest.raises(ScheduleError, match="takes 2 inputs and parameters"):
         verify_source(emit(other), graph)
     longer = emit(graph).replace("    return", "    more = torch.relu(add)\n    return")
     longer = longer.replace("    more", "    with s0:\n        more")
-    with pytest.raises(ScheduleError, match="the text has 4 tasks and branchy has 3"):
+    with pytest.raises(ScheduleError, match="the text has 4 tasks and two_branches has 3"):
         verify_source(longer, graph)
 
 
 def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> None:
-    graph = of(lambda x: torch.relu(x).exp() + torch.sigmoid(x).sin(), torch.randn(2))
+    graph = schedule_of(lambda x: torch.relu(x).exp() + torch.sigmoid(x).sin(), torch.randn(2))
     waits = next(lines_that_have(emit(graph), r"s0\.wait_event"))
     lines = emit(graph).split("\n")
     record = next(lines_that_have(emit(graph), r"sigmoid = "))
@@ -205,10 +218,6 @@ def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> No
     verify_source(text)
     with pytest.raises(ScheduleError, match="its list of waits"):
         verify_source(text, graph)
-
-
-def of_two_inputs() -> TaskGraph:
-    return of(lambda x, y: torch.relu(x) + torch.sigmoid(y), torch.randn(2), torch.randn(2))
 
 
 @pytest.mark.parametrize(

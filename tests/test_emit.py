@@ -25,7 +25,7 @@ from nimble_fx.ir import Input, Ref, Task, TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
 from tests.models import CASES
-from tests.schedules import scheduled, schedules, traced
+from tests.schedules import schedule_of, scheduled, schedules, two_branches
 from tests.strategies import SCALAR
 
 aten = torch.ops.aten
@@ -91,12 +91,8 @@ def test_each_wait_each_drop_and_each_needed_record_is_written_once(graph: TaskG
     assert sorted(dropped + unused) == sorted(n for task in graph.tasks for n in task.frees)
 
 
-def branchy(x: Tensor) -> Tensor:
-    return torch.relu(x) + torch.sigmoid(x)
-
-
 def test_the_module_reads_like_this() -> None:
-    graph = scheduled(traced(branchy, torch.randn(2, 4)).graph)
+    graph = schedule_of(two_branches, torch.randn(2, 4))
     call = emit(graph).split("\n\n\n")[1]
     assert call == inspect.cleandoc(
         '''
@@ -146,7 +142,7 @@ def test_one_item_of_several_results_is_taken_on_the_line_of_the_call() -> None:
 
 def test_the_module_runs_from_its_text_alone(tmp_path: Path) -> None:
     path = tmp_path / "emitted.py"
-    path.write_text(emit(scheduled(traced(branchy, torch.randn(2, 4)).graph)))
+    path.write_text(emit(schedule_of(two_branches, torch.randn(2, 4))))
     spec = importlib.util.spec_from_file_location("emitted", path)
     assert spec is not None
     assert spec.loader is not None
@@ -155,7 +151,7 @@ def test_the_module_runs_from_its_text_alone(tmp_path: Path) -> None:
     device, x = Cpu(), torch.randn(2, 4)
     events = device.events(module.EVENTS)
     (result,) = module.call([x], SimpleNamespace(), device.streams(module.N_STREAMS), events)
-    assert torch.equal(result, branchy(x))
+    assert torch.equal(result, two_branches(x))
     assert "nimble_fx" not in {name.split(".")[0] for name in vars(module)}
 
 
@@ -203,7 +199,7 @@ def test_a_view_at_the_start_of_a_branch_stands_in_that_branch() -> None:
     def program(x: Tensor, w: Tensor) -> Tensor:
         return torch.relu(x) + torch.sigmoid(w.t())
 
-    text = emit(scheduled(traced(program, torch.randn(2, 2), torch.randn(2, 2)).graph))
+    text = emit(schedule_of(program, torch.randn(2, 2), torch.randn(2, 2)))
     assert "    with s1:\n        s1.wait_event(e.fork)\n        t = torch.t" in text
 
 
@@ -212,7 +208,7 @@ def test_items_stand_with_their_operator_and_a_view_with_its_use() -> None:
         values, indices = x.topk(2)
         return values.exp().sin().cos() + (indices + 1).view(2).float()
 
-    text = emit(scheduled(traced(program, torch.randn(4)).graph))
+    text = emit(schedule_of(program, torch.randn(4)))
     blocks = text.split("    with s")
     assert "topk" in blocks[1]
     assert "getitem_1 = topk[1]" in blocks[1]

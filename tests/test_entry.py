@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.entry import Arguments, argument_names, name_of, own_function
+from nimble_fx.twin import WithoutData
 from tests.models import Branchy
 
 
@@ -31,6 +32,15 @@ def test_copies_require_gradients_where_the_arguments_do_and_are_leaves() -> Non
     made = given.copies().args
     assert [x.requires_grad for x in made] == [True, True, False]
     assert all(x.is_leaf for x in made)
+
+
+def test_an_argument_that_comes_twice_is_one_tensor_afterwards_too() -> None:
+    x = torch.randn(2, requires_grad=True) * 2
+    given = Arguments((x, [x]), {"again": x})
+    for made in (given.copies(), given.with_tensors(WithoutData())):
+        first, second, third = made.tensors
+        assert first is second
+        assert second is third
 
 
 def test_a_copy_is_an_inference_tensor_if_the_argument_is_one() -> None:

@@ -1,9 +1,8 @@
 """Freezing, on a device that captures and replays on the CPU."""
 
 import copy
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +13,18 @@ from torch import Tensor, nn
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import emit
-from nimble_fx.errors import NimbleWarning
-from nimble_fx.freeze import MAX_CAPTURES, WARM_UPS, Frozen, Status, why_not_freeze
-from nimble_fx.ir import TaskGraph
+from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.fallback import Reporter
+from nimble_fx.freeze import (
+    CAPTURES_PER_GRAPH,
+    Frozen,
+    Status,
+    nothing_to_freeze,
+    refuse_what_cannot_be_captured,
+)
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
+from nimble_fx.recording import WARM_UPS
 from tests.eager import (
     assert_inference_is_eagers,
     assert_same,
@@ -27,24 +33,15 @@ from tests.eager import (
 )
 from tests.models import CASES, Branchy
 from tests.replaying import ReplayingDevice
-from tests.schedules import scheduled, traced
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplayingDevice]:
-    """Every program that the backend compiles runs on this device."""
-    replaying = ReplayingDevice()
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: replaying)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NimbleWarning)
-        yield replaying
+from tests.schedules import schedule_of, scheduled, traced
+from tests.threads import assert_threads_do_not_mix
 
 
 def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:
     result = traced(function, *copy.deepcopy(inputs), functional=False)
     graph = scheduled(result.graph)
     loaded = load(emit(graph), "frozen.py")
-    return Frozen(Launcher(graph, loaded, result.constants, device), Status())
+    return Frozen(Launcher(graph, loaded, result.constants, device), Status(), Reporter())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -219,26 +216,28 @@ def test_a_program_that_modules_share_keeps_a_capture_for_each(device: Replaying
 
 def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevice) -> None:
     model = Branchy()
-    compiled, x = torch.compile(model, backend="nimble"), torch.randn(2, 4)
-    kept = []
+    options: dict[str, Any] = {"max_graphs": 2}
+    compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
+    kept, warned = [], []
     with torch.no_grad():
-        for i in range(MAX_CAPTURES + 3):
+        for i in range(CAPTURES_PER_GRAPH * 2 + 3):
             kept.append(model.a.weight.data)
             model.a.weight.data = torch.full((4, 4), float(i))
-            if i == MAX_CAPTURES:
-                with pytest.warns(NimbleWarning, match="parameters moved"):
-                    ours = compiled(x)
-            else:
-                ours = compiled(x)
-            assert_same(ours, model(x))
-    assert device.n_captures == MAX_CAPTURES
-    assert not nimble_fx.programs()[0].status.frozen
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                assert_same(compiled(x), model(x))
+            warned += [(i, str(w.message)) for w in caught]
+    assert device.n_captures == CAPTURES_PER_GRAPH * 2
+    (third, dropped), (last, unfrozen) = warned
+    assert (third, last) == (2, CAPTURES_PER_GRAPH * 2)
+    assert "more than 2 sets of sizes and parameters" in dropped
+    assert "runs unfrozen: sizes or addresses of parameters have changed 8 times" in unfrozen
 
 
 def test_within_a_capture_of_the_users_the_program_runs_inline(device: ReplayingDevice) -> None:
     x = torch.ones(2)
     run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(2), device=device)
-    users = device.capture(1, lambda streams: run([x]))
+    users = device.capture(1, lambda streams: run([x]), device.pool())
     for value in (1.0, 2.0):
         x.fill_(value)
         users.replay()
@@ -249,7 +248,9 @@ def test_within_a_capture_of_the_users_the_program_runs_inline(device: Replaying
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     device = ReplayingDevice(fail=True)
     run = frozen(torch.exp, torch.zeros(2), device=device)
-    with pytest.warns(NimbleWarning, match="not frozen: capture failed: operation not permitted"):
+    with pytest.warns(
+        NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"
+    ):
         (first,) = run([torch.ones(2)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -263,8 +264,8 @@ def test_a_failure_in_warm_up_leaves_state_as_it_was(
 ) -> None:
     warm_up = ReplayingDevice.warm_up
 
-    def fail_late(self: ReplayingDevice, n: int, run: Callable[..., object]) -> None:
-        warm_up(self, n, run)
+    def fail_late(self: ReplayingDevice, *args: Any, **kwargs: Any) -> None:
+        warm_up(self, *args, **kwargs)
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(ReplayingDevice, "warm_up", fail_late)
@@ -288,21 +289,12 @@ def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: Replaying
 
 
 def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
-    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(100), device=device)
-    wrong: list[float] = []
+    def program(x: Tensor) -> Tensor:
+        return x.exp() + x.sin()
 
-    def work(value: float) -> None:
-        x = torch.full((100,), value)
-        for _ in range(50):
-            if not torch.equal(run([x])[0], x.exp() + x.sin()):
-                wrong.append(value)
-
-    threads = [threading.Thread(target=work, args=(i / 8,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    run = frozen(program, torch.zeros(100), device=device)
+    inputs = [torch.full((100,), i / 8) for i in range(8)]
+    assert_threads_do_not_mix(lambda x: run([x])[0], program, inputs, n_calls=50)
 
 
 def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None:
@@ -316,35 +308,47 @@ def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:
     with torch.no_grad():
         compiled(torch.randn(2, 4))
     assert device.n_captures == 0
-    assert "the option freeze is False" in nimble_fx.programs()[0].summary()
+    assert "freeze=False" in nimble_fx.programs()[0].summary()
 
 
-def graph_of(function: Callable[..., Any], *inputs: Tensor) -> TaskGraph:
-    return scheduled(traced(function, *inputs).graph)
+def test_nothing_is_lost_where_there_is_nothing_to_freeze() -> None:
+    launches, views = (
+        schedule_of(torch.exp, torch.zeros(2)),
+        schedule_of(torch.t, torch.zeros(2, 2)),
+    )
+    assert nothing_to_freeze(launches, Cpu()) == "cpu has no CUDA graphs"
+    assert nothing_to_freeze(views, ReplayingDevice()) == "it launches nothing"
+    assert nothing_to_freeze(launches, ReplayingDevice()) is None
 
 
-def test_reasons_not_to_freeze_are_told() -> None:
-    device = ReplayingDevice()
-    assert why_not_freeze(graph_of(torch.exp, torch.zeros(2)), Cpu()) == "a CPU has no CUDA graphs"
-    assert why_not_freeze(graph_of(torch.exp, torch.zeros(2)), device) is None
-    unsafe = graph_of(torch.exp, torch.zeros(2))
-    tags = [torch.Tag.cudagraph_unsafe]
+def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
+    graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
+    refuse_what_cannot_be_captured(graph, ReplayingDevice())
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
         library.define("unsafe(Tensor x) -> Tensor", tags=tags)
         op = torch.ops.nimble_tests.unsafe.default
-        tasks = tuple(replace(task, target=op) for task in unsafe.tasks)
-        assert "cannot be captured" in str(why_not_freeze(replace(unsafe, tasks=tasks), device))
-    expanded = torch.zeros(1, 2).expand(3, 2)
-    assert "expanded" in str(why_not_freeze(graph_of(torch.exp, expanded), device))
+        tasks = tuple(replace(task, target=op) for task in graph.tasks)
+        with pytest.raises(UnsupportedError, match=r"exp \(nimble_tests.unsafe") as refused:
+            refuse_what_cannot_be_captured(replace(graph, tasks=tasks), ReplayingDevice())
+    assert refused.value.node == "exp"
 
 
-def test_a_program_with_symbolic_sizes_is_not_frozen_yet(device: ReplayingDevice) -> None:
-    compiled = torch.compile(Branchy(), backend="nimble", dynamic=True)
+def test_an_expanded_input_is_fed_each_element_once(device: ReplayingDevice) -> None:
+    run = frozen(lambda x: x.exp(), torch.zeros(1, 2).expand(3, 2), device=device)
+    for _ in range(2):
+        x = torch.randn(1, 2).expand(3, 2)
+        assert_same(list(run([x])), [x.exp()])
+
+
+def test_a_program_with_symbolic_sizes_has_a_graph_for_each(device: ReplayingDevice) -> None:
+    model = Branchy()
+    compiled = torch.compile(model, backend="nimble", dynamic=True)
     with torch.no_grad():
-        for rows in (2, 3):
-            compiled(torch.randn(rows, 4))
-    assert device.n_captures == 0
-    assert "is a number, not a tensor" in nimble_fx.programs()[0].summary()
+        for rows in (2, 3, 5, 2, 3, 5):
+            x = torch.randn(rows, 4)
+            assert_same(compiled(x), model(x))
+    assert (device.n_captures, device.n_replays) == (3, 6)
+    assert "yes, 3 graphs" in nimble_fx.programs()[0].summary()
 
 
 def conjugates(z: Tensor) -> tuple[Tensor, ...]:

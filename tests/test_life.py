@@ -5,8 +5,8 @@ outputs and drops them, resets the compiler and comes from other threads, beside
 """
 
 import copy
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -83,19 +83,8 @@ class Life(RuleBasedStateMachine):
 
     @rule(seed=SEEDS, rows=SHAPES)
     def call_from_another_thread(self, seed: int, rows: int) -> None:
-        failed: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                self.call(rows, seed, keep=True)
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        if failed:
-            raise failed[0]
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self.call, rows, seed, keep=True).result()
 
     @rule(rows=SHAPES, seed=SEEDS)
     def call_that_fails_in_a_kernel(self, rows: int, seed: int) -> None:

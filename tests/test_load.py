@@ -10,11 +10,11 @@ import torch
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import emit
 from nimble_fx.load import file_name, load, write
-from tests.schedules import scheduled, traced
+from tests.schedules import schedule_of
 
 
 def test_a_traceback_shows_the_emitted_line() -> None:
-    source = emit(scheduled(traced(lambda x, y: x @ y, torch.ones(2, 3), torch.ones(3, 2)).graph))
+    source = emit(schedule_of(lambda x, y: x @ y, torch.ones(2, 3), torch.ones(3, 2)))
     loaded = load(source, "nimble_fx/mm.py")
     wrong = [torch.ones(2, 3), torch.ones(5, 2)]
     with pytest.raises(RuntimeError) as caught:

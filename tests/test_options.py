@@ -1,5 +1,6 @@
 """Options: every bad one is an error that lists the valid ones."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,20 @@ def test_options_override_what_the_mode_says() -> None:
 
 
 def test_an_unknown_option_lists_all_of_them() -> None:
-    with pytest.raises(OptionError, match=r"'polcy'.*'dump', 'freeze', 'max_streams', 'policy'"):
-        Options.parse(None, {"polcy": "nimble"})
+    names = ", ".join(sorted(repr(field.name) for field in fields(Options)))
+    with pytest.raises(OptionError) as caught:
+        Options.parse(None, {"fastest": True})
+    assert str(caught.value) == f"unknown option 'fastest'; valid options: {names}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("polcy", "policy"), ("max_stream", "max_streams"), ("n_streams", "max_streams")],
+)
+def test_an_unknown_option_that_is_like_a_valid_one_asks_for_it(typed: str, meant: str) -> None:
+    message = rf"unknown option '{typed}'; did you mean '{meant}'\? valid options: '"
+    with pytest.raises(OptionError, match=message):
+        Options.parse(None, {typed: 1})
 
 
 def test_an_unknown_mode_lists_all_of_them() -> None:

@@ -17,27 +17,12 @@ from nimble_fx.ir import Arg, Input, Ref, Task, TaskGraph
 from nimble_fx.parse import parse
 from nimble_fx.verify import verify, verify_source
 from tests.grammar import AtenProgram
-from tests.schedules import scheduled, schedules, traced
+from tests.judges import verifier_accepts, verifier_accepts_text
+from tests.mutants import edited
+from tests.schedules import schedule_of, scheduled, schedules, two_branches
 from tests.strategies import SCALAR, aten_programs
-from tests.test_verify import edited, is_legal
 
 aten = torch.ops.aten
-
-
-def is_legal_text(text: str, graph: TaskGraph | None = None) -> bool:
-    try:
-        verify_source(text, graph)
-    except ScheduleError:
-        return False
-    return True
-
-
-def of(function: Callable[..., object], *inputs: Tensor) -> TaskGraph:
-    return scheduled(traced(function, *inputs, functional=False).graph)
-
-
-def branchy(x: Tensor) -> Tensor:
-    return torch.relu(x) + torch.sigmoid(x)
 
 
 @given(schedules())
@@ -71,13 +56,13 @@ def test_the_text_reads_back_as_the_schedule_that_it_was_made_from(graph: TaskGr
 def test_the_text_of_a_traced_program_is_legal_alone_and_as_its_schedule(
     program: AtenProgram,
 ) -> None:
-    graph = of(program.function(), *program.example_inputs())
+    graph = schedule_of(program.function(), *program.example_inputs())
     verify_source(emit(graph))
     verify_source(emit(graph), graph)
 
 
 def test_values_may_have_other_names_in_the_text() -> None:
-    graph = of(branchy, torch.randn(2, 4))
+    graph = schedule_of(two_branches, torch.randn(2, 4))
     renamed = re.sub(r"\bx_1\b", "given", re.sub(r"\brelu\b(?!\()", "first", emit(graph)))
     assert "first = torch.relu(given)" in renamed
     verify_source(renamed, graph)
@@ -101,7 +86,7 @@ def test_items_are_read_back_as_the_operators_results() -> None:
 
 
 def test_an_item_that_is_not_there_is_refused() -> None:
-    text = emit(of(lambda x: x.topk(2)[0].exp(), torch.randn(4)))
+    text = emit(schedule_of(lambda x: x.topk(2)[0].exp(), torch.randn(4)))
     with pytest.raises(ScheduleError, match="topk has 2 results"):
         verify_source(text.replace("getitem = topk[0]", "getitem = topk[2]"))
 
@@ -111,7 +96,7 @@ def test_pieces_that_are_views_race_as_the_whole_does() -> None:
         left, right = torch.ops.aten.split.Tensor(x.exp(), 2)
         return left.mul_(2), right.sin()
 
-    text = emit(of(program, torch.randn(4)))
+    text = emit(schedule_of(program, torch.randn(4)))
     tasks = parse(text).graph.by_name
     assert not tasks["split"].launches
     assert tasks["getitem"].holds == tasks["getitem_1"].holds == ("exp",)
@@ -199,9 +184,9 @@ def test_a_text_says_which_inputs_share_memory() -> None:
     graph = sharing_inputs()
     apart = edited(edited(graph, "add_", stream=1, frees=()), "relu", frees=())
     assert 'MEMORY = {\n    "y": ("x",),\n}' in emit(graph)
-    assert not is_legal(apart)
-    assert not is_legal_text(emit(apart), apart)
-    assert not is_legal_text(emit(apart))
+    assert not verifier_accepts(apart)
+    assert not verifier_accepts_text(emit(apart), apart)
+    assert not verifier_accepts_text(emit(apart))
     verify_source(emit(graph))
 
 
@@ -252,7 +237,7 @@ def test_items_of_a_list_are_taken_before_it_is_used_as_a_whole() -> None:
         both = torch.ops.aten._foreach_add.List([x, x], [y, y])
         return torch.ops.aten.zero_.default(both[0]), both[1] + 1
 
-    text = emit(of(program, torch.randn(2), torch.randn(2)))
+    text = emit(schedule_of(program, torch.randn(2), torch.randn(2)))
     verify_source(text)
     item = next(line for line in text.split("\n") if "= _foreach_add[1]" in line)
     whole = "        whole = aten.cat.default(_foreach_add)"

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from hypothesis import given
+from torch import Tensor
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.pipeline import describe, passes, schedule
-from nimble_fx.verify import verify_structure
+from nimble_fx.verify import verify, verify_structure
 from tests.schedules import traced
 from tests.strategies import task_graphs
 
@@ -47,3 +48,14 @@ def test_each_pass_keeps_the_program_and_does_nothing_the_second_time(graph: Tas
         assert sorted(task.name for task in graph.tasks) == names
         if not isinstance(step, ChainBookkeeping):  # what rides is not found again
             assert step(graph) is graph
+
+
+def test_a_long_chain_of_views_is_no_deep_recursion() -> None:
+    def program(x: Tensor) -> Tensor:
+        for _ in range(1200):
+            x = x.t()
+        return x.relu()
+
+    graph = schedule(traced(program, torch.randn(2, 3)).graph, passes("nimble", None))
+    verify(graph)
+    assert len(graph.launching) == 1

@@ -11,32 +11,17 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Input, Ref, Source, Task, TaskGraph
 from nimble_fx.proof.excerpt import excerpt
 from nimble_fx.verify import verify
-from tests.oracle import races, unsafe_frees, uses_after_free
-from tests.schedules import scheduled, schedules, traced
+from tests.judges import oracle_accepts, verifier_accepts
+from tests.mutants import edited
+from tests.oracle import races
+from tests.schedules import schedule_of, scheduled, schedules, traced, two_branches
 from tests.strategies import SCALAR, task_graphs
-
-
-def is_legal(graph: TaskGraph) -> bool:
-    try:
-        verify(graph)
-    except ScheduleError:
-        return False
-    return True
-
-
-def is_legal_by_oracle(graph: TaskGraph) -> bool:
-    return not (races(graph) or unsafe_frees(graph) or uses_after_free(graph))
-
-
-def edited(graph: TaskGraph, task_name: str, /, **changes: object) -> TaskGraph:
-    tasks = [replace(t, **changes) if t.name == task_name else t for t in graph.tasks]  # type: ignore[arg-type]
-    return replace(graph, tasks=tuple(tasks))
 
 
 @given(schedules())
 def test_every_schedule_that_the_passes_make_is_legal(graph: TaskGraph) -> None:
     verify(graph)
-    assert is_legal_by_oracle(graph)
+    assert oracle_accepts(graph)
 
 
 @given(schedules())
@@ -45,7 +30,7 @@ def test_a_deleted_wait_is_caught_exactly_if_something_races(graph: TaskGraph) -
         for name in task.waits:
             waits = tuple(other for other in task.waits if other != name)
             broken = edited(graph, task.name, waits=waits)
-            assert is_legal(broken) == is_legal_by_oracle(broken)
+            assert verifier_accepts(broken) == oracle_accepts(broken)
 
 
 @given(task_graphs())
@@ -56,7 +41,7 @@ def test_no_wait_of_policy_nimble_can_be_spared(graph: TaskGraph) -> None:
             broken = edited(graph, task.name, waits=tuple(n for n in task.waits if n != name))
             real_orders = races(broken)
             assert real_orders or is_order_of_a_rider(graph, name, task.name)
-            assert is_legal(broken) == (not real_orders and is_legal_by_oracle(broken))
+            assert verifier_accepts(broken) == (not real_orders and oracle_accepts(broken))
 
 
 def is_order_of_a_rider(graph: TaskGraph, first: str, second: str) -> bool:
@@ -79,7 +64,7 @@ def test_a_value_freed_elsewhere_is_caught_exactly_if_it_is_unsafe(
     moved = edited(graph, at, frees=tuple(n for n in graph.by_name[at].frees if n != name))
     frees = (*moved.by_name[elsewhere.name].frees, name)
     moved = edited(moved, elsewhere.name, frees=frees)
-    assert is_legal(moved) == is_legal_by_oracle(moved)
+    assert verifier_accepts(moved) == oracle_accepts(moved)
 
 
 @given(schedules(), st.data())
@@ -92,7 +77,7 @@ def test_a_task_on_another_stream_is_caught_exactly_if_something_races(
     stream = data.draw(st.integers(0, graph.n_streams - 1))
     moved = edited(graph, task.name, stream=stream)
     if moved.n_streams == graph.n_streams:
-        assert is_legal(moved) == is_legal_by_oracle(moved)
+        assert verifier_accepts(moved) == oracle_accepts(moved)
 
 
 @given(schedules())
@@ -107,10 +92,7 @@ def test_random_draws_out_of_program_order_are_caught(graph: TaskGraph) -> None:
 
 
 def branchy() -> TaskGraph:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x) + torch.sigmoid(x)
-
-    return scheduled(traced(program, torch.randn(2, 2)).graph)
+    return schedule_of(two_branches, torch.randn(2, 2))
 
 
 def test_the_message_names_both_tasks_their_streams_the_storage_and_the_line() -> None:
@@ -187,7 +169,7 @@ def test_a_stream_that_is_not_joined_is_caught() -> None:
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.exp(), x.sin()
 
-    graph = scheduled(traced(program, torch.randn(2)).graph)
+    graph = schedule_of(program, torch.randn(2))
     assert graph.joins == ("sin",)
     verify(graph)
     vars(graph)["joins"] = ()
@@ -229,7 +211,7 @@ def long_branches() -> TaskGraph:
             left, right = left.exp(), right.sin()
         return left + right
 
-    return with_sources(scheduled(traced(program, torch.randn(2, 2)).graph))
+    return with_sources(schedule_of(program, torch.randn(2, 2)))
 
 
 def message_of(graph: TaskGraph) -> list[str]:
@@ -263,8 +245,26 @@ def test_an_early_free_is_shown_with_the_tasks_around() -> None:
     lines = message_of(edited(graph, "exp_1", frees=("exp", "exp_1")))
     assert "exp_2 (stream 0, model.py:" in lines[0]
     assert "uses exp_1, which has been freed" in lines[0]
-    assert lines[1] == "it is freed after exp_1: exp_1 needs to be freed later"
+    assert lines[1] == (
+        "it is freed after exp_1 (stream 0, model.py:2: y = exp_1(x)): "
+        "exp_1 needs to be freed later"
+    )
     assert marked(lines) == ["exp_1", "exp_2"]
+
+
+def test_a_second_free_is_shown_with_the_first_one() -> None:
+    graph = long_branches()
+    first = next(task.name for task in graph.tasks if "exp" in task.frees)
+    lines = message_of(edited(graph, "add", frees=("exp",)))
+    assert lines[0].startswith("add (stream 0, model.py:17: y = add(x)) frees exp, which it may")
+    assert f"not: it is freed after {first} (stream 0, model.py:" in lines[0]
+    assert lines[0].endswith(") already")
+    assert marked(lines) == [first, "add"]
+
+
+def test_a_free_of_what_is_not_made_yet_is_refused() -> None:
+    lines = message_of(edited(long_branches(), "exp", frees=("add",)))
+    assert lines[0].endswith("frees add, which it may not: it is not made by then")
 
 
 def test_a_changed_stream_is_shown_with_the_tasks_around() -> None:
@@ -321,7 +321,7 @@ def test_tasks_of_one_stream_that_are_launched_in_the_wrong_order_are_caught() -
     graph = edited(scheduled(branchy(), "serial"), "add", frees=())
     write = replace(graph.by_name["relu"], name="w", index=-1, writes=("x_1",), allocates=())
     late = replace(graph, tasks=(*graph.tasks, replace(write, holds=("x_1",), frees=())))
-    assert not is_legal_by_oracle(late)
+    assert not oracle_accepts(late)
     assert "w needs to be launched before" in message_of(late)[1]
 
 

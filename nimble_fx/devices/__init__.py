@@ -29,10 +29,14 @@ class Capture:
     Attributes:
         replay: runs it again, on the current stream, on the memory that it was captured with.
         outputs: what it returned; each replay overwrites them.
+        pool: where its memory is from. Dropping all captures of a pool gives the memory back.
+        nbytes: the memory that is now in the pool, in bytes for each stream it ran on.
     """
 
     replay: Callable[[], None]
     outputs: Sequence[Any]
+    pool: Any  # behind `replay`: a graph must go before its memory
+    nbytes: tuple[int, ...]
 
 
 class Device(Protocol):
@@ -47,8 +51,12 @@ class Device(Protocol):
         """How many distinct streams it has; None for no limit."""
 
     @property
+    def has_graphs(self) -> bool:
+        """Whether devices of its kind can capture programs."""
+
+    @property
     def why_not_capture(self) -> str | None:
-        """Why it cannot capture programs; None where it can."""
+        """What keeps this one from capturing; None if nothing does."""
 
     @property
     def is_capturing(self) -> bool:
@@ -70,11 +78,27 @@ class Device(Protocol):
         and the caller may free the outputs, which side streams may have allocated.
         """
 
-    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
-        """Runs a program on the streams that `capture` uses; random draws are undone."""
+    def pool(self) -> Any:
+        """A new pool of memory, for captures that never run at the same time."""
 
-    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
-        """Captures what `run` enqueues on the streams that it is given."""
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Any,
+        *,
+        may_synchronize: bool,
+    ) -> None:
+        """Runs a program on the streams and memory that `capture` uses; random draws are undone.
+
+        Raises:
+            RuntimeError: an operator waited for the device, and that was not allowed.
+        """
+
+    def capture(
+        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
+    ) -> Capture:
+        """Captures what `run` enqueues on the streams that it is given, in a pool's memory."""
 
 
 def device_for(device: torch.device) -> Device | None:

@@ -44,7 +44,8 @@ class Cpu:
 
     name = "cpu"
     max_streams = None
-    why_not_capture = "a CPU has no CUDA graphs"
+    has_graphs = False
+    why_not_capture = None
     is_capturing = False
 
     def exclusive(self) -> AbstractContextManager[Any]:
@@ -62,13 +63,25 @@ class Cpu:
     def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
         """Does nothing: whatever the streams were given has run."""
 
-    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+    def pool(self) -> None:
+        """Nothing: there are no captures."""
+
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Any,
+        *,
+        may_synchronize: bool,
+    ) -> None:
         """Runs the program once."""
         run(self.streams(n))
 
-    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
+    def capture(
+        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
+    ) -> Capture:
         """Always raises UnsupportedError."""
-        raise UnsupportedError(self.why_not_capture)
+        raise UnsupportedError("a CPU has no CUDA graphs")
 
 
 @lru_cache(maxsize=64)

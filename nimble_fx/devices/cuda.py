@@ -1,8 +1,10 @@
 """CUDA devices: the only place that touches `torch.cuda`."""
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,40 @@ _LOCK = threading.RLock()
 """One for all devices: a capture must not meet another one's calls."""
 
 
+@contextmanager
+def _synchronizing_allowed(allowed: bool) -> Iterator[None]:
+    """Within, an operator that makes the host wait for the device is an error, unless allowed."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode(before if allowed else "error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def _fresh_workspaces() -> Iterator[None]:
+    """Within, cuBLAS gets new workspaces on all streams; none of them is used again later.
+
+    PyTorch keeps one for each stream and frees it with the first graph that was captured there
+    (pytorch issue 193402). This way each graph has its own, in its own pool, as those of
+    `torch._inductor.cudagraph_trees` have.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:
+    """The memory that a pool has reserved for each stream."""
+    by_stream: Counter[int] = Counter()
+    for segment in pool.snapshot():
+        by_stream[segment["stream"]] += segment["total_size"]
+    return tuple(by_stream[stream.cuda_stream] for stream in streams)
+
+
 class Cuda:
     """One CUDA device behind the `Device` protocol.
 
@@ -26,6 +62,7 @@ class Cuda:
     """
 
     max_streams = POOL_SIZE
+    has_graphs = True
 
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)
@@ -80,28 +117,51 @@ class Cuda:
             if sides and isinstance(value, torch.Tensor):
                 value.record_stream(caller)
 
-    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+    def pool(self) -> Any:
+        """A pool of the caching allocator."""
+        new: Any = torch.cuda.MemPool
+        with torch.cuda.device(self._device):
+            return new()
+
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Any,
+        *,
+        may_synchronize: bool,
+    ) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
         caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n)
         state = torch.cuda.get_rng_state(self._device)
         streams[0].wait_stream(caller)
         try:
-            with torch.cuda.stream(streams[0]):
+            with (
+                torch.cuda.use_mem_pool(pool, self._device),
+                torch.cuda.stream(streams[0]),
+                _synchronizing_allowed(may_synchronize),
+            ):
                 run(streams)
         finally:
             torch.cuda.synchronize(self._device)
             torch.cuda.set_rng_state(state, self._device)
 
-    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
-        """Captures into a CUDA graph with a memory pool of its own."""
+    def capture(
+        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
+    ) -> Capture:
+        """Captures into a CUDA graph, with workspaces of its own for cuBLAS."""
         caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n)
         graph = torch.cuda.CUDAGraph()
+        gc.collect()  # what only a finalizer frees is memory that the capture may need
         try:
-            with torch.cuda.graph(graph, stream=streams[0], capture_error_mode="thread_local"):
+            with (
+                _fresh_workspaces(),
+                torch.cuda.graph(graph, pool.id, streams[0], capture_error_mode="thread_local"),
+            ):
                 outputs = run(streams)
         finally:  # where ending a broken capture raises, torch stays on the capture stream
             torch.cuda.set_stream(caller)
-        return Capture(graph.replay, outputs)
+        return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
 
     def _capture_streams(self, n: int) -> tuple[Any, ...]:
         return self._side_streams(n, torch.cuda.current_stream(self._device).cuda_stream)

@@ -10,6 +10,7 @@ stream at once, where other threads may allocate; on a side stream before its ne
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -63,13 +64,14 @@ class VirtualStream:
 
 
 class _Recorded:
-    """A capture: queues that are played again and again, on memory of their own."""
+    """A capture: queues that are played again and again, on the memory that they were given."""
 
-    def __init__(self, origin: int, live: set[int], is_running: Callable[[], bool]) -> None:
+    def __init__(self, origin: int, pool: Pool) -> None:
+        self.origin, self.pool = origin, pool
         self.queues = Queues()
-        self.pool = Pool(live, partial(_write_over, self.queues, origin, is_running))
         self.draws: list[Draw] = []
         self.members = {origin}
+        self.blocks: list[torch.Tensor] = []
 
 
 class Virtual:
@@ -81,6 +83,7 @@ class Virtual:
     """
 
     max_streams = None
+    has_graphs = True
     why_not_capture = None
 
     def __init__(self, seed: int = 0) -> None:
@@ -96,9 +99,9 @@ class Virtual:
         self._streams = [VirtualStream(self, 0)]
         self._host, self._launching = _Host(), Launching(self)
         self._queues = Queues()
-        write_over = partial(_write_over, self._queues, 0, self._is_running)
-        self._pool = Pool(self._live, write_over)
+        self._pool = self._warm_up_pool = self.pool()
         self._capture: _Recorded | None = None
+        self._may_synchronize = True
 
     @property
     def is_capturing(self) -> bool:
@@ -132,6 +135,8 @@ class Virtual:
         """
         if self._capture is not None:
             raise RuntimeError("operation not permitted when stream is capturing")
+        if not self._may_synchronize and self._is_running():
+            raise RuntimeError("called a synchronizing operation")
         if not self._queues:
             return
         try:
@@ -139,17 +144,32 @@ class Virtual:
         finally:
             self._pool.poison_free()
 
-    def warm_up(self, n: int, run: Callable[[tuple[Stream, ...]], object]) -> None:
+    def pool(self) -> Pool:
+        """Memory for captures. The device does not hold on to it."""
+        return Pool(self._live, weakref.WeakMethod(self._write_over))
+
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Pool,
+        *,
+        may_synchronize: bool,
+    ) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
         state = torch.get_rng_state()
+        self._warm_up_pool, self._may_synchronize = pool, may_synchronize
         try:
             run(self._others(n, self._host.current))
             self.synchronize()
         finally:
+            self._warm_up_pool, self._may_synchronize = self._pool, True
             self._queues.clear()
             torch.set_rng_state(state)
 
-    def capture(self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]]) -> Capture:
+    def capture(
+        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Pool
+    ) -> Capture:
         """Captures what `run` enqueues; nothing of it runs before the first replay.
 
         Raises:
@@ -159,7 +179,7 @@ class Virtual:
             raise RuntimeError("a capture is under way; captures do not nest")
         streams = self._others(n, self._host.current) or self._others(1, self._host.current)
         origin, state = streams[0], torch.get_rng_state()
-        self._capture = recorded = _Recorded(origin.index, self._live, self._is_running)
+        self._capture = recorded = _Recorded(origin.index, pool)
         try:
             with origin:
                 outputs = run(streams[:n])
@@ -168,7 +188,8 @@ class Virtual:
             torch.set_rng_state(state)
         if lost := recorded.queues.unjoined(origin.index):
             raise RuntimeError(f"capture ends with unjoined work on streams {sorted(lost)}")
-        return Capture(partial(self._replay, recorded), outputs)
+        nbytes = tuple(pool.nbytes(stream.index) for stream in streams[:n])
+        return Capture(partial(self._replay, recorded), outputs, pool, nbytes)
 
     def enter(self, stream: VirtualStream) -> None:
         """What the calling thread does from now on goes to `stream`."""
@@ -217,8 +238,11 @@ class Virtual:
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Memory of the current stream."""
         capture = self._capture_of(self._host.current)
-        pool = self._pool if capture is None else capture.pool
-        return pool.allocate(self._host.current, nbytes)
+        if capture is None:
+            return self._warm_up_pool.allocate(self._host.current, nbytes)
+        storage = capture.pool.allocate(self._host.current, nbytes)
+        capture.blocks.append(capture.pool.block_of(storage))
+        return storage
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in memory of this device."""
@@ -233,8 +257,18 @@ class Virtual:
             self.synchronize()
             for draw in recorded.draws:
                 draw.take_turn()
-            recorded.pool.poison()
+            for block in recorded.blocks:
+                poison(block)
             recorded.queues.play(self._order())
+
+    def _write_over(self, stream: int, block: torch.Tensor) -> None:
+        """Queues a kernel of whoever is given a freed block next, if a program is running."""
+        if not self._is_running():
+            return
+        capture = self._capture_of(stream)
+        queues, caller = (self._queues, 0) if capture is None else (capture.queues, capture.origin)
+        launch = queues.launch if stream == caller else queues.launch_before_next
+        launch(stream, partial(poison, block))
 
     def _order(self) -> Choose:
         self.n_orders += 1
@@ -271,15 +305,6 @@ class Virtual:
     def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
         """The first `n` side streams, without the caller's."""
         return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[: max(n, 0)]
-
-
-def _write_over(
-    queues: Queues, caller: int, is_running: Callable[[], bool], stream: int, block: torch.Tensor
-) -> None:
-    """Queues a kernel of whoever is given a freed block next, if a program is running."""
-    if is_running():
-        launch = queues.launch if stream == caller else queues.launch_before_next
-        launch(stream, partial(poison, block))
 
 
 class _Host(threading.local):

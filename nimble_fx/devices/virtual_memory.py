@@ -6,7 +6,7 @@ stream is given next, and memory that nobody has written yet holds poison.
 
 import ctypes
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import torch
@@ -16,19 +16,23 @@ POISON = 0xFF
 
 _ALIGNMENT = 64
 
+Freed = Callable[[], Callable[[int, torch.Tensor], None] | None]
+"""A weak reference to whoever wants to know of blocks that are free again."""
+
 
 class Pool:
     """Blocks of memory, each of which belongs to the stream that it was first allocated on."""
 
-    def __init__(self, live: set[int], freed: Callable[[int, torch.Tensor], None]) -> None:
+    def __init__(self, live: set[int], freed: Freed) -> None:
         """An empty pool.
 
         Args:
             live: where the addresses are noted that are in use; pools may share it.
-            freed: told of each block that is free again, with its stream.
+            freed: gives what is told of each block that is free again, with its stream; or None.
         """
         self._live, self._freed = live, freed
-        self._blocks: list[torch.Tensor] = []
+        self._blocks: dict[int, torch.Tensor] = {}
+        self._reserved: Counter[int] = Counter()
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
 
     def allocate(self, stream: int, nbytes: int) -> torch.UntypedStorage:
@@ -41,10 +45,13 @@ class Pool:
         freed.atexit = False
         return _storage_of(owner)
 
-    def poison(self) -> None:
-        """Overwrites all blocks. For when whatever was in them is of no use any more."""
-        for block in self._blocks:
-            poison(block)
+    def block_of(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """All bytes of the block that a storage of this pool lies in."""
+        return self._blocks[storage.data_ptr()]
+
+    def nbytes(self, stream: int) -> int:
+        """The memory of a stream, in use or free."""
+        return self._reserved[stream]
 
     def poison_free(self) -> None:
         """Overwrites the blocks that nobody holds. For when no kernel is under way."""
@@ -55,7 +62,9 @@ class Pool:
     def _release(self, stream: int, block: torch.Tensor) -> None:
         self._live.discard(block.data_ptr())
         self._free[stream].append(block)
-        self._freed(stream, block)
+        freed = self._freed()
+        if freed is not None:
+            freed(stream, block)
 
     def _take(self, stream: int, nbytes: int) -> torch.Tensor:
         blocks = self._free[stream]
@@ -64,7 +73,8 @@ class Pool:
                 return blocks.pop(i)
         memory = torch.full((nbytes + _ALIGNMENT,), POISON, dtype=torch.uint8, device="cpu")
         block = memory[-memory.data_ptr() % _ALIGNMENT :][:nbytes]
-        self._blocks.append(block)
+        self._blocks[block.data_ptr()] = block
+        self._reserved[stream] += block.nbytes
         return block
 
 

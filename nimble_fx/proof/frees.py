@@ -37,19 +37,26 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
         alive.add(task.name)
         for name in task.frees:
             if name in kept or name not in alive:
-                why = "the caller keeps it" if name in kept else "it is freed already, or not made"
-                message = f"{describe(task)} frees {name}, which it may not: {why}"
-                raise illegal(graph, message, task)
+                raise _not_to_free(graph, name, task, name in kept)
             alive.discard(name)
     for name in ref_names(graph.outputs):
         if name not in alive:
             raise _freed(graph, f"{graph.name} returns {name}", name)
 
 
+def _not_to_free(graph: TaskGraph, name: str, task: Task, is_kept: bool) -> ScheduleError:
+    before = graph.tasks[: graph.tasks.index(task) + (task.frees.count(name) > 1)]
+    first = next((one for one in before if name in one.frees), None)
+    why = f"it is freed after {describe(first)} already" if first else "it is not made by then"
+    why = "the caller keeps it" if is_kept else why
+    message = f"{describe(task)} frees {name}, which it may not: {why}"
+    return illegal(graph, message, task, first)
+
+
 def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
     last = next(task for task in graph.tasks if name in task.frees)
     cure = "needs to be freed later" if users else "is the caller's and must not be freed"
-    message = f"{what}, which has been freed\nit is freed after {last.name}: {name} {cure}"
+    message = f"{what}, which has been freed\nit is freed after {describe(last)}: {name} {cure}"
     return illegal(graph, message, last, *users)
 
 

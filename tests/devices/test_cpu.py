@@ -24,4 +24,4 @@ def test_an_exception_inside_a_stream_passes_through() -> None:
 
 def test_it_cannot_capture() -> None:
     with pytest.raises(UnsupportedError, match="no CUDA graphs"):
-        Cpu().capture(1, lambda streams: ())
+        Cpu().capture(1, lambda streams: (), None)

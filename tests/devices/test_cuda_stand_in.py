@@ -90,7 +90,7 @@ def test_nothing_outlives_a_capture_of_the_users(
 def test_a_broken_capture_leaves_the_caller_on_its_stream(default: Stream) -> None:
     device = Cuda(torch.device("cuda", 0))
     with pytest.raises(ZeroDivisionError):
-        device.capture(2, lambda streams: [1 / 0])
+        device.capture(2, lambda streams: [1 / 0], device.pool())
     assert Stream.current is default
 
 
@@ -98,13 +98,15 @@ def test_warm_up_gives_random_numbers_back_even_if_it_fails(default: Stream) -> 
     device = Cuda(torch.device("cuda", 0))
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError):
-        device.warm_up(1, lambda streams: [torch.rand(3), 1 / 0])
+        run = lambda streams: [torch.rand(3), 1 / 0]  # noqa: E731
+        device.warm_up(1, run, device.pool(), may_synchronize=True)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_warm_up_comes_after_what_the_caller_was_given(default: Stream) -> None:
     seen: list[Stream] = []
-    Cuda(torch.device("cuda", 0)).warm_up(2, lambda streams: seen.extend(streams))  # type: ignore[arg-type]
+    device = Cuda(torch.device("cuda", 0))
+    device.warm_up(2, seen.extend, device.pool(), may_synchronize=True)  # type: ignore[arg-type]
     assert seen[0].waited == [default.cuda_stream]
 
 

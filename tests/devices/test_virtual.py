@@ -1,8 +1,8 @@
 """The virtual device: legal schedules cannot go wrong on it, and illegal ones do."""
 
 import copy
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.devices import Stream
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.errors import OptionError
 from nimble_fx.ir import TaskGraph
@@ -21,6 +20,7 @@ from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
 from tests.models import CASES, Branchy
 from tests.playing import Play, first_wrong_order, on_cpu
 from tests.schedules import scheduled, traced
+from tests.threads import assert_threads_do_not_mix
 
 VIRTUAL: dict[str, Any] = {"device": "virtual"}
 
@@ -130,7 +130,7 @@ def capture(device: Virtual, *steps: Any) -> None:
                     torch.ones(2)
         return ()
 
-    device.capture(3, run)
+    device.capture(3, run, device.pool())
 
 
 def test_a_capture_of_a_fork_and_its_join_is_sound() -> None:
@@ -176,8 +176,8 @@ def test_events_do_not_cross_the_border_of_a_capture() -> None:
 
     event.record(caller)
     with pytest.raises(RuntimeError, match="the other side of a capture"):
-        device.capture(1, waits)
-    device.capture(1, records)
+        device.capture(1, waits, device.pool())
+    device.capture(1, records, device.pool())
     with pytest.raises(RuntimeError, match="the other side of a capture"):
         caller.wait_event(event)
 
@@ -185,7 +185,8 @@ def test_events_do_not_cross_the_border_of_a_capture() -> None:
 def test_captures_do_not_nest() -> None:
     device = Virtual()
     with pytest.raises(RuntimeError, match="do not nest"):
-        device.capture(1, lambda streams: device.capture(1, lambda _: ()).outputs)
+        pool = device.pool()
+        device.capture(1, lambda _: device.capture(1, lambda _: (), pool).outputs, pool)
 
 
 def test_the_memory_of_a_capture_is_its_own_and_each_replay_writes_it_anew() -> None:
@@ -195,7 +196,7 @@ def test_the_memory_of_a_capture_is_its_own_and_each_replay_writes_it_anew() -> 
         with streams[0]:
             return [torch.exp(x)]
 
-    one, other = device.capture(1, run), device.capture(1, run)
+    one, other = device.capture(1, run, device.pool()), device.capture(1, run, device.pool())
     (first,), (second,) = one.outputs, other.outputs
     assert first.isnan().all()
     one.replay()
@@ -213,8 +214,8 @@ def test_random_numbers_are_those_of_a_run_without_capture() -> None:
             return [torch.rand(3)]
 
     torch.manual_seed(0)
-    device.warm_up(1, run)
-    drawn = device.capture(1, run)
+    device.warm_up(1, run, device.pool(), may_synchronize=True)
+    drawn = device.capture(1, run, device.pool())
     drawn.replay()
     torch.manual_seed(0)
     assert torch.equal(drawn.outputs[0], torch.rand(3))
@@ -232,12 +233,10 @@ def test_streams_are_distinct_and_begin_with_the_callers() -> None:
 
 
 def test_each_thread_has_a_current_stream_of_its_own() -> None:
-    device, seen = Virtual(), list[Stream]()
-    with device.streams(2)[1]:
-        thread = threading.Thread(target=lambda: seen.extend(device.streams(1)))
-        thread.start()
-        thread.join()
-    assert seen == list(device.streams(1))
+    device = Virtual()
+    with device.streams(2)[1], ThreadPoolExecutor(1) as thread:
+        seen = thread.submit(device.streams, 1).result()
+    assert seen == (device.streams(1))
 
 
 def test_memory_that_the_caller_keeps_is_left_alone() -> None:
@@ -250,25 +249,13 @@ def test_memory_that_the_caller_keeps_is_left_alone() -> None:
         assert_same_bits(ours, expected)
 
 
-def test_programs_of_one_model_in_many_threads_do_not_disturb_each_other() -> None:
-    model, wrong = Branchy(), list[int]()
+def test_threads_that_call_one_program_do_not_mix_their_inputs() -> None:
+    model = Branchy()
     compiled = torch.compile(model, backend="nimble", options=VIRTUAL | {"freeze": False})
+    inputs = [torch.full((2, 4), float(i)) for i in range(4)]
     with torch.no_grad():
-        compiled(torch.randn(2, 4))
-
-    def work(i: int) -> None:
-        x = torch.full((2, 4), float(i))
-        with torch.no_grad():
-            for _ in range(10):
-                if not torch.equal(compiled(x), model(x)):
-                    wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+        compiled(inputs[0])
+    assert_threads_do_not_mix(compiled, model, inputs, n_calls=10)
 
 
 def test_it_is_for_models_on_the_cpu() -> None:

@@ -117,7 +117,7 @@ def test_operators_that_need_values_are_errors_in_a_capture() -> None:
             return [x.nonzero()]
 
     with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
-        device.capture(1, program)
+        device.capture(1, program, device.pool())
 
 
 def draws(x: Tensor) -> list[Tensor]:
@@ -150,7 +150,7 @@ def test_random_draws_are_eagers_in_any_order() -> None:
             streams[0].wait_event(event)
         return results
 
-    capture = device.capture(3, program)
+    capture = device.capture(3, program, device.pool())
     for seed in range(10):
         torch.manual_seed(seed)
         expected, after = draws(x) + draws(x), torch.rand(1)

@@ -10,7 +10,11 @@ from nimble_fx.devices.virtual_memory import Pool, not_owning
 
 def pool_and_freed() -> tuple[Pool, set[int], list[int]]:
     live, freed = set[int](), list[int]()
-    return Pool(live, lambda stream, _: freed.append(stream)), live, freed
+
+    def note(stream: int, _: torch.Tensor) -> None:
+        freed.append(stream)
+
+    return Pool(live, lambda: note), live, freed
 
 
 def tensor_in(pool: Pool, stream: int = 0, n: int = 4) -> torch.Tensor:
@@ -80,7 +84,7 @@ def test_live_tensors_never_share_memory(steps: list[tuple[int, int, int]]) -> N
     assert len({tensor[0].item() for tensor in held}) == len(held)
 
 
-def test_poison_spares_what_is_held_unless_it_is_told_not_to() -> None:
+def test_poison_spares_what_is_held() -> None:
     pool, *_ = pool_and_freed()
     held, freed = tensor_in(pool).zero_(), tensor_in(pool).zero_()
     bare = not_owning(freed)
@@ -88,5 +92,12 @@ def test_poison_spares_what_is_held_unless_it_is_told_not_to() -> None:
     pool.poison_free()
     assert bare.isnan().all()
     assert torch.equal(held, torch.zeros(4))
-    pool.poison()
-    assert held.isnan().all()
+
+
+def test_a_pool_knows_its_blocks_and_how_much_each_stream_has() -> None:
+    pool, *_ = pool_and_freed()
+    held = tensor_in(pool, stream=1, n=4).zero_()
+    assert torch.equal(pool.block_of(held.untyped_storage()), torch.zeros(16, dtype=torch.uint8))
+    tensor_in(pool, stream=1, n=2)
+    tensor_in(pool, stream=1, n=2)
+    assert (pool.nbytes(0), pool.nbytes(1)) == (0, 24)

@@ -69,7 +69,6 @@ def test_03_many_streams_strand_memory_so_all_programs_share_a_few(
     assert Cuda.get(torch.device("cuda", 0)) is Cuda.get(torch.device("cuda", 0))
 
 
-@pytest.mark.xfail(reason="the memory of each stream is not reported yet")
 def test_03_memory_is_reported_for_each_stream() -> None:
     on_virtual(Branchy())(torch.randn(2, 4))
     assert re.search(r"^  memory ", nimble_fx.programs()[0].summary(), re.MULTILINE)
@@ -79,12 +78,11 @@ def test_04_libraries_get_their_workspaces_on_the_streams_that_are_captured(
     default: cuda_stand_in.Stream,
 ) -> None:
     one, seen = cuda(), list[tuple[Any, ...]]()
-    one.warm_up(3, seen.append)
-    one.capture(3, lambda streams: seen.append(streams) or ())  # type: ignore[func-returns-value]
+    one.warm_up(3, seen.append, one.pool(), may_synchronize=True)
+    one.capture(3, lambda streams: seen.append(streams) or (), one.pool())  # type: ignore[func-returns-value]
     assert seen[0] == seen[1]
 
 
-@pytest.mark.xfail(reason="cuBLAS's workspace of each stream is not in a memory report yet")
 def test_04_the_workspace_of_each_stream_is_counted() -> None:
     on_virtual(Branchy())(torch.randn(2, 4))
     assert "workspace" in nimble_fx.programs()[0].summary()
@@ -96,7 +94,7 @@ def test_05_dropping_one_graph_frees_the_workspace_of_another_on_the_same_stream
 ) -> None:
     one, seen = cuda(), list[Any]()
     for _ in range(2):
-        one.capture(2, lambda streams: seen.extend(streams) or ())  # type: ignore[func-returns-value]
+        one.capture(2, lambda streams: seen.extend(streams) or (), one.pool())  # type: ignore[func-returns-value]
     assert len(set(seen)) == 4
 
 
@@ -137,7 +135,7 @@ def test_06_warm_ups_fill_the_pool_of_the_capture(
         return real(graph, pool, **others)
 
     monkeypatch.setattr(torch.cuda, "graph", watched)
-    cuda().capture(1, lambda streams: ())
+    cuda().capture(1, lambda streams: (), cuda().pool())
     assert pools[0] is not None
 
 
@@ -149,7 +147,7 @@ def test_07_graphs_replayed_in_another_order_than_captured_share_no_memory() -> 
             with streams[0]:
                 return [function(function(x))]
 
-        return one.capture(1, inside)
+        return one.capture(1, inside, one.pool())
 
     captures = [(f, run(f)) for f in (torch.exp, torch.sin, torch.tanh)]
     for _, capture in captures[::-1]:

@@ -13,8 +13,8 @@ from nimble_fx.ir import TaskGraph
 from nimble_fx.matching import maximum_matching, width
 from nimble_fx.passes.assign_streams import AssignStreams, chain_cover, merge_chains
 from nimble_fx.passes.reduce_edges import ReduceEdges
+from tests.oracle import matching_size
 from tests.strategies import dags, task_graphs
-from tests.test_matching import networkx_matching_size
 
 
 def links(chains: list[list[int]]) -> set[tuple[int, int]]:
@@ -32,14 +32,14 @@ def test_each_vertex_is_on_one_chain_and_no_two_independent_ones_share_one(rows:
 @given(dags(max_vertices=16))
 def test_there_are_as_many_chains_as_the_dag_is_wide(rows: list[int]) -> None:
     _, closure = reduction(rows)
-    assert len(chain_cover(rows)) == len(rows) - networkx_matching_size(closure)
+    assert len(chain_cover(rows)) == len(rows) - matching_size(closure)
 
 
 @given(dags(max_vertices=16))
 def test_chains_follow_as_many_reduced_edges_as_a_maximum_matching_has(rows: list[int]) -> None:
     reduced, _ = reduction(rows)
     followed = sum(reduced[u] >> v & 1 for u, v in links(chain_cover(rows)))
-    assert followed == networkx_matching_size(reduced)
+    assert followed == matching_size(reduced)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_both_optima_are_reached_where_growing_a_matching_gives_a_direct_edge_up
 ) -> None:
     reduced, closure = reduction(rows)
     grown = maximum_matching(closure, start=maximum_matching(reduced))
-    assert sum(reduced[u] >> v & 1 for u, v in grown.items()) < networkx_matching_size(reduced)
+    assert sum(reduced[u] >> v & 1 for u, v in grown.items()) < matching_size(reduced)
     chains = chain_cover(rows)
-    assert len(chains) == len(rows) - networkx_matching_size(closure)
-    assert sum(reduced[u] >> v & 1 for u, v in links(chains)) == networkx_matching_size(reduced)
+    assert len(chains) == len(rows) - matching_size(closure)
+    assert sum(reduced[u] >> v & 1 for u, v in links(chains)) == matching_size(reduced)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nimble_fx.ir import TaskGraph, ref_names
 from tests.oracle import unsafe_frees, uses_after_free
-from tests.schedules import scheduled, schedules, traced
+from tests.schedules import schedule_of, schedules
 
 
 @given(schedules())
@@ -45,7 +45,7 @@ def test_a_value_read_on_another_stream_lives_until_its_own_stream_has_waited() 
         a = x.exp()
         return a.relu().tanh() + a.sigmoid()
 
-    graph = scheduled(traced(program, torch.randn(2)).graph)
+    graph = schedule_of(program, torch.randn(2))
     assert graph.by_name["sigmoid"].stream != graph.by_name["exp"].stream
     assert [task.name for task in graph.tasks] == ["exp", "relu", "tanh", "sigmoid", "add"]
     assert "exp" in graph.by_name["add"].frees
@@ -56,7 +56,7 @@ def test_a_view_keeps_its_memory_alive() -> None:
         view = x.exp().t()
         return view.relu() * view.cos().sum()
 
-    graph = scheduled(traced(program, torch.randn(2, 2)).graph)
+    graph = schedule_of(program, torch.randn(2, 2))
     position = {task.name: i for i, task in enumerate(graph.tasks)}
     freed = {name: position[task.name] for task in graph.tasks for name in task.frees}
     assert freed["exp"] == position["t"]

@@ -9,7 +9,7 @@ from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.verify import verify_structure
-from tests.schedules import scheduled, traced
+from tests.schedules import schedule_of
 from tests.strategies import task_graphs
 
 
@@ -47,7 +47,7 @@ def test_the_longer_branch_of_a_fork_is_launched_first() -> None:
         long = a.sigmoid().tanh().cos()
         return short + long
 
-    order = names(scheduled(traced(program, torch.randn(2)).graph))
+    order = names(schedule_of(program, torch.randn(2)))
     assert order == ["exp", "sigmoid", "tanh", "cos", "relu", "add"]
 
 
@@ -57,7 +57,7 @@ def test_a_view_comes_right_before_its_first_use() -> None:
         view = a.view(-1)
         return a.relu().sum() + view.cos()
 
-    order = names(scheduled(traced(program, torch.randn(2, 2)).graph))
+    order = names(schedule_of(program, torch.randn(2, 2)))
     assert order.index("view") + 1 == order.index("cos")
 
 
@@ -66,6 +66,6 @@ def test_items_of_a_result_come_right_behind_it() -> None:
         values, indices = x.topk(1)
         return values.relu(), indices + 1
 
-    tasks: tuple[Task, ...] = scheduled(traced(program, torch.randn(2)).graph).tasks
+    tasks: tuple[Task, ...] = schedule_of(program, torch.randn(2)).tasks
     assert [task.name for task in tasks[:3]] == ["topk", "getitem", "getitem_1"]
     assert tasks[2].frees == ("topk",)

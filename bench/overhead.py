@@ -1,0 +1,265 @@
+"""What a call costs beside its kernels: host time by number of parameters, and memory over time.
+
+Launched programs are measured on the CPU, frozen ones on the virtual device with replays that do
+nothing, so that what is left is nimble_fx's own: choosing a capture, copying inputs in and outputs
+out. With a GPU, the host time of a call beyond `CUDAGraph.replay()` is measured beside that of
+`mode="reduce-overhead"`.
+"""
+
+import gc
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+import nimble_fx
+from bench.record import Target, finish, parser, print_table
+from bench.timing import Spread, interleaved_seconds, ratios, synchronize
+from nimble_fx.devices import Capture
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.devices.virtual import Virtual
+from nimble_fx.emit import emit
+from nimble_fx.fallback import Reporter
+from nimble_fx.freeze import Frozen, Status
+from nimble_fx.ir import Input, TaskGraph, TensorType
+from nimble_fx.launch import Launcher
+from nimble_fx.load import load
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.trace import trace
+
+N_PARAMETERS = (1, 64, 256, 1024)
+N_CALLS = 200
+N_SHAPES = 5
+N_LONG = 10_000
+N_SETTLED = 100
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a call adds to its kernels, in microseconds.
+
+    Attributes:
+        how: how the program runs.
+        by_parameters: for each number of parameters.
+        us_per_call: where the line through these begins.
+        us_per_parameter: how steep it is.
+    """
+
+    how: str
+    by_parameters: dict[int, Spread]
+    us_per_call: float
+    us_per_parameter: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Many calls of a frozen program, in turn with each of a few shapes.
+
+    Attributes:
+        n_calls: how many.
+        settled_mib: the process's memory after the first of them.
+        end_mib: after all.
+        settled_blocks: the blocks of memory that Python has in use after the first of them.
+        end_blocks: after all.
+        n_graphs: the captures kept at the end.
+    """
+
+    n_calls: int
+    settled_mib: float
+    end_mib: float
+    settled_blocks: int
+    end_blocks: int
+    n_graphs: int
+
+
+class Instant(Virtual):
+    """A virtual device whose replays run nothing."""
+
+    def capture(self, *args: Any) -> Capture:
+        return replace(super().capture(*args), replay=lambda: None)
+
+
+def main() -> None:
+    """Measures, prints, and writes the results."""
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=15, help="samples of each figure")
+    options.add_argument("--calls", type=int, default=N_LONG, help="calls over a few shapes")
+    args = options.parse_args()
+    torch.set_num_threads(1)
+    overheads = [overhead(how, args.rounds) for how in ("launched", "frozen")]
+    print_overheads(overheads)
+    memory = many_calls(args.calls)
+    print_memory(memory)
+    results: dict[str, object] = {"overhead": overheads, "memory": memory}
+    targets = [*overhead_targets(overheads), *memory_targets(memory)]
+    if torch.cuda.is_available():
+        beside = beside_reduce_overhead(args.rounds)
+        results["host time beyond replay, of reduce-overhead's"] = beside
+        targets.append(Target("host time beyond replay / reduce-overhead's", beside.median, 0.5))
+    finish("overhead", args, results, targets)
+
+
+def overhead(how: str, rounds: int) -> Overhead:
+    """Times calls with more and more parameters, in turn."""
+    with torch.no_grad():
+        pairs = {n: contestants(how, n) for n in N_PARAMETERS}
+        calls = {f"{part} {n}": call for n, pair in pairs.items() for part, call in pair.items()}
+        seconds = interleaved_seconds(calls, rounds, N_CALLS)
+    added = {
+        n: [1e6 * (a - b) for a, b in zip(seconds[f"call {n}"], seconds[f"bare {n}"], strict=True)]
+        for n in N_PARAMETERS
+    }
+    medians = [statistics.median(added[n]) for n in N_PARAMETERS]
+    slope, intercept = statistics.linear_regression(N_PARAMETERS, medians)
+    return Overhead(how, {n: Spread.of(added[n]) for n in N_PARAMETERS}, intercept, slope)
+
+
+def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
+    """A call of a program with that many parameters, and what of it is not nimble_fx's own."""
+    x, parameters = torch.randn(8), [torch.randn(8) for _ in range(n_parameters)]
+    launcher = Launcher(*program(n_parameters), {}, Instant() if how == "frozen" else Cpu())
+    run: Callable[[list[Any]], object] = launcher
+    bare: Callable[[], object] = partial(torch.relu, x)
+    if how == "frozen":
+        run = Frozen(launcher, Status(), Reporter("error"))
+        bare = partial(int)
+    return {"call": lambda: run([x, *parameters]), "bare": bare}
+
+
+def program(n_parameters: int) -> tuple[TaskGraph, Any]:
+    """One task on an input, and parameters that are handed over with each call."""
+    gm = torch.fx.experimental.proxy_tensor.make_fx(torch.relu)(torch.randn(8))
+    graph = trace(gm, "overhead").graph
+    kind = TensorType((8,), (1,), torch.float32, torch.device("cpu"))
+    names = [f"w{i}" for i in range(n_parameters)]
+    inputs = [Input(name, kind, (name,), static=True) for name in names]
+    graph = schedule(replace(graph, inputs=(*graph.inputs, *inputs)), passes("nimble", None))
+    return graph, load(emit(graph), f"<overhead {n_parameters}>")
+
+
+class Net(nn.Module):
+    """Two branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.a(x)) + torch.sigmoid(self.b(x))
+
+
+def many_calls(n_calls: int) -> Memory:
+    """Calls a program with symbolic sizes on the virtual device, shape after shape."""
+    torch.compiler.reset()
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "error"}
+    compiled = torch.compile(Net(), backend="nimble", dynamic=True, options=options)
+    xs = [torch.randn(rows, 16) for rows in range(2, 2 + N_SHAPES)]
+    with torch.no_grad():
+        run_in_turn(compiled, xs, N_SETTLED)
+        settled = now()
+        run_in_turn(compiled, xs, n_calls - N_SETTLED)
+        end = now()
+    (kept,) = [p.status.n_graphs for p in nimble_fx.programs()]
+    return Memory(n_calls, settled[0], end[0], settled[1], end[1], kept)
+
+
+def run_in_turn(compiled: Callable[[Tensor], object], xs: Sequence[Tensor], n: int) -> None:
+    """Calls with each of the inputs in turn."""
+    for i in track(range(n), "calls over a few shapes", transient=True):
+        compiled(xs[i % len(xs)])
+
+
+def now() -> tuple[float, int]:
+    """The process's resident memory in MiB, and how many blocks of memory Python has in use."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20, sys.getallocatedblocks()
+
+
+def beside_reduce_overhead(rounds: int) -> Spread:
+    """Host time of a call beyond that of a replay, nimble's over reduce-overhead's, on a GPU.
+
+    The first round compiles and is dropped.
+    """
+    model, x = Net().cuda(), torch.randn(8, 16, device="cuda")
+    nimble = torch.compile(model, backend="nimble")
+    inductor = torch.compile(model, mode="reduce-overhead")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        model(x)
+        with torch.cuda.graph(graph):
+            model(x)
+        calls = [partial(nimble, x), partial(inductor, x), graph.replay]
+        samples = [[host_seconds(call) for call in calls] for _ in range(rounds + 1)]
+    beyond = [(ours - replay, theirs - replay) for ours, theirs, replay in samples[1:]]
+    return ratios(*zip(*beyond, strict=True))
+
+
+def host_seconds(call: Callable[[], object]) -> float:
+    """Seconds until a call returns, with an idle GPU at its start."""
+    samples = []
+    for _ in range(N_CALLS):
+        synchronize()
+        start = perf_counter()
+        call()
+        samples.append(perf_counter() - start)
+    return statistics.median(samples)
+
+
+def print_overheads(overheads: Sequence[Overhead]) -> None:
+    """A row for each way to run."""
+    header = ["", *(f"{n} parameters" for n in N_PARAMETERS), "a call", "a parameter"]
+    rows = [
+        [
+            each.how,
+            *(f"{each.by_parameters[n].median:.1f} us" for n in N_PARAMETERS),
+            f"{each.us_per_call:.1f} us",
+            f"{each.us_per_parameter:.3f} us",
+        ]
+        for each in overheads
+    ]
+    print_table("what a call adds to its kernels", header, [rows])
+
+
+def print_memory(memory: Memory) -> None:
+    """Before and after."""
+    rows = [
+        [f"after {N_SETTLED} calls", f"{memory.settled_mib:.1f}", f"{memory.settled_blocks}"],
+        [f"after {memory.n_calls} calls", f"{memory.end_mib:.1f}", f"{memory.end_blocks}"],
+    ]
+    title = f"{N_SHAPES} shapes in turn, {memory.n_graphs} graphs"
+    print_table(title, ["", "MiB of the process", "blocks of Python's"], [rows])
+
+
+def overhead_targets(overheads: Sequence[Overhead]) -> list[Target]:
+    """At most 10 us a call and 0.3 us a parameter."""
+    return [
+        target
+        for each in overheads
+        for target in (
+            Target(f"{each.how}: us a call", each.us_per_call, 10),
+            Target(f"{each.how}: us a parameter", each.us_per_parameter, 0.3),
+        )
+    ]
+
+
+def memory_targets(memory: Memory) -> list[Target]:
+    """No growth, but for what an allocator rounds."""
+    grown = memory.end_blocks - memory.settled_blocks
+    return [
+        Target("MiB that the process has grown", memory.end_mib - memory.settled_mib, 1),
+        Target("blocks that Python has more, of all", grown / memory.settled_blocks, 0.001),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Copies between two lists of tensors in as few kernels as PyTorch can make of it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+
+class GroupedCopy:
+    """Copies some items of one list to the same places of another.
+
+    `torch._foreach_copy_` copies tensors of one dtype in one kernel, so there is a group for each.
+    The groups are found once, for tensors of the same dtypes in every call.
+    """
+
+    def __init__(self, examples: Sequence[Any], places: Iterable[int]) -> None:
+        """Groups the places.
+
+        Args:
+            examples: a list such as those that will be copied.
+            places: the indices of the items to copy, which are tensors.
+        """
+        groups: dict[torch.dtype, list[int]] = {}
+        for place in places:
+            groups.setdefault(examples[place].dtype, []).append(place)
+        self._groups = [_items_at(group, len(examples)) for group in groups.values()]
+
+    def __call__(self, targets: list[Any], values: list[Any]) -> None:
+        """Copies, on the current stream."""
+        for items in self._groups:
+            torch._foreach_copy_(items(targets), items(values))
+
+
+def _items_at(places: list[int], n_items: int) -> Callable[[list[Any]], Any]:
+    if places == list(range(n_items)):
+        return lambda items: items
+    if len(places) == 1:
+        (place,) = places
+        return lambda items: (items[place],)
+    return itemgetter(*places)

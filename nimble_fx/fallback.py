@@ -1,0 +1,81 @@
+"""What runs in a slower way than it was asked to, and why: told once, listed, counted."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.ir import Source
+
+OnFallback = Literal["warn", "error", "silent"]
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A program, or some calls of it, that runs in a slower way than it was asked to.
+
+    Attributes:
+        program: what the user would call it.
+        runs: how it runs instead: "as traced", "on one stream", "unfrozen".
+        reason: why.
+        node: the operator call that is the reason, by fx's name, if it is one.
+        source: the user's line that made it, if it is known.
+    """
+
+    program: str
+    runs: str
+    reason: str
+    node: str | None = None
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        return f"{self.program} runs {self.runs}: {self.reason}"
+
+
+class Reporter:
+    """Lists and counts the fallbacks of one compiled graph, and tells the user of the first."""
+
+    def __init__(self, on_fallback: OnFallback = "warn") -> None:
+        self._on_fallback = on_fallback
+        self._reported: set[Fallback] = set()
+
+    def report(self, fallback: Fallback) -> None:
+        """Notes a fallback when it is taken for the first time.
+
+        Raises:
+            UnsupportedError: the user asked for an error. It is raised each time.
+        """
+        is_first = not self._reported
+        if fallback not in self._reported:
+            self._reported.add(fallback)
+            _fallbacks.append(fallback)
+            count("fallbacks")
+        if self._on_fallback == "error":
+            raise UnsupportedError(str(fallback), fallback.node, fallback.source)
+        if is_first:
+            self.warn(str(fallback))
+
+    def warn(self, message: str) -> None:
+        """Warns, unless the user wants silence."""
+        if self._on_fallback != "silent":
+            warnings.warn(message, NimbleWarning, stacklevel=2)
+
+
+def count(event: str) -> None:
+    """Adds one to `torch._dynamo.utils.counters["nimble"][event]`."""
+    from torch._dynamo.utils import counters  # takes a second, and a user may never compile
+
+    counters["nimble"][event] += 1
+
+
+_fallbacks: list[Fallback] = []
+
+
+def fallbacks() -> tuple[Fallback, ...]:
+    """What fell back in this process, oldest first; `torch.compiler.reset()` clears the list."""
+    return tuple(_fallbacks)
+
+
+def clear() -> None:
+    """Empties the list."""
+    _fallbacks.clear()

@@ -1,0 +1,38 @@
+"""The collector's state is what it was, however a pause ends."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from nimble_fx import garbage
+
+
+@pytest.fixture(autouse=True)
+def _enabled_afterwards() -> Iterator[None]:
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_pause_leaves_the_collector_as_it_was(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    with garbage.paused():
+        assert not gc.isenabled()
+    assert gc.isenabled() == enabled
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_so_does_a_pause_that_an_error_ends(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    with pytest.raises(ZeroDivisionError), garbage.paused():
+        _ = 1 / 0
+    assert gc.isenabled() == enabled
+
+
+def test_pauses_within_pauses_end_with_the_outer_one() -> None:
+    with garbage.paused():
+        with garbage.paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
