@@ -1,6 +1,5 @@
 """`nimble_fx.compile(model, example_inputs)`: the work of torch.compile's first call, done now."""
 
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -20,7 +19,8 @@ from nimble_fx.entry import (
     name_of,
     own_function,
 )
-from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
+from nimble_fx.errors import OptionError, UnsupportedError
+from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.rehearsal import rehearse
@@ -55,6 +55,7 @@ def compile(  # noqa: A001  # as torch.compile
     Raises:
         OptionError: before any work, if an option is not valid or the example inputs are no
             arguments; later, if `training` is asked of a model without gradients.
+        UnsupportedError: with `on_fallback="error"`, if a part cannot be scheduled or frozen.
 
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
     """
@@ -65,13 +66,9 @@ def compile(  # noqa: A001  # as torch.compile
     compiled = Compiled(function, parsed, training)
     with unchanged(function, arguments.tensors):
         rehearse(compiled, arguments.copies(), training)
-    if not compiled.programs:
-        warnings.warn(
-            f"nothing of {name_of(function)} is scheduled: PyTorch left it to eager, or a warning "
-            "before this one says why",
-            NimbleWarning,
-            stacklevel=2,
-        )
+    if not compiled.is_traced:
+        reason = "PyTorch found no graph in it, so that nothing is compiled ahead of time"
+        Reporter(parsed.on_fallback).report(Fallback(name_of(function), "in eager", reason))
     return compiled
 
 
@@ -99,6 +96,11 @@ class Compiled:
         """What the model returns; without gradients unless it is compiled for training."""
         with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
             return self._run(*args, **kwargs)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether PyTorch found a graph in it; else it runs in eager."""
+        return self._backend.is_called
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -134,9 +136,11 @@ class _Backend:
     def __init__(self, options: Options, names: Mapping[str, str]) -> None:
         self.__name__ = "nimble"  # what torch's logs call it
         self.programs: list[Program] = []
+        self.is_called = False
         self._options, self._names = options, names
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.is_called = True
         compiler = Compiler(gm, self._options, self._names, self._keep)
         return lower(gm, example_inputs, compiler)
 

@@ -288,14 +288,38 @@ def test_parameters_without_a_shape_are_refused() -> None:
         nimble_fx.compile(nn.LazyLinear(2), torch.ones(2, 4))
 
 
-def test_a_model_of_which_nothing_is_scheduled_is_told() -> None:
+def test_a_model_that_pytorch_leaves_to_eager_is_a_fallback() -> None:
     def program(x: Tensor) -> Tensor:
         return x + 1
 
     disabled: Any = torch.compiler.disable(program)
-    with pytest.warns(NimbleWarning, match="nothing of program is scheduled"):
+    with pytest.warns(NimbleWarning, match="program runs in eager: PyTorch found no graph in it"):
         compiled = nimble_fx.compile(disabled, torch.ones(2))
+    assert [fallback.runs for fallback in nimble_fx.fallbacks()] == ["in eager"]
     assert_same(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_a_fallback_that_is_asked_to_be_an_error_is_one_and_leaves_all_as_it_was() -> None:
+    class Conditional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(x)
+            torch._dynamo.graph_break()
+            return torch.cond(y.sum() > 0, torch.cos, torch.sin, (y,))
+
+    model, x = Conditional(), torch.randn(2, 3)
+    before = snapshot(model, (x,))
+    with pytest.raises(UnsupportedError, match="higher-order operator"):
+        nimble_fx.compile(model, x, on_fallback="error")
+    assert snapshot(model, (x,)) == before
+    with pytest.warns(NimbleWarning, match="higher-order operator") as caught:
+        compiled = nimble_fx.compile(model, x)
+    assert len(caught) == 1
+    with torch.no_grad():
+        assert_same(compiled(x), copy.deepcopy(model)(x))
 
 
 def test_programs_are_those_of_the_object_and_no_others() -> None:
