@@ -20,7 +20,7 @@ from nimble_fx.entry import (
     name_of,
     own_function,
 )
-from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
+from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.freeze import Status
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
@@ -145,9 +145,7 @@ def _trace(
     own = own_function(function)
     try:
         rehearse(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
-    except (NimbleError, RuntimeError) as error:  # Dynamo's are RuntimeErrors
-        if planner.errors:
-            raise planner.errors.pop() from None
+    except RuntimeError as error:  # as Dynamo's are
         if isinstance(error, NimbleError):
             raise
         raise UnsupportedError(
@@ -159,13 +157,12 @@ def _trace(
 
 
 class _Planner:
-    """A backend that keeps programs and errors, and runs nothing but the trace's own graphs."""
+    """A backend that keeps programs, and runs nothing but the trace's own graphs."""
 
     def __init__(self, options: Options, target: Cuda, names: Mapping[str, str]) -> None:
         self.__name__ = "nimble"  # what torch's logs call it
         self.options, self.target = options, target
         self.programs: list[Program] = []
-        self.errors: list[NimbleError] = []
         self._names = names
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -180,12 +177,12 @@ class _Planning(Compiler):
         self._planner = planner
 
     def build(self, gm: GraphModule, name: str) -> Boxed:
-        """The graph itself, to be run on tensors without data; keeps its program or its error."""
+        """The graph itself, to be run on tensors without data; keeps its program."""
         try:
             self._keep(self._program(self.trace(gm, name).graph))
-        except NimbleError as error:  # Dynamo wraps it in one of its own
-            self._planner.errors.append(error)
-            raise
+        except ScheduleError as error:
+            report = "This is a bug in nimble_fx, please report it"
+            raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
     def _program(self, traced: TaskGraph) -> Program:

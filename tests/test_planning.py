@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nimble_fx
 from nimble_fx.devices.cuda import POOL_SIZE
-from nimble_fx.errors import OptionError, UnsupportedError
+from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.ir import TensorType, TupleType
 from tests.models import CASES, Branchy, GoogLeNet, Tables
 from tests.test_ahead import exported, graph_module, jit_traced, scripted, snapshot
@@ -295,3 +295,12 @@ def test_what_cannot_be_planned_in_the_backward_alone_says_so() -> None:
     nimble_fx.plan(program, x)
     with pytest.raises(UnsupportedError, match=r"cond.*higher-order operator"):
         nimble_fx.plan(program, x, training=True)
+
+
+def test_a_plan_that_is_not_legal_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
+        raise ScheduleError("race")
+
+    monkeypatch.setattr("nimble_fx.backend.verify", refuse)
+    with pytest.raises(UnsupportedError, match=r"Branchy.forward has no legal.*report it: race"):
+        nimble_fx.plan(Branchy(), torch.ones(2, 4))
