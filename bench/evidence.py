@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,7 +72,7 @@ def report(example: Example, seconds: Mapping[str, Sequence[float]]) -> dict[str
     return gains
 
 
-def measure(example: Example, args: argparse.Namespace) -> dict[str, object]:
+def measure(example: Example, args: argparse.Namespace) -> dict[str, Any]:
     """Checks and times one model; what came out.
 
     Raises:

@@ -1,8 +1,12 @@
 """Multi-stream CUDA graphs for PyTorch: `torch.compile(model, backend="nimble")`."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from nimble_fx.errors import (
     NimbleError,
     NimbleWarning,
+    NotPreparedError,
     OptionError,
     ScheduleError,
     UnsupportedError,
@@ -13,10 +17,26 @@ from nimble_fx.program import Program, programs
 from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
+if TYPE_CHECKING:
+    from nimble_fx.ahead import Compiled, compile  # noqa: A004  # as torch.compile
+    from nimble_fx.original import Nimble
+    from nimble_fx.planning import plan
+
+_LATER = {
+    "Compiled": "nimble_fx.ahead",
+    "compile": "nimble_fx.ahead",
+    "Nimble": "nimble_fx.original",
+    "plan": "nimble_fx.planning",
+}
+"""What needs PyTorch's compiler, which takes a second to import."""
+
 __all__ = [
+    "Compiled",
     "Fallback",
+    "Nimble",
     "NimbleError",
     "NimbleWarning",
+    "NotPreparedError",
     "OptionError",
     "Program",
     "Ref",
@@ -25,7 +45,16 @@ __all__ = [
     "TaskGraph",
     "UnsupportedError",
     "__version__",
+    "compile",
     "fallbacks",
+    "plan",
     "programs",
     "verify_source",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -31,7 +31,7 @@ from nimble_fx.freeze import (
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name, load, write
-from nimble_fx.naming import input_names, program_name, unique
+from nimble_fx.naming import input_names, program_name, renamed, unique
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Pass, passes, schedule
 from nimble_fx.program import Program, register
@@ -59,7 +59,13 @@ def nimble(
     Raises:
         OptionError: before any work, if an option is not valid.
     """
-    compiler = _Compiler(gm, _parse(mode, options))
+    return lower(gm, example_inputs, Compiler(gm, _parse(mode, options)))
+
+
+def lower(
+    gm: GraphModule, example_inputs: Sequence[Any], compiler: "Compiler"
+) -> Callable[..., Any]:
+    """What runs in place of a Dynamo graph: its ATen graphs, each as `compiler` builds it."""
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
@@ -73,22 +79,36 @@ def nimble(
         raise _DynamoUnsupportedError(error) from None
 
 
-def _reset() -> None:
+def reset() -> None:
     """Forgets what was compiled, for `torch.compiler.reset()`. Compiled models keep working."""
     registry.clear()
     fallback.clear()
 
 
-nimble.reset = _reset  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
+nimble.reset = reset  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
 
 
-class _Compiler:
+class Compiler:
     """Compiles the ATen graphs of one Dynamo graph: inference, or forward and backward."""
 
-    def __init__(self, gm: GraphModule, options: Options) -> None:
-        self._options = options
+    def __init__(
+        self,
+        gm: GraphModule,
+        options: Options,
+        names: Mapping[str, str] | None = None,
+        keep: Callable[[Program], None] = register,
+    ) -> None:
+        """A compiler for the ATen graphs of one Dynamo graph.
+
+        Args:
+            gm: Dynamo's graph.
+            options: what the user chose.
+            names: what inputs are called whose names begin with these; see `naming.renamed`.
+            keep: is given each program that is made.
+        """
+        self._options, self._keep = options, keep
         self._name = program_name(gm)
-        self._input_names = input_names(gm)
+        self._input_names = [renamed(name, names or {}) for name in input_names(gm)]
         self._wanted: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
@@ -98,18 +118,18 @@ class _Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self._compile(gm, self._name, self._terms)
+        return self.build(gm, self._name, self._terms)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
         metadata = TracingContext.get().fw_metadata
         n_seen = None if metadata is None else metadata.num_forward
         terms = replace(self._terms, n_seen=n_seen)
-        return self._compile(gm, f"{self._name} (training)", terms)
+        return self.build(gm, f"{self._name} (training)", terms)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         terms = replace(self._terms, is_backward=True)
-        return self._compile(gm, f"{self._name} (backward)", terms)
+        return self.build(gm, f"{self._name} (backward)", terms)
 
     def _learn_inputs(self, gm: GraphModule) -> None:
         """Which inputs are parameters and buffers, and what the user calls each.
@@ -132,17 +152,24 @@ class _Compiler:
         return dict(zip(renamed, better, strict=True))
 
     @garbage.paused()  # a compile makes much that lives, and no cycles
-    def _compile(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+        """What runs in place of an ATen graph; the graph itself where it cannot be scheduled."""
         try:
-            traced = trace(gm, name, self._better_names(gm), self._static)
+            traced = self.trace(gm, name)
             device = self._device(traced.graph)
         except UnsupportedError as error:
             return self._as_traced(gm, name, error)
         try:
-            graph, source = _legal_module(traced.graph, self._options, device, self._reporter)
+            graph, source = legal_module(traced.graph, self._options, device, self._reporter)
         except ScheduleError as error:
             return self._as_traced(gm, name, error)
-        return self._runner(graph, source, traced, device, terms)
+        program, run = self._loaded(graph, source, traced, device, terms)
+        self._keep(program)
+        return run
+
+    def trace(self, gm: GraphModule, name: str) -> Traced:
+        """The task graph of an ATen graph, with the user's names."""
+        return trace(gm, name, self._better_names(gm), self._static)
 
     def _as_traced(
         self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
@@ -150,23 +177,19 @@ class _Compiler:
         self._reporter.report(_fallback(name, "as traced, without a schedule", error))
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
-    def _runner(
+    def _loaded(
         self, graph: TaskGraph, source: str, traced: Traced, device: Device, terms: Terms
-    ) -> Boxed:
-        """Loads and registers the program; freezes it where that is possible and wanted."""
-        name = file_name(graph.name, source)
-        path = None
-        if self._options.dump is not None:
-            path = write(Path(self._options.dump).expanduser().absolute(), name, source)
-        file = str(path) if path else f"<nimble_fx {name}>"
+    ) -> tuple[Program, Boxed]:
+        """The program, and what runs it: frozen where that is possible and wanted."""
+        path, file = written(graph, source, self._options)
         loaded = load(source, file)
         status = Status(reason=self._why_not_freeze(graph, device))
-        register(Program(graph, source, path, file, device.name, status))
+        program = Program(graph, source, path, file, device.name, status)
         launcher = Launcher(graph, loaded, traced.constants, device)
         if status.reason is not None:
-            return launcher
+            return program, launcher
         self._arena = self._arena or Arena(device)
-        return Frozen(launcher, self._arena, status, self._reporter, terms)
+        return program, Frozen(launcher, self._arena, status, self._reporter, terms)
 
     def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str | None:
         """Why a program will not be captured; reported if it is slower than was asked for."""
@@ -199,7 +222,7 @@ class _Compiler:
         return device
 
 
-def _legal_module(
+def legal_module(
     graph: TaskGraph, options: Options, device: Device, reporter: Reporter
 ) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
@@ -225,6 +248,15 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tu
     if options.verify:
         verify_source(source, scheduled)
     return scheduled, source
+
+
+def written(graph: TaskGraph, source: str, options: Options) -> tuple[Path | None, str]:
+    """Where a module's text was written, if the user asked for it, and what tracebacks call it."""
+    name = file_name(graph.name, source)
+    if options.dump is None:
+        return None, f"<nimble_fx {name}>"
+    path = write(Path(options.dump).expanduser().absolute(), name, source)
+    return path, str(path)
 
 
 def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:

@@ -24,6 +24,10 @@ class UnsupportedError(NimbleError):
         self.node, self.source = node, source
 
 
+class NotPreparedError(NimbleError, RuntimeError):
+    """A `Nimble` that was called before `prepare`."""
+
+
 class ScheduleError(NimbleError):
     """A schedule that could race, free too early or use what is not there: a bug in a pass."""
 

@@ -4,8 +4,9 @@ import ast
 import linecache
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch.fx import GraphModule, Node
@@ -15,6 +16,7 @@ from nimble_fx.ir import Source
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
 )
+_OURS = str(Path(__file__).parent)
 _PLUMBING = {"_modules", "_parameters", "_buffers"}
 _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 
@@ -27,8 +29,7 @@ def source_of(node: Node) -> Source | None:
 def program_name(gm: GraphModule) -> str:
     """The user's function that was compiled, such as "Branchy.forward"."""
     for node in gm.graph.nodes:
-        first = _FRAME.search(node.meta.get("stack_trace") or "")
-        if first is not None:
+        for first in _frames(node.meta.get("stack_trace") or "")[:1]:
             return _qualified_name(first["file"], int(first["line"])) or first["function"]
     for node in gm.graph.nodes:  # all in torch.nn
         for _, module in (node.meta.get("nn_module_stack") or {}).values():
@@ -43,6 +44,14 @@ def input_names(gm: GraphModule) -> list[str]:
     where there is none, fx's name stands.
     """
     return [_input_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def renamed(name: str, better: Mapping[str, str]) -> str:
+    """`name`, with a better beginning if there is one: "args_1_weight" is "extra_weight"."""
+    for beginning, instead in better.items():
+        if name == beginning or name.startswith(f"{beginning}_"):
+            return instead + name.removeprefix(beginning)
+    return name
 
 
 def unique(names: Sequence[str], taken: set[str]) -> list[str]:
@@ -74,10 +83,16 @@ def _input_name(node: Node) -> str:
 @lru_cache(maxsize=1024)
 def _innermost(stack_trace: str) -> Source | None:
     """Cached, because many nodes come from one line."""
-    frames = list(_FRAME.finditer(stack_trace))
+    frames = _frames(stack_trace)
     if not frames:
         return None
     return Source(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"].strip())
+
+
+def _frames(stack_trace: str) -> list[re.Match[str]]:
+    """The lines of a stack trace that are the user's, outermost first."""
+    frames = _FRAME.finditer(stack_trace)
+    return [frame for frame in frames if str(Path(frame["file"]).parent) != _OURS]
 
 
 def _qualified_name(file: str, line: int) -> str:

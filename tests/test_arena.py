@@ -107,7 +107,7 @@ def test_a_forward_whose_result_is_dropped_is_waited_for_by_nobody(
 
 def test_gradients_are_the_callers_even_without_copies(device: ReplayingDevice) -> None:
     model, eager, compiled = both(copy_outputs=False)
-    for net, run in ((model, compiled), (eager, eager)):
+    for run in (compiled, eager):
         for i in range(3):  # they are accumulated
             run(torch.full((2, 4), float(i))).sum().backward()
     assert_same(gradients(model), gradients(eager))

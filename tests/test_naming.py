@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.naming import input_names, program_name, unique
+from nimble_fx.naming import input_names, program_name, renamed, unique
 
 
 class Outer(nn.Module):
@@ -52,3 +52,10 @@ def test_inputs_are_named_by_their_place_in_the_model() -> None:
 )
 def test_unique_names(names: list[str], taken: set[str], expected: list[str]) -> None:
     assert unique(names, taken) == expected
+
+
+def test_a_better_beginning_of_a_name_replaces_it_as_a_whole_word() -> None:
+    better = {"args_1": "extra", "kwargs_y": "y"}
+    names = ["args_1", "args_1_0", "args_10", "kwargs_y_w", "my_args_1"]
+    expected = ["extra", "extra_0", "args_10", "y_w", "my_args_1"]
+    assert [renamed(name, better) for name in names] == expected

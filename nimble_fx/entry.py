@@ -1,0 +1,141 @@
+"""What a model is to Dynamo: a function, whatever kind of model, and arguments to call it with."""
+
+import copy
+import inspect
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from nimble_fx.errors import OptionError
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @staticmethod
+    def parse(example_inputs: object) -> "Arguments":
+        """The call that example inputs stand for.
+
+        Raises:
+            OptionError: they are neither a tensor, nor a tuple or list, nor a dict.
+        """
+        if isinstance(example_inputs, Tensor):
+            return Arguments((example_inputs,), {})
+        if isinstance(example_inputs, (tuple, list)):
+            return Arguments(tuple(example_inputs), {})
+        if isinstance(example_inputs, Mapping):
+            return Arguments((), dict(example_inputs))
+        raise OptionError(
+            f"example_inputs is {type(example_inputs).__name__}; it takes a tensor (the one "
+            "argument), a tuple or list (positional arguments), or a dict (keyword arguments)"
+        )
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among them."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def with_tensors(self, replaced: Callable[[Tensor], Tensor]) -> "Arguments":
+        """The same arguments with each tensor replaced by another; the rest is as it is."""
+        made = {id(tensor): replaced(tensor) for tensor in self.tensors}
+        args, kwargs = pytree.tree_map_only(
+            Tensor, lambda tensor: made[id(tensor)], (self.args, self.kwargs)
+        )
+        return Arguments(args, kwargs)
+
+    def copies(self) -> "Arguments":
+        """The same arguments on memory of their own, where those that share memory share it too."""
+        memo: dict[int, Any] = {}
+        return self.with_tensors(lambda tensor: _copy(tensor, memo))
+
+
+def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A leaf of autograd with the tensor's values; inference tensors stay such."""
+    with torch.inference_mode(tensor.is_inference()):
+        made: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
+        return made.requires_grad_(tensor.requires_grad)
+
+
+def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:
+    """The model as something that Dynamo traces: a module or a function.
+
+    Args:
+        model: a module, a function, an ExportedProgram or what `torch.jit` makes.
+        arguments: an example call, by which TorchScript is converted.
+
+    Raises:
+        OptionError: the model cannot be called.
+    """
+    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        model = _exported(model, arguments)
+    if isinstance(model, ExportedProgram):
+        return model.module()
+    if not callable(model):
+        raise OptionError(
+            f"a {type(model).__name__} is no model; it takes a torch.nn.Module, a function, a "
+            "torch.export.ExportedProgram or a torch.jit.ScriptModule"
+        )
+    return model
+
+
+def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
+    """A TorchScript model as an ExportedProgram."""
+    from torch._export.converter import TS2EPConverter  # takes long to import
+
+    convert: Any = TS2EPConverter(model, arguments.args, dict(arguments.kwargs))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Manually populate")  # unused state is kept
+        exported: ExportedProgram = convert.convert()
+    return exported
+
+
+def own_function(model: Callable[..., Any]) -> FunctionType:
+    """A function that calls the model, with a code object of its own.
+
+    Dynamo keeps what it compiles, and what it knows of changing sizes, by code object or by its
+    file, line and name. So nothing is shared with others that call the same model, and all that is
+    compiled can be dropped; see `drop_compiled`.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return model(*args, **kwargs)
+
+    code = forward.__code__.replace(co_name=f"forward_{uuid.uuid4().hex}")
+    return FunctionType(code, globals(), "forward", None, forward.__closure__)
+
+
+def drop_compiled(code: CodeType) -> None:
+    """Drops all that Dynamo compiled for a code object, which its tables keep alive."""
+    torch._dynamo.reset_code(code)  # type: ignore[attr-defined]
+
+
+def argument_names(model: Callable[..., Any]) -> dict[str, str]:
+    """What the model calls the arguments that the inputs of `own_function` are named after."""
+    function = model.forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        return {}
+    names = [p.name for p in parameters if p.kind in _POSITIONAL]
+    by_position = {f"args_{i}": name for i, name in enumerate(names)}
+    return by_position | {f"kwargs_{p.name}": p.name for p in parameters}
+
+
+def name_of(model: object) -> str:
+    """What a person calls a model: its class, or the function's name."""
+    return str(getattr(model, "__name__", None) or type(model).__name__)

@@ -1,0 +1,216 @@
+"""`nimble_fx.plan(model, example_inputs)`: the schedule for a GPU that need not be here."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, overload
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import nn
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from nimble_fx.backend import Boxed, Compiler, legal_module, lower, written
+from nimble_fx.devices.cuda import Cuda
+from nimble_fx.entry import (
+    Arguments,
+    argument_names,
+    as_callable,
+    drop_compiled,
+    name_of,
+    own_function,
+)
+from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
+from nimble_fx.freeze import Status, Terms
+from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
+from nimble_fx.options import Options
+from nimble_fx.program import Program
+from nimble_fx.rehearsal import rehearse
+from nimble_fx.twin import WithoutData, twin
+
+_META = torch.device("meta")
+
+
+@overload
+def plan(
+    model: object,
+    example_inputs: object,
+    *,
+    device: str | torch.device = "cuda",
+    training: Literal[False] = False,
+    **options: Any,
+) -> Program: ...
+
+
+@overload
+def plan(
+    model: object,
+    example_inputs: object,
+    *,
+    device: str | torch.device = "cuda",
+    training: Literal[True],
+    **options: Any,
+) -> tuple[Program, Program]: ...
+
+
+def plan(
+    model: object,
+    example_inputs: object,
+    *,
+    device: str | torch.device = "cuda",
+    training: bool = False,
+    **options: Any,
+) -> Program | tuple[Program, Program]:
+    """The program that the model would be on a device, which need not be on this machine.
+
+    No kernel runs and nothing is frozen: the model is traced on tensors without data. It is not
+    touched, and neither it nor the inputs need data of their own.
+
+    Args:
+        model: as for `nimble_fx.compile`, on any device, "meta" too. A function gets all tensors
+            as arguments.
+        example_inputs: as for `nimble_fx.compile`, on any device; fake tensors will do.
+        device: the device to plan for: "cuda", "cuda:1" or such a `torch.device`.
+        training: True for the forward and backward of training.
+        **options: those of `torch.compile(options={...})` but `device` and `seed`.
+
+    Returns:
+        The program for inference, or in training that of the forward and that of the backward.
+
+    Raises:
+        OptionError: before any work, if an option is not valid.
+        UnsupportedError: the model is not one graph that can be scheduled; the message says where.
+            It is traced as by `torch.compile(fullgraph=True)`.
+
+    Operators that PyTorch picks by device, as for attention, are those of the "meta" device: the
+    program has PyTorch's general ones, where the GPU may have a kernel of its own.
+    """
+    target = _target(device)
+    parsed = Options.parse(None, options)
+    arguments = Arguments.parse(example_inputs)
+    bare = WithoutData()
+    function = _without_data(as_callable(model, arguments), bare)
+    planner = _Planner(parsed, target, argument_names(function))
+    _trace(function, planner, arguments.with_tensors(bare), training)
+    match planner.programs:
+        case [program] if not training:
+            return program
+        case [forward, backward] if training:
+            return forward, backward
+    what = "its backward" if planner.programs else "it"
+    raise UnsupportedError(f"{name_of(function)} has nothing to schedule: {what} launches nothing")
+
+
+def _target(device: str | torch.device) -> Cuda:
+    """The device to plan for.
+
+    Raises:
+        OptionError: there is no such device, or it is not CUDA.
+    """
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError):
+        wanted = _META
+    if wanted.type != "cuda":
+        raise OptionError(
+            f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
+            "torch.device"
+        )
+    return Cuda.get(torch.device("cuda", wanted.index or 0))
+
+
+def _without_data(function: Callable[..., Any], bare: WithoutData) -> Callable[..., Any]:
+    """The function on the "meta" device, if it is a module; else as it is."""
+    if not isinstance(function, nn.Module):
+        return function
+    module = twin(function, bare)
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            _move_factories(part)
+    return module
+
+
+def _move_factories(gm: GraphModule) -> None:
+    """Writes "meta" for each device that an exported graph names: those of tensors it makes."""
+    for node in gm.graph.nodes:
+        node.args, node.kwargs = pytree.tree_map_only(
+            torch.device, lambda _: _META, (node.args, node.kwargs)
+        )
+    gm.recompile()
+
+
+def _trace(
+    function: Callable[..., Any], planner: "_Planner", arguments: Arguments, training: bool
+) -> None:
+    own = own_function(function)
+    try:
+        rehearse(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
+    except RuntimeError as error:  # as Dynamo's are
+        if isinstance(error, NimbleError):
+            raise
+        raise UnsupportedError(
+            f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
+            f"'meta' device, where all parameters and inputs are. {error}"
+        ) from error
+    finally:
+        drop_compiled(own.__code__)
+
+
+class _Planner:
+    """A backend that keeps programs, and runs nothing but the trace's own graphs."""
+
+    def __init__(self, options: Options, target: Cuda, names: Mapping[str, str]) -> None:
+        self.__name__ = "nimble"  # what torch's logs call it
+        self.options, self.target = options, target
+        self.programs: list[Program] = []
+        self._names = names
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return lower(gm, example_inputs, _Planning(gm, self, self._names))
+
+
+class _Planning(Compiler):
+    """Plans the ATen graphs of one Dynamo graph."""
+
+    def __init__(self, gm: GraphModule, planner: _Planner, names: Mapping[str, str]) -> None:
+        super().__init__(gm, planner.options, names, planner.programs.append)
+        self._planner = planner
+
+    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+        """The graph itself, to be run on tensors without data; keeps its program."""
+        try:
+            self._keep(self._program(self.trace(gm, name).graph))
+        except ScheduleError as error:
+            report = "This is a bug in nimble_fx, please report it"
+            raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
+        return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+
+    def _program(self, traced: TaskGraph) -> Program:
+        target, options = self._planner.target, self._planner.options
+        graph = _moved(traced, torch.device(target.name))
+        graph, source = legal_module(graph, options, target, self._reporter)
+        path, file = written(graph, source, options)
+        reason = f"it is planned for {target.name}, which need not be here"
+        return Program(graph, source, path, file, target.name, Status(reason=reason))
+
+
+def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:
+    """The graph with `device` in place of "meta", in types and in arguments."""
+
+    def moved(value: Any) -> Any:
+        if value == _META:
+            return device
+        if isinstance(value, TensorType):
+            return replace(value, device=moved(value.device))
+        if isinstance(value, TupleType):
+            return TupleType(moved(value.items))
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+    def given(values: Iterable[Input]) -> tuple[Input, ...]:
+        return tuple(replace(value, type=moved(value.type)) for value in values)
+
+    tasks = graph.replace_tasks(
+        task.updated(type=moved(task.type), args=moved(task.args), kwargs=moved(task.kwargs))
+        for task in graph.tasks
+    )
+    return replace(tasks, inputs=given(graph.inputs), constants=given(graph.constants))
