@@ -15,22 +15,20 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from nimble_fx import program as registry
+from nimble_fx.cache import Cache, Unscheduled
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
 from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.freeze import Frozen, Status, why_not_freeze
+from nimble_fx.freeze import Status, why_not_freeze
 from nimble_fx.ir import TaskGraph, TensorType
-from nimble_fx.launch import Launcher
-from nimble_fx.load import file_name, load, write
-from nimble_fx.naming import input_names, program_name, unique
+from nimble_fx.load import file_name, write
+from nimble_fx.naming import input_names, input_paths, program_name, unique
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Pass, passes, schedule
-from nimble_fx.program import Program, register
-from nimble_fx.trace import Traced, trace
+from nimble_fx.program import Boxed, Program, register
+from nimble_fx.trace import trace
 from nimble_fx.verify import verify, verify_source
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 def nimble(
@@ -83,7 +81,9 @@ class _Compiler:
         self._options = options
         self._name = program_name(gm)
         self._input_names = input_names(gm)
+        self._input_paths = input_paths(gm)
         self._wanted: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._warned = False
@@ -107,6 +107,7 @@ class _Compiler:
         placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         if len(placeholders) == len(self._input_names):
             self._wanted = dict(zip(placeholders, self._input_names, strict=True))
+            self._paths = dict(zip(placeholders, self._input_paths, strict=True))
         metadata = TracingContext.get().fw_metadata
         if metadata is not None:
             self._static = {placeholders[i] for i in metadata.static_input_indices}
@@ -122,15 +123,18 @@ class _Compiler:
     @_without_garbage_collection()
     def _compile(self, gm: GraphModule, name: str) -> Boxed:
         try:
-            traced = trace(gm, name, self._better_names(gm), self._static)
+            names = self._better_names(gm)
+            traced = trace(gm, name, names, self._static)
+            paths = {new: self._paths[old] for old, new in names.items() if self._paths[old]}
             device = self._device(traced.graph)
-            graph, source = _legal_module(traced.graph, self._options, device)
+            unscheduled = Unscheduled(traced, paths, device)
+            graph, source = _legal_module(unscheduled, self._options)
         except (UnsupportedError, ScheduleError) as error:
             bug = isinstance(error, ScheduleError)
             report = "This is a bug in nimble_fx, please report it: " if bug else ""
             self._warn_once(f"{name} runs as traced, without a schedule. {report}{error}")
             return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-        return _runner(graph, source, traced, device, self._options)
+        return _runner(graph, source, unscheduled, self._options)
 
     def _device(self, graph: TaskGraph) -> Device:
         """The one device of the graph's tensors, unless the user chose another."""
@@ -154,11 +158,16 @@ class _Compiler:
         self._warned = True
 
 
-def _legal_module(graph: TaskGraph, options: Options, device: Device) -> tuple[TaskGraph, str]:
+def _legal_module(program: Unscheduled, options: Options) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
-    limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
+    graph = program.traced.graph
+    limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
+    pipeline = passes(options.policy, min(limits, default=None))
     try:
-        return _emitted(graph, passes(options.policy, min(limits, default=None)), options)
+        if options.cache_dir is not None:
+            cache = Cache(Path(options.cache_dir).expanduser().absolute())
+            return cache.get(program, pipeline, lambda: _emitted(graph, pipeline, options))
+        return _emitted(graph, pipeline, options)
     except ScheduleError as error:
         serial = _emitted(graph, passes("serial", None), options)
         warnings.warn(
@@ -185,21 +194,19 @@ def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tu
     return scheduled, source
 
 
-def _runner(
-    graph: TaskGraph, source: str, traced: Traced, device: Device, options: Options
-) -> Boxed:
+def _runner(graph: TaskGraph, source: str, program: Unscheduled, options: Options) -> Boxed:
     """Loads and registers the program; freezes it where that is possible and wanted."""
     name = file_name(graph.name, source)
     path = None
     if options.dump is not None:
         path = write(Path(options.dump).expanduser().absolute(), name, source)
     file = str(path) if path else f"<nimble_fx {name}>"
-    loaded = load(source, file)
+    device, constants = program.device, program.traced.constants
     reason = why_not_freeze(graph, device) if options.freeze else "the option freeze is False"
     status = Status(reason=reason)
-    register(Program(graph, source, path, file, device.name, status))
-    launcher = Launcher(graph, loaded, traced.constants, device)
-    return launcher if reason is not None else Frozen(launcher, status)
+    compiled = Program(graph, source, path, file, device.name, status, constants, program.paths)
+    register(compiled)
+    return compiled.runner(device)
 
 
 class _DynamoOptionError(ShortenTraceback, OptionError):

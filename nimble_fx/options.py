@@ -26,6 +26,7 @@ class Options:
         freeze: capture a CUDA graph where the program allows it.
         verify: prove each schedule legal before it runs.
         dump: a directory to write emitted modules to; None keeps them in memory.
+        cache_dir: a directory of schedules that later compiles of the same program take over.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
             where it is.
         seed: picks the orders in which the virtual device runs what may run in any order.
@@ -36,6 +37,7 @@ class Options:
     freeze: bool = True
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
     device: Literal["virtual"] | None = None
     seed: int = 0
 
@@ -48,10 +50,9 @@ class Options:
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
         _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
-        if self.dump is not None:
-            _require(
-                _is_directory(self.dump), "dump", self.dump, "a directory to write to, or None"
-            )
+        for name, path in (("dump", self.dump), ("cache_dir", self.cache_dir)):
+            valid = path is None or _is_directory(path)
+            _require(valid, name, path, "a directory to write to, or None")
 
         virtual = isinstance(self.device, str) and self.device == "virtual"
         _require(virtual or self.device is None, "device", self.device, "'virtual' or None")

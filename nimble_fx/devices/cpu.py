@@ -43,6 +43,7 @@ class Cpu:
     """The CPU behind the `Device` protocol."""
 
     name = "cpu"
+    hardware = "cpu"
     max_streams = None
     why_not_capture = "a CPU has no CUDA graphs"
     is_capturing = False

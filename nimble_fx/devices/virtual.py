@@ -80,6 +80,7 @@ class Virtual:
     an event of the capture, and one that is not joined at its end.
     """
 
+    hardware = "virtual"
     max_streams = None
     why_not_capture = None
 
