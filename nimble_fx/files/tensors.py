@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nimble_fx.errors import FileError
 from nimble_fx.files.field import Field
 from nimble_fx.ir import Input, TensorType
+
+_NO_BYTES = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def encode_tensor(tensor: Tensor, of: Input) -> str:
@@ -24,19 +27,12 @@ def encode_tensor(tensor: Tensor, of: Input) -> str:
     Raises:
         FileError: the tensor is not of the constant's type.
     """
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    geometry = (tuple(plain.shape), plain.stride(), plain.dtype)
-    if not isinstance(of.type, TensorType) or geometry != _geometry(of.type):
-        raise FileError(f"constant {of.name} is {geometry}, not {of.type}: it cannot be stored")
-    n = _span(plain.shape, plain.stride())
-    span = plain.as_strided((n,), (1,)).cpu().contiguous()
-    if not n:
-        return ""
-    elements = span.view(torch.uint8).reshape(n, -1)
-    used = torch.arange(n).as_strided(plain.shape, plain.stride()).flatten()
-    clean = torch.zeros_like(elements)
-    clean[used] = elements[used]
-    return base64.b64encode(clean.numpy().tobytes()).decode("ascii")
+    with _disable_current_modes():  # a compile has one in which tensors have no values
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        geometry = (tuple(plain.shape), plain.stride(), plain.dtype)
+        if not isinstance(of.type, TensorType) or geometry != _geometry(of.type):
+            raise FileError(f"constant {of.name} is {geometry}, not {of.type}: it cannot be stored")
+        return base64.b64encode(_bytes(plain)).decode("ascii")
 
 
 def decode_tensor(field: Field, of: Input) -> Tensor:
@@ -56,10 +52,21 @@ def decode_tensor(field: Field, of: Input) -> Tensor:
         raise field.error("base64") from error
     if len(data) != _span(shape, stride) * dtype.itemsize:
         raise field.error(f"the bytes of {of.type}: it has {len(data)}")
-    if not data:
-        return torch.empty_strided(shape, stride, dtype=dtype, device=of.type.device)
-    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype)
-    return flat.to(of.type.device).as_strided(shape, stride)
+    with _disable_current_modes():
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NO_BYTES
+        return flat.view(dtype).to(of.type.device).as_strided(shape, stride)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """From the first element to the last; zeros between elements."""
+    shape, stride = tensor.shape, tensor.stride()
+    n = _span(shape, stride)
+    elements = tensor.as_strided((n,), (1,)).cpu().contiguous().view(torch.uint8)
+    used = torch.arange(n, device="cpu").as_strided(shape, stride).flatten()
+    elements = elements.reshape(n, tensor.itemsize)
+    clean = torch.zeros_like(elements)
+    clean[used] = elements[used]
+    return clean.numpy().tobytes()
 
 
 def _geometry(of: TensorType) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
