@@ -73,7 +73,8 @@ def mutations(draw: st.DrawFn, text: str) -> str:
     document = json.loads(text)
     places = [path for path in paths_in(document) if path]
     path = draw(st.sampled_from(places))
-    parent, key = _at(document, path[:-1]), path[-1]
+    parent: Any = _at(document, path[:-1])
+    key: Any = path[-1]
     if kind == "drop":
         del parent[key]
     elif kind == "replace":

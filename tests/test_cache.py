@@ -97,7 +97,7 @@ def test_training_takes_both_its_programs_over(name: str, tmp_path: Path, made: 
         torch.manual_seed(1)
         model.load_state_dict(state)
         model.zero_grad()
-        options = {"cache_dir": tmp_path}
+        options: dict[str, Any] = {"cache_dir": tmp_path}
         torch.compile(model, backend="nimble", options=options)(*inputs).square().sum().backward()
         gradients.append([p.grad for p in model.parameters()])
         assert len(made) == 2

@@ -1,10 +1,13 @@
 """Names that a user recognises."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.naming import input_names, program_name, unique
+from nimble_fx.naming import input_names, input_paths, program_name, unique
 
 
 class Outer(nn.Module):
@@ -52,3 +55,30 @@ def test_inputs_are_named_by_their_place_in_the_model() -> None:
 )
 def test_unique_names(names: list[str], taken: set[str], expected: list[str]) -> None:
     assert unique(names, taken) == expected
+
+
+def paths_of(function: Callable[..., Any], *inputs: object) -> list[str]:
+    seen: list[list[str]] = []
+
+    def capture(gm: torch.fx.GraphModule, _: list[object]) -> object:
+        seen.append(input_paths(gm))
+        return gm.forward
+
+    torch.compile(function, backend=capture)(*inputs)
+    return seen[0]
+
+
+def test_parameters_and_buffers_have_the_paths_that_the_module_gives_them() -> None:
+    model = Outer()
+    paths = paths_of(model, torch.ones(2), [torch.ones(2)])
+    assert sorted(filter(None, paths)) == sorted(model.state_dict())
+    assert paths.count("") == 2
+
+
+def test_paths_that_two_modules_share_begin_with_the_modules_names() -> None:
+    left, right = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+
+    def both(x: Tensor) -> Tensor:
+        return left(x) + right(x)
+
+    assert sorted(paths_of(both, torch.ones(2))) == ["", "bias", "left.weight", "right.weight"]

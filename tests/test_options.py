@@ -18,7 +18,9 @@ def test_options_override_what_the_mode_says() -> None:
 
 
 def test_an_unknown_option_lists_all_of_them() -> None:
-    with pytest.raises(OptionError, match=r"'polcy'.*'dump', 'freeze', 'max_streams', 'policy'"):
+    with pytest.raises(
+        OptionError, match=r"'polcy'.*'cache_dir', .*'dump', 'freeze', 'max_streams', 'policy'"
+    ):
         Options.parse(None, {"polcy": "nimble"})
 
 
@@ -45,6 +47,8 @@ def test_an_unknown_mode_lists_all_of_them() -> None:
         ("dump", ""),
         ("dump", "a\0b"),
         ("dump", b"bytes\0"),
+        ("cache_dir", 3),
+        ("cache_dir", __file__),
         ("device", "cuda"),
         ("device", ["virtual"]),
         ("seed", 1),

@@ -113,7 +113,8 @@ def test_a_file_that_was_changed_is_refused_or_verifies(
     tmp_path: Path, data: st.DataObject
 ) -> None:
     path = tmp_path / "changed.json"
-    saved = data.draw(st.sampled_from(programs_of_models()[:12]))
+    small = [saved for saved in programs_of_models() if len(saved.graph.tasks) < 40]
+    saved = data.draw(st.sampled_from(small))
     text = saved.save(path).read_text()
     path.write_text(data.draw(mutations(text)))
     loaded = loaded_or_refused(path)
