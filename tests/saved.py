@@ -17,7 +17,7 @@ from nimble_fx.program import Program
 from nimble_fx.trace import Traced
 from tests.models import CASES
 
-Path = tuple[str | int, ...]
+Place = tuple[str | int, ...]
 
 HOSTILE: tuple[Any, ...] = (
     *(None, True, -1, 0, 7, 10**30, 1.5, "", "x", "x y", "nan", [], {}, [[]], {"value": "x"}),
@@ -54,7 +54,7 @@ def programs_of_models() -> tuple[Program, ...]:
     return nimble_fx.programs()
 
 
-def paths_in(value: Any, path: Path = ()) -> Iterator[Path]:
+def paths_in(value: Any, path: Place = ()) -> Iterator[Place]:
     """The way to each part of a JSON document, itself first."""
     yield path
     if isinstance(value, dict | list):
@@ -89,7 +89,7 @@ def mutations(draw: st.DrawFn, text: str) -> str:
     return json.dumps(document)
 
 
-def _at(document: Any, path: Path) -> Any:
+def _at(document: Any, path: Place) -> Any:
     for key in path:
         document = document[key]
     return document
