@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nimble_fx.targets import is_importable, name_in_file, target_in_file
+from nimble_fx.targets import function_by_name, is_importable, name_in_file, operators_by_name
 from tests.saved import programs_of_models
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
@@ -23,6 +23,10 @@ NO_TARGETS = (
     *("builtins.eval", "", ".", "::", "eval", "aten::", "::relu", "aten::relu.default.x"),
     *("aten::__class__", "torch::ops", "aten::append.t", "prim::Constant", "aten.relu.default"),
 )
+
+
+def target_in_file(name: str) -> Callable[..., Any] | None:
+    return operators_by_name([name]).get(name) or function_by_name(name)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -1,5 +1,6 @@
 """A value of a JSON text that knows where it stands, so that what is wrong can be said."""
 
+import math
 import reprlib
 import unicodedata
 from collections.abc import Collection, Iterator
@@ -104,7 +105,7 @@ class Field:
 
     def number(self) -> int | float:
         """An integer of at most 64 bits, or a finite floating-point number."""
-        if type(self.value) is float:
+        if type(self.value) is float and math.isfinite(self.value):  # 1e999 is not
             return self.value
         if type(self.value) is not int or not -_LARGEST < self.value < _LARGEST:
             raise self.error("a number of at most 64 bits")

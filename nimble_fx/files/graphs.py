@@ -20,7 +20,7 @@ from nimble_fx.files.arguments import (
 from nimble_fx.files.field import Field
 from nimble_fx.ir import Input, ScalarType, Size, Source, Task, TaskGraph, TensorType, TupleType
 from nimble_fx.ir import Type as ValueType
-from nimble_fx.targets import name_in_file, target_in_file
+from nimble_fx.targets import function_by_name, name_in_file, operators_by_name
 
 Json = dict[str, Any]
 
@@ -115,12 +115,13 @@ _ENCODERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _decode_operators(field: Field) -> Json:
+def _decode_operators(field: Field) -> dict[str, OpOverload]:
     """What each name stands for, if its schema is what it was."""
-    targets: Json = {}
-    for name, schema in field.members().items():
-        target = target_in_file(name)
-        if not isinstance(target, OpOverload):
+    schemas = field.members()
+    targets = operators_by_name(schemas)
+    for name, schema in schemas.items():
+        target = targets.get(name)
+        if target is None:
             raise FileError(
                 f"operator {name!r} is not known in this process; import what defines it, or "
                 "compile the program again"
@@ -130,15 +131,14 @@ def _decode_operators(field: Field) -> Json:
                 f"operator {name} is another one than in the file: here it is {target._schema}, "
                 f"there {schema.text()}; compile the program again"
             )
-        targets[name] = target
     return targets
 
 
-def _decode_target(known: Json, field: Field) -> Callable[..., Any]:
+def _decode_target(known: Mapping[str, OpOverload], field: Field) -> Callable[..., Any]:
     """An operator of the table, or a function of sizes."""
     name = field.text()
-    target = known.get(name) or ("::" not in name and target_in_file(name))
-    if not target:
+    target = known.get(name) or function_by_name(name)
+    if target is None:
         raise field.error("an operator of the file's table, or a function of sizes")
     return target
 
@@ -182,7 +182,7 @@ def _decode_input(field: Field) -> Input:
     return _decode_record(Input, ("name", "type"), ("holds", "static"), field)
 
 
-def _decode_task(known: Json, field: Field) -> Task:
+def _decode_task(known: Mapping[str, OpOverload], field: Field) -> Task:
     optional = [f.name for f in fields(Task) if f.init]
     task = _decode_record(Task, ("name", "target"), optional, field, known)
     if task.target is operator.getitem and (len(task.args) != 2 or task.kwargs):
@@ -195,7 +195,7 @@ def _decode_record(
     required: tuple[str, ...],
     optional: tuple[str, ...] | list[str],
     field: Field,
-    known: Json | None = None,
+    known: Mapping[str, OpOverload] | None = None,
 ) -> _Record:
     members = field.record(required, optional)
     decoders = _DECODERS | {"target": partial(_decode_target, known or {})}

@@ -29,6 +29,8 @@ def encode_tensor(tensor: Tensor, of: Input) -> str:
     """
     with _disable_current_modes():  # a compile has one in which tensors have no values
         plain = tensor.detach().resolve_conj().resolve_neg()
+        if type(plain) is not Tensor:
+            raise FileError(f"constant {of.name} is a {type(plain).__name__}: it cannot be stored")
         geometry = (tuple(plain.shape), plain.stride(), plain.dtype)
         if not isinstance(of.type, TensorType) or geometry != _geometry(of.type):
             raise FileError(f"constant {of.name} is {geometry}, not {of.type}: it cannot be stored")

@@ -67,6 +67,7 @@ def test_what_equality_does_not_tell_apart_comes_back(value: Any) -> None:
         {"device": "tpu"},
         {"eval": "1"},
         2**64,
+        float("inf"),
         "\udc00",
     ],
 )

@@ -73,6 +73,10 @@ def test_the_callers_modes_do_not_matter() -> None:
 def test_a_tensor_of_another_type_cannot_be_stored() -> None:
     with pytest.raises(FileError, match="constant c is"):
         encode_tensor(torch.ones(2), of(torch.ones(3)))
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with pytest.raises(FileError, match="constant c is a FakeTensor"):
+        encode_tensor(fake, of(torch.ones(3)))
 
 
 @pytest.mark.parametrize("data", ["", "AAAA", "AAAAAA==", "!AAAAAA=", "AAAAAA==\n", "é", 7, None])
