@@ -18,6 +18,7 @@ setup(
     packages=[
         "nimble_fx",
         "nimble_fx.devices",
+        "nimble_fx.files",
         "nimble_fx.parse",
         "nimble_fx.passes",
         "nimble_fx.proof",

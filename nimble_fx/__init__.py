@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nimble_fx.errors import (
+    FileError,
+    InputError,
     NimbleError,
     NimbleWarning,
     NotPreparedError,
@@ -13,7 +15,7 @@ from nimble_fx.errors import (
 )
 from nimble_fx.fallback import Fallback, fallbacks
 from nimble_fx.ir import Ref, Task, TaskGraph
-from nimble_fx.program import Program, programs
+from nimble_fx.program import Program, load, programs
 from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
@@ -33,6 +35,8 @@ _LATER = {
 __all__ = [
     "Compiled",
     "Fallback",
+    "FileError",
+    "InputError",
     "Nimble",
     "NimbleError",
     "NimbleWarning",
@@ -47,6 +51,7 @@ __all__ = [
     "__version__",
     "compile",
     "fallbacks",
+    "load",
     "plan",
     "programs",
     "verify_source",

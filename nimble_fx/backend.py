@@ -16,29 +16,26 @@ from torch.fx import GraphModule
 from nimble_fx import fallback, garbage
 from nimble_fx import program as registry
 from nimble_fx.arena import Arena
+from nimble_fx.cache import Cache, Unscheduled
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
 from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.freeze import (
-    Frozen,
     Status,
     Terms,
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
 from nimble_fx.ir import TaskGraph, TensorType
-from nimble_fx.launch import Launcher
-from nimble_fx.load import file_name, load, write
-from nimble_fx.naming import input_names, program_name, renamed, unique
+from nimble_fx.load import file_name, write
+from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Pass, passes, schedule
-from nimble_fx.program import Program, register
-from nimble_fx.trace import Traced, trace
+from nimble_fx.program import Boxed, Program, register
+from nimble_fx.trace import trace
 from nimble_fx.verify import verify, verify_source
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 def nimble(
@@ -109,7 +106,9 @@ class Compiler:
         self._options, self._keep = options, keep
         self._name = program_name(gm)
         self._input_names = [renamed(name, names or {}) for name in input_names(gm)]
+        self._input_paths = input_paths(gm)
         self._wanted: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._reporter = Reporter(options.on_fallback)
@@ -139,6 +138,7 @@ class Compiler:
         placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         if len(placeholders) == len(self._input_names):
             self._wanted = dict(zip(placeholders, self._input_names, strict=True))
+            self._paths = dict(zip(placeholders, self._input_paths, strict=True))
         metadata = TracingContext.get().fw_metadata
         if metadata is not None:
             self._static = {placeholders[i] for i in metadata.static_input_indices}
@@ -155,21 +155,28 @@ class Compiler:
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         """What runs in place of an ATen graph; the graph itself where it cannot be scheduled."""
         try:
-            traced = self.trace(gm, name)
-            device = self._device(traced.graph)
+            unscheduled = self.trace(gm, name)
         except UnsupportedError as error:
             return self._as_traced(gm, name, error)
         try:
-            graph, source = legal_module(traced.graph, self._options, device, self._reporter)
+            graph, source = legal_module(unscheduled, self._options, self._reporter)
         except ScheduleError as error:
             return self._as_traced(gm, name, error)
-        program, run = self._loaded(graph, source, traced, device, terms)
+        program = self.program(unscheduled, graph, source)
         self._keep(program)
-        return run
+        self._arena = self._arena or Arena(unscheduled.device)
+        return program.runner(unscheduled.device, self._arena, self._reporter, terms)
 
-    def trace(self, gm: GraphModule, name: str) -> Traced:
-        """The task graph of an ATen graph, with the user's names."""
-        return trace(gm, name, self._better_names(gm), self._static)
+    def trace(self, gm: GraphModule, name: str) -> Unscheduled:
+        """The task graph of an ATen graph with the user's names, and where it runs.
+
+        Raises:
+            UnsupportedError: it cannot be scheduled, or there is no such device.
+        """
+        names = self._better_names(gm)
+        traced = trace(gm, name, names, self._static)
+        paths = {new: self._paths[old] for old, new in names.items() if self._paths[old]}
+        return Unscheduled(traced, paths, self._device(traced.graph))
 
     def _as_traced(
         self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
@@ -177,19 +184,21 @@ class Compiler:
         self._reporter.report(_fallback(name, "as traced, without a schedule", error))
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
-    def _loaded(
-        self, graph: TaskGraph, source: str, traced: Traced, device: Device, terms: Terms
-    ) -> tuple[Program, Boxed]:
-        """The program, and what runs it: frozen where that is possible and wanted."""
+    def program(self, unscheduled: Unscheduled, graph: TaskGraph, source: str) -> Program:
+        """The program that a schedule and its text are."""
         path, file = written(graph, source, self._options)
-        loaded = load(source, file)
-        status = Status(reason=self._why_not_freeze(graph, device))
-        program = Program(graph, source, path, file, device.name, status)
-        launcher = Launcher(graph, loaded, traced.constants, device)
-        if status.reason is not None:
-            return program, launcher
-        self._arena = self._arena or Arena(device)
-        return program, Frozen(launcher, self._arena, status, self._reporter, terms)
+        status = Status(reason=self._why_not_freeze(graph, unscheduled.device))
+        return Program(
+            graph=graph,
+            source=source,
+            path=path,
+            file=file,
+            device=unscheduled.device.name,
+            status=status,
+            hardware=unscheduled.device.hardware or "",
+            constants=unscheduled.traced.constants,
+            parameters=unscheduled.paths,
+        )
 
     def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str | None:
         """Why a program will not be captured; reported if it is slower than was asked for."""
@@ -223,12 +232,17 @@ class Compiler:
 
 
 def legal_module(
-    graph: TaskGraph, options: Options, device: Device, reporter: Reporter
+    program: Unscheduled, options: Options, reporter: Reporter
 ) -> tuple[TaskGraph, str]:
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
-    limits = [n for n in (options.max_streams, device.max_streams) if n is not None]
+    graph = program.traced.graph
+    limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
+    pipeline = passes(options.policy, min(limits, default=None))
     try:
-        return _emitted(graph, passes(options.policy, min(limits, default=None)), options)
+        if options.cache_dir is not None:
+            cache = Cache(Path(options.cache_dir).expanduser().absolute(), reporter.warn)
+            return cache.get(program, pipeline, lambda: _emitted(graph, pipeline, options))
+        return _emitted(graph, pipeline, options)
     except ScheduleError as error:
         serial = _emitted(graph, passes("serial", None), options)
         reporter.report(_fallback(graph.name, "on one stream", error))

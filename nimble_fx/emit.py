@@ -171,8 +171,9 @@ class _Writer:
             for task, waiting in _with_waits(tasks):
                 if task.source is not None and task.source != source:
                     source = task.source
-                    code = " ".join(source.code.split())  # on one line, whatever it holds
-                    yield f"{indent}# {PurePath(source.file).name}:{source.line}  {code}"
+                    file = PurePath(source.file).name
+                    file, code = (" ".join(text.split()) for text in (file, source.code))
+                    yield f"{indent}# {file}:{source.line}  {code}"  # one line, whatever they hold
                 for line in (*self._waits(waiting), *self._task(task)):
                     yield indent + line
 

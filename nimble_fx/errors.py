@@ -32,5 +32,13 @@ class ScheduleError(NimbleError):
     """A schedule that could race, free too early or use what is not there: a bug in a pass."""
 
 
+class FileError(NimbleError):
+    """A program file that cannot be read or written, or does not fit this machine."""
+
+
+class InputError(NimbleError, ValueError):
+    """A parameter or an input that is not what a program was made for."""
+
+
 class NimbleWarning(UserWarning):
     """A compiled model still computes the right thing, but in a slower way than asked for."""

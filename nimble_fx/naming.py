@@ -54,6 +54,21 @@ def renamed(name: str, better: Mapping[str, str]) -> str:
     return name
 
 
+def input_paths(gm: GraphModule) -> list[str]:
+    """What the user's module calls each input of a Dynamo graph: "layers.0.weight".
+
+    "" stands for what is no module's parameter or buffer. Where two modules have one of the same
+    path, it begins with what the user's function calls the module: "encoder.0.weight".
+    """
+    steps = [_steps(node) for node in gm.graph.nodes if node.op == "placeholder"]
+    paths = [_path(found[1:]) if _is_in_module(found) else "" for found in steps]
+    again = {path for path in paths if paths.count(path) > 1}
+    full = map(_path, steps)
+    return [
+        whole if path and path in again else path for path, whole in zip(paths, full, strict=True)
+    ]
+
+
 def unique(names: Sequence[str], taken: set[str]) -> list[str]:
     """`names`, with a number behind those that are taken or come twice."""
     taken, chosen = set(taken), []
@@ -67,17 +82,30 @@ def unique(names: Sequence[str], taken: set[str]) -> list[str]:
 
 
 def _input_name(node: Node) -> str:
-    grapharg = node.meta.get("grapharg")
-    if grapharg is None or isinstance(node.meta.get("example_value"), torch.SymInt):
-        return node.name
-    source = grapharg.source.name
-    path = source() if callable(source) else source
-    steps = [a or b for a, b in _STEP.findall(path)]
-    if any(step in _PLUMBING for step in steps):
+    steps = _steps(node)
+    if _is_in_module(steps):
         steps = [step for step in steps[1:] if step not in _PLUMBING]
     normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
     name = re.sub(r"\W+", "_", normal).strip("_")
     return name if name.isidentifier() else node.name
+
+
+def _steps(node: Node) -> list[str]:
+    """Dynamo's source of an input, step by step: "self", "_modules", "fc", "_parameters", ..."""
+    grapharg = node.meta.get("grapharg")
+    if grapharg is None or isinstance(node.meta.get("example_value"), torch.SymInt):
+        return []
+    source = grapharg.source.name
+    path = source() if callable(source) else source
+    return [a or b for a, b in _STEP.findall(path)]
+
+
+def _is_in_module(steps: Sequence[str]) -> bool:
+    return not _PLUMBING.isdisjoint(steps)
+
+
+def _path(steps: Sequence[str]) -> str:
+    return ".".join(step for step in steps if step not in _PLUMBING)
 
 
 @lru_cache(maxsize=1024)

@@ -34,6 +34,7 @@ class Options:
             "error", or "silent"; `nimble_fx.fallback()` lists it in any case.
         verify: prove each schedule legal before it runs.
         dump: a directory to write emitted modules to; None keeps them in memory.
+        cache_dir: a directory of schedules that later compiles of the same program take over.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
             where it is.
         seed: picks the orders in which the virtual device runs what may run in any order.
@@ -47,6 +48,7 @@ class Options:
     on_fallback: OnFallback = "warn"
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
     device: Literal["virtual"] | None = None
     seed: int = 0
 
@@ -66,10 +68,9 @@ class Options:
         known = isinstance(self.on_fallback, str) and self.on_fallback in choices
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
-        if self.dump is not None:
-            _require(
-                _is_directory(self.dump), "dump", self.dump, "a directory to write to, or None"
-            )
+        for name, path in (("dump", self.dump), ("cache_dir", self.cache_dir)):
+            valid = path is None or _is_directory(path)
+            _require(valid, name, path, "a directory to write to, or None")
 
         virtual = isinstance(self.device, str) and self.device == "virtual"
         _require(virtual or self.device is None, "device", self.device, "'virtual' or None")

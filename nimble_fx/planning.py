@@ -10,7 +10,9 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from nimble_fx.backend import Boxed, Compiler, legal_module, lower, written
+from nimble_fx.backend import Compiler, legal_module, lower
+from nimble_fx.cache import Unscheduled
+from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.entry import (
     Arguments,
@@ -21,10 +23,10 @@ from nimble_fx.entry import (
     own_function,
 )
 from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.freeze import Status, Terms
+from nimble_fx.freeze import Terms
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
-from nimble_fx.program import Program
+from nimble_fx.program import Boxed, Program
 from nimble_fx.rehearsal import rehearse
 from nimble_fx.twin import WithoutData, twin
 
@@ -179,19 +181,24 @@ class _Planning(Compiler):
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         """The graph itself, to be run on tensors without data; keeps its program."""
         try:
-            self._keep(self._program(self.trace(gm, name).graph))
+            planned = self._planned(self.trace(gm, name))
+            graph, source = legal_module(planned, self._planner.options, self._reporter)
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
+        self._keep(self.program(planned, graph, source))
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
-    def _program(self, traced: TaskGraph) -> Program:
-        target, options = self._planner.target, self._planner.options
-        graph = _moved(traced, torch.device(target.name))
-        graph, source = legal_module(graph, options, target, self._reporter)
-        path, file = written(graph, source, options)
-        reason = f"it is planned for {target.name}, which need not be here"
-        return Program(graph, source, path, file, target.name, Status(reason=reason))
+    def _planned(self, traced: Unscheduled) -> Unscheduled:
+        """The traced graph on the target device."""
+        graph = _moved(traced.traced.graph, torch.device(self._planner.target.name))
+        return replace(traced, traced=replace(traced.traced, graph=graph))
+
+    def _device(self, graph: TaskGraph) -> Device:
+        return self._planner.target
+
+    def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str:
+        return f"it is planned for {device.name}, which need not be here"
 
 
 def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:

@@ -1,12 +1,35 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from nimble_fx.emit import count
-from nimble_fx.freeze import Status
+from torch import Tensor, nn
+
+from nimble_fx import files
+from nimble_fx.arena import Arena
+from nimble_fx.bind import Bound
+from nimble_fx.devices import Device, device_named
+from nimble_fx.emit import count, emit
+from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
+from nimble_fx.fallback import Reporter
+from nimble_fx.freeze import (
+    Frozen,
+    Status,
+    Terms,
+    nothing_to_freeze,
+    refuse_what_cannot_be_captured,
+)
 from nimble_fx.ir import TaskGraph
+from nimble_fx.launch import Launcher
+from nimble_fx.load import file_name
+from nimble_fx.load import load as load_module
 from nimble_fx.verify import verify, verify_source
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""AOTAutograd's convention: a call takes a list of inputs and empties it."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +43,10 @@ class Program:
         file: what tracebacks call the module.
         device: the device that it runs on.
         status: whether it is frozen, and if not, why.
+        hardware: what the device is, such as a GPU's name; "" for any of that name.
+        constants: the values of the graph's constants by name.
+        parameters: what the model calls parameters and buffers, by the graph's names:
+            "layers.0.weight" by "layers_0_weight".
     """
 
     graph: TaskGraph
@@ -28,6 +55,9 @@ class Program:
     file: str
     device: str
     status: Status
+    hardware: str = ""
+    constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -42,6 +72,61 @@ class Program:
         """
         verify(self.graph)
         verify_source(self.source, self.graph)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a file that `nimble_fx.load` makes the program from, without tracing again.
+
+        The file is JSON; it has the graph, the constants and the emitted text, and no parameters.
+        The same program gives the same file.
+
+        Args:
+            path: the file, which is written whole or not at all.
+
+        Raises:
+            FileError: it cannot be written, or something in the program has no form in a file.
+        """
+        target = Path(path).expanduser().absolute()
+        files.write(target, files.encode(self.stored()))
+        return target
+
+    def stored(self) -> files.Stored:
+        """What a file holds of it."""
+        return files.Stored(
+            graph=self.graph,
+            source=self.source,
+            constants=self.constants,
+            parameters=self.parameters,
+            device=self.device,
+            hardware=self.hardware,
+        )
+
+    def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> Bound:
+        """A callable that runs the program with these parameters, frozen where the device can.
+
+        A call takes the graph's other inputs in order (`graph.inputs` that are not static) and
+        returns a list of its outputs. It is what runs inside of a compiled model: the graph as
+        PyTorch traced it, for inputs of its types, without guards, gradients and pytrees. What a
+        forward graph returns for its backward graph is returned too.
+
+        Args:
+            parameters: a module, or tensors, by the model's names or those of the graph.
+
+        Raises:
+            InputError: a parameter is missing or is not what the program was made for; from a
+                call, the same of an input.
+        """
+        device = _device(self.device)
+        anew = replace(self, status=Status(reason=self.status.reason))
+        run = anew.runner(device, Arena(device), Reporter(), Terms())
+        return Bound(self.graph, self.parameters, parameters, run)
+
+    def runner(self, device: Device, arena: Arena, reporter: Reporter, terms: Terms) -> Boxed:
+        """The loaded module on a device, frozen where that is possible and wanted."""
+        loaded = load_module(self.source, self.file)
+        launcher = Launcher(self.graph, loaded, self.constants, device)
+        if self.status.reason is not None:
+            return launcher
+        return Frozen(launcher, arena, self.status, reporter, terms)
 
     def summary(self) -> str:
         """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""
@@ -78,6 +163,64 @@ def _memory(status: Status) -> str:
     """What the graphs own, by stream."""
     by_stream = [f"s{i} {nbytes / 2**20:.1f} MiB" for i, nbytes in enumerate(status.nbytes)]
     return f"{', '.join(by_stream)}; workspaces of libraries included" if by_stream else ""
+
+
+def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
+    """The program of a file that `Program.save` wrote, proved legal again.
+
+    Nothing in the file is run: the graph is read, proved, and written out afresh.
+
+    Args:
+        path: the file.
+        trust_source: whether you know who wrote it. Then the text in the file runs, edited as it
+            may be, if it is proved to be the graph's schedule; and operators outside of PyTorch's
+            own may be called.
+
+    Raises:
+        FileError: it is not a program file, was written by other versions or for another device,
+            needs an operator that is not here, or does not prove legal.
+    """
+    file = Path(path).expanduser().absolute()
+    try:
+        stored = files.decode(files.read(file))
+        if not trust_source:
+            files.check_harmless(stored.graph)
+        return _loaded(stored, trust_source)
+    except (FileError, ScheduleError) as error:
+        raise FileError(f"{file}: {error}") from error
+
+
+def _loaded(stored: files.Stored, trust_source: bool) -> Program:
+    graph = stored.graph
+    verify(graph)
+    source = stored.source if trust_source else emit(graph)
+    verify_source(source, graph)
+    return Program(
+        graph=graph,
+        source=source,
+        path=None,
+        file=f"<nimble_fx {file_name(graph.name, source)}>",
+        device=stored.device,
+        status=Status(reason=_why_not_freeze(graph, _device(stored.device))),
+        hardware=stored.hardware,
+        constants=stored.constants,
+        parameters=stored.parameters,
+    )
+
+
+def _why_not_freeze(graph: TaskGraph, device: Device) -> str | None:
+    try:
+        refuse_what_cannot_be_captured(graph, device)
+    except UnsupportedError as error:
+        return str(error)
+    return nothing_to_freeze(graph, device)
+
+
+def _device(name: str) -> Device:
+    device = device_named(name)
+    if device is None:
+        raise UnsupportedError(f"this machine has no device {name}; it is needed to run on it")
+    return device
 
 
 _programs: list[Program] = []

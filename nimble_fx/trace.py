@@ -4,7 +4,6 @@ What an operator does to memory is read off its schema (which arguments it write
 alias them) and off the fake tensors in `meta["val"]`, whose storages alias as the real ones will.
 """
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from nimble_fx.analysis import hazards
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Arg, Input, Ref, ScalarType, Task, TaskGraph, TensorType, TupleType, Type
 from nimble_fx.naming import source_of
+from nimble_fx.targets import is_importable
 
 _Value = TypeVar("_Value", Input, Task)
 
@@ -173,7 +173,7 @@ class _Tracer:
             return self._effects_of_operator(node, node.target)
         if node.target is operator.getitem:
             return {"holds": self._item(node)}
-        if isinstance(node.meta.get("val"), _NUMBERS) and _is_importable(node.target):
+        if isinstance(node.meta.get("val"), _NUMBERS) and is_importable(node.target):
             return {}
         raise _unsupported(node, "is a higher-order operator or not an ATen operator")
 
@@ -262,13 +262,6 @@ class _Tracer:
 def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
     after = hazards(task for task in tasks if task.launches)
     return tuple(t.updated(after=after[t.name]) if t.launches else t for t in tasks)
-
-
-def _is_importable(target: object) -> bool:
-    """Whether it is a function of `operator`, `math` or `torch`, which emitted modules import."""
-    module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
-    home = {"_operator": operator, "math": math, "torch": torch}.get(module)
-    return home is not None and getattr(home, name, None) is target
 
 
 @cache

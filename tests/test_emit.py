@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import callee, emit, text_of
-from nimble_fx.ir import Input, Ref, Task, TaskGraph
+from nimble_fx.ir import Input, Ref, Source, Task, TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
 from tests.models import CASES
@@ -223,3 +223,10 @@ def test_kwargs_and_several_namespaces_are_written() -> None:
     )  # fmt: skip
     text = emit(scheduled(TaskGraph("g", (), (), (replace(task),), (Ref("made"),))))
     assert "torch.ops.prims.iota.default(4, start=0, dtype=torch.int64)" in text
+
+
+def test_a_line_of_the_model_stays_on_one_line_whatever_it_holds() -> None:
+    graph = schedule_of(torch.sin, torch.ones(2))
+    source = Source("a/b\nimport os\r.py", 3, "x\n\u2028 y")
+    text = emit(graph.replace_tasks(task.updated(source=source) for task in graph.tasks))
+    assert "# b import os .py:3  x y\n" in text

@@ -54,6 +54,15 @@ def test_the_error_that_the_readme_shows_is_the_one_that_is_raised() -> None:
     assert f"```\n{caught.value}\n```" in (PACKAGE.parent / "README.md").read_text()
 
 
+def test_the_example_of_saving_that_the_readme_has_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (PACKAGE.parent / "README.md").read_text().split("## Save and load")[1]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(section.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
+    assert (tmp_path / "model.json").exists()
+
+
 def test_the_options_that_the_readme_lists_are_those_that_there_are() -> None:
     readme = (PACKAGE.parent / "README.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", readme, re.MULTILINE)

@@ -1,10 +1,13 @@
 """Names that a user recognises."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.naming import input_names, program_name, renamed, unique
+from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 
 
 class Outer(nn.Module):
@@ -59,3 +62,30 @@ def test_a_better_beginning_of_a_name_replaces_it_as_a_whole_word() -> None:
     names = ["args_1", "args_1_0", "args_10", "kwargs_y_w", "my_args_1"]
     expected = ["extra", "extra_0", "args_10", "y_w", "my_args_1"]
     assert [renamed(name, better) for name in names] == expected
+
+
+def paths_of(function: Callable[..., Any], *inputs: object) -> list[str]:
+    seen: list[list[str]] = []
+
+    def capture(gm: torch.fx.GraphModule, _: list[object]) -> object:
+        seen.append(input_paths(gm))
+        return gm.forward
+
+    torch.compile(function, backend=capture)(*inputs)
+    return seen[0]
+
+
+def test_parameters_and_buffers_have_the_paths_that_the_module_gives_them() -> None:
+    model = Outer()
+    paths = paths_of(model, torch.ones(2), [torch.ones(2)])
+    assert sorted(filter(None, paths)) == sorted(model.state_dict())
+    assert paths.count("") == 2
+
+
+def test_paths_that_two_modules_share_begin_with_the_modules_names() -> None:
+    left, right = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+
+    def both(x: Tensor) -> Tensor:
+        return left(x) + right(x)
+
+    assert sorted(paths_of(both, torch.ones(2))) == ["", "bias", "left.weight", "right.weight"]

@@ -58,6 +58,8 @@ def test_an_unknown_mode_lists_all_of_them() -> None:
         ("dump", ""),
         ("dump", "a\0b"),
         ("dump", b"bytes\0"),
+        ("cache_dir", 3),
+        ("cache_dir", __file__),
         ("device", "cuda"),
         ("device", ["virtual"]),
         ("seed", 1),

@@ -1,5 +1,6 @@
 """Where programs run: streams, events, capture and replay behind one small protocol."""
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class Device(Protocol):
     @property
     def name(self) -> str:
         """What a person calls it: "cpu", "cuda:0"."""
+
+    @property
+    def hardware(self) -> str | None:
+        """What it is: "cpu", "NVIDIA H200"; None where this machine has no such device."""
 
     @property
     def max_streams(self) -> int | None:
@@ -111,3 +116,17 @@ def device_for(device: torch.device) -> Device | None:
     if device.type == "cuda":
         return Cuda.get(device)
     return None
+
+
+def device_named(name: str) -> Device | None:
+    """The device of a name, as `Device.name` gives it; None if this machine has none."""
+    from nimble_fx.devices.virtual import Virtual
+
+    seed = re.fullmatch(r"virtual \(seed (-?[0-9]{1,20})\)", name)
+    if seed is not None:
+        return Virtual(int(seed[1]))
+    try:
+        device = device_for(torch.device(name))
+    except RuntimeError:  # no device of any machine
+        return None
+    return device if device is not None and device.hardware is not None else None

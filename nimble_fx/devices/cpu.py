@@ -43,6 +43,7 @@ class Cpu:
     """The CPU behind the `Device` protocol."""
 
     name = "cpu"
+    hardware = "cpu"
     max_streams = None
     has_graphs = False
     why_not_capture = None

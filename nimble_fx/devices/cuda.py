@@ -76,6 +76,13 @@ class Cuda:
         return Cuda(device)
 
     @property
+    def hardware(self) -> str | None:
+        """The model of the GPU; None where there is none of this index."""
+        if (self._device.index or 0) >= torch.cuda.device_count():
+            return None
+        return torch.cuda.get_device_name(self._device)
+
+    @property
     def why_not_capture(self) -> str | None:
         """CUDA graphs need the native caching allocator."""
         backend = torch.cuda.get_allocator_backend()

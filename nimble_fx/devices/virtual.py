@@ -82,6 +82,7 @@ class Virtual:
     an event of the capture, and one that is not joined at its end.
     """
 
+    hardware = "virtual"
     max_streams = None
     has_graphs = True
     why_not_capture = None

@@ -1,5 +1,7 @@
 """The CUDA device: captured, replayed, compared with eager. Needs a GPU."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -41,3 +43,13 @@ def test_streams_are_distinct_and_shared() -> None:
     device = Cuda.get(torch.device("cuda", 0))
     assert device is Cuda.get(torch.device("cuda", 0))
     assert device.max_streams == POOL_SIZE
+
+
+def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) -> None:
+    model, x = CASES["branchy"].model().cuda(), torch.randn(2, 4, device="cuda")
+    with torch.no_grad():
+        expected = torch.compile(model, backend="nimble")(x)
+    program = nimble_fx.load(nimble_fx.programs()[-1].save(tmp_path / "program.json"))
+    run = program.bind(model)
+    assert all(torch.equal(run(x)[0], expected) for _ in range(3))
+    assert program.status.frozen

@@ -136,3 +136,10 @@ def test_other_allocators_cannot_capture(default: Stream, monkeypatch: pytest.Mo
 def test_torch_cuda_takes_what_the_device_gives_it(name: str, arguments: dict[str, object]) -> None:
     bound = inspect.signature(getattr(torch.cuda, name)).bind(**arguments)
     assert dict(bound.arguments) == arguments
+
+
+def test_a_device_is_there_if_there_are_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    assert Cuda(torch.device("cuda", 0)).hardware == "GPU 0"
+    assert Cuda(torch.device("cuda", 1)).hardware is None

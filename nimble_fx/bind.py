@@ -1,0 +1,148 @@
+"""A program with its parameters: what a call is given is checked, then the program runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.errors import InputError
+from nimble_fx.ir import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
+
+_NUMBERS = (int, float, bool)
+
+
+class Bound:
+    """Runs a program with parameters that it was given once."""
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        paths: Mapping[str, str],
+        parameters: nn.Module | Mapping[str, Tensor],
+        run: Callable[[list[Any]], Sequence[Any]],
+    ) -> None:
+        """Checks the parameters.
+
+        Args:
+            graph: the program's.
+            paths: what the model calls parameters and buffers, by the graph's names.
+            parameters: a module, or tensors by name.
+            run: runs the program on a list of all its inputs.
+
+        Raises:
+            InputError: a parameter is missing, or is not what the graph was made for.
+        """
+        self._graph, self._run = graph, run
+        tensors = _tensors_of(parameters)
+        self._values: list[Any] = [None] * len(graph.inputs)
+        self._given = [i for i, value in enumerate(graph.inputs) if not value.static]
+        for i, value in enumerate(graph.inputs):
+            if value.static:
+                path = paths.get(value.name, value.name)
+                self._values[i] = _parameter(tensors, value, path, graph.name)
+                _check(value, self._values[i], f"parameter {path}", {})
+        self._check_memory()
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """The program's outputs.
+
+        Args:
+            inputs: the graph's inputs that are not parameters, in its order.
+
+        Raises:
+            InputError: they are not of the types that the graph was made for.
+        """
+        if len(inputs) != len(self._given):
+            names = ", ".join(self._graph.inputs[i].name for i in self._given)
+            raise InputError(
+                f"{self._graph.name} takes {len(self._given)} inputs ({names}), not {len(inputs)}"
+            )
+        sizes: dict[Size, Any] = {}
+        values = list(self._values)
+        for i, given in zip(self._given, inputs, strict=True):
+            value = self._graph.inputs[i]
+            _check(value, given, f"input {value.name}", sizes)
+            values[i] = given
+        with torch.no_grad():
+            return list(self._run(values))
+
+    def _check_memory(self) -> None:
+        """What the graph writes through one name must not be read by another that it knows not of.
+
+        Raises:
+            InputError: parameters share memory that is written, and did not when it was traced.
+        """
+        written = {storage for task in self._graph.tasks for storage in task.writes}
+        owners: dict[int, Input] = {}
+        for value, tensor in zip(self._graph.inputs, self._values, strict=True):
+            if tensor is None:
+                continue
+            other = owners.setdefault(tensor.untyped_storage()._cdata, value)
+            if other.holds != value.holds and not written.isdisjoint(other.holds + value.holds):
+                raise InputError(
+                    f"{other.name} and {value.name} share memory, which {self._graph.name} writes: "
+                    "they did not when it was compiled; compile it again"
+                )
+
+
+def _tensors_of(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors by name; of a module its parameters and buffers, tied ones by each name."""
+    if not isinstance(parameters, nn.Module):
+        return parameters
+    named = dict(parameters.named_parameters(remove_duplicate=False))
+    return named | dict(parameters.named_buffers(remove_duplicate=False))
+
+
+def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:
+    """The tensor for an input, by the model's name or the graph's."""
+    for name in (path, value.name):
+        if name in tensors:
+            return tensors[name]
+    raise InputError(
+        f"{program} needs the parameter {path}: {value.type}, which is not among the "
+        f"{len(tensors)} that were given; bind the model that was compiled, or a mapping that has "
+        f"{path!r}"
+    )
+
+
+def _check(value: Input, given: Any, what: str, sizes: dict[Size, Any]) -> None:
+    """What is given is of the input's type; a symbolic size is any number, the same everywhere."""
+    if isinstance(value.type, TensorType):
+        if not isinstance(given, Tensor):
+            raise InputError(f"{what} is a {type(given).__name__}, not a tensor: {value.type}")
+        for attribute, found, wanted in _attributes(value.type, given):
+            if found != wanted:
+                raise InputError(
+                    f"{what} has the {attribute} {found}, and the program was compiled for "
+                    f"{wanted}: {value.type}"
+                )
+        for size, found in zip(value.type.shape, given.shape, strict=True):
+            _check_size(size, found, what, sizes)
+    elif isinstance(value.type, ScalarType):
+        if not isinstance(given, _NUMBERS):
+            raise InputError(f"{what} is a {type(given).__name__}, not a number")
+        _check_size(value.type.expression, given, what, sizes)
+
+
+def _attributes(wanted: TensorType, given: Tensor) -> list[tuple[str, Any, Any]]:
+    """Pairs that must be equal. Where a size is symbolic or 1, its stride may be anything."""
+    if given.dim() != len(wanted.shape):
+        return [("number of dimensions", given.dim(), len(wanted.shape))]
+    if given.layout is not torch.strided:
+        return [("layout", given.layout, torch.strided)]
+    shape, stride = given.shape, given.stride()
+    fixed = [i for i, n in enumerate(wanted.shape) if type(n) is int]
+    steps = [i for i in fixed if type(wanted.stride[i]) is int and wanted.shape[i] != 1]
+    return [
+        ("shape", [shape[i] for i in fixed], [wanted.shape[i] for i in fixed]),
+        ("stride", [stride[i] for i in steps], [wanted.stride[i] for i in steps]),
+        ("dtype", dtype_name(given.dtype), dtype_name(wanted.dtype)),
+        ("device", given.device, wanted.device),
+    ]
+
+
+def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> None:
+    known = sizes.setdefault(size, found)
+    if type(size) is str and known != found:
+        raise InputError(f"{what} has the size {found} for {size}, which is {known} elsewhere")

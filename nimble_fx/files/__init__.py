@@ -1,0 +1,10 @@
+"""Program files: a schedule as one JSON text, which anybody may have written.
+
+The graph in the file is what counts. Reading runs nothing: names are looked up among operators and
+functions of sizes, everything else is data, and what does not fit is a FileError that says where.
+"""
+
+from nimble_fx.files.document import Stored, decode, encode, read, write
+from nimble_fx.files.harmless import check_harmless
+
+__all__ = ["Stored", "check_harmless", "decode", "encode", "read", "write"]
