@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nimble_fx.arena import Arena
 from nimble_fx.freeze import Frozen
-from tests.eager import assert_same, twins
-from tests.failure_modes.where import on_virtual
-from tests.models import CASES
+from tests.eager import assert_same
 from tests.replaying import ReplayingDevice
 
 
@@ -49,7 +47,7 @@ def made(device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch) -> list[Froze
         programs.append(Frozen(*args))
         return programs[-1]
 
-    monkeypatch.setattr("nimble_fx.backend.Frozen", watched)
+    monkeypatch.setattr("nimble_fx.program.Frozen", watched)
     return programs
 
 
@@ -135,23 +133,22 @@ def test_an_output_that_is_also_saved_is_the_callers(device: ReplayingDevice) ->
         assert_same(ours, expected)
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
 def test_forwards_and_backwards_in_any_order_give_eagers_gradients(
     steps: list[tuple[bool, int]],
 ) -> None:
     torch.compiler.reset()
-    model, eager = twins(CASES["googlenet"], train=True)
-    compiled = on_virtual(model)
+    model, eager, compiled = both(device="virtual")
     pending: list[tuple[Tensor, Tensor]] = []
     for is_forward, i in steps:
         if is_forward:
-            inputs = CASES["googlenet"].inputs()
-            pending.append((compiled(*inputs).sum(), eager(*inputs).sum()))
+            x = torch.randn(2, 4)
+            pending.append((compiled(x).sum(), eager(x).sum()))
         elif pending:
             for loss in pending.pop(i % len(pending)):
                 loss.backward()
     assert_same(gradients(model), gradients(eager))
-    assert_same(dict(model.state_dict()), dict(eager.state_dict()))
 
 
 def test_the_pool_goes_with_the_last_who_holds_it() -> None:

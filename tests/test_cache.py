@@ -208,7 +208,7 @@ def test_a_schedule_that_is_not_legal_is_not_kept(
     serial = AssignStreams.__call__
     monkeypatch.setattr(AssignStreams, "__call__", one_stream_each)
     for _ in range(2):
-        with pytest.warns(NimbleWarning, match="not legal and is not run"):
+        with pytest.warns(NimbleWarning, match="runs on one stream: its schedule is not legal"):
             compiled(Branchy(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 

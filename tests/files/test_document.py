@@ -47,8 +47,8 @@ def test_other_versions_are_refused(member: str, other: object) -> None:
 @pytest.mark.parametrize(
     ("device", "hardware", "message"),
     [
-        ("cuda:77", "NVIDIA H200", "made for cuda:77, NVIDIA H200, and there is none here"),
-        ("cpu", "NVIDIA H200", "made for cpu, NVIDIA H200, and here it is cpu"),
+        ("cuda:77", "NVIDIA H200", "made for cuda:77 .NVIDIA H200., and there is none here"),
+        ("cpu", "NVIDIA H200", "made for cpu .NVIDIA H200., and here it is cpu"),
         ("tpu", "tpu", "there is none here"),
         ("meta", "meta", "there is none here"),
         ("virtual (seed x)", "virtual", "there is none here"),
