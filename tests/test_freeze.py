@@ -259,7 +259,9 @@ def test_within_a_capture_of_the_users_the_program_runs_inline(device: Replaying
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     device = ReplayingDevice(fail=True)
     run = frozen(torch.exp, torch.zeros(2), device=device)
-    with pytest.warns(NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"):
+    with pytest.warns(
+        NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"
+    ):
         (first,) = run([torch.ones(2)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
