@@ -51,6 +51,11 @@ class Gpu(Virtual):
         self.cuda = Cuda(torch.device("cuda", 0))
 
     @property
+    def launching(self) -> type[Launching]:
+        """What operators run through, for those that do something of their own as they launch."""
+        return type(self._launching)
+
+    @property
     def current(self) -> int:
         """The calling thread's stream."""
         return self._host.current

@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.devices.cuda import POOL_SIZE, Cuda
+from nimble_fx.devices.virtual_queues import Kernel
 from nimble_fx.errors import NimbleWarning, ScheduleError, UnsupportedError
 from nimble_fx.recording import WARM_UPS
 from tests import cuda_stand_in
 from tests.bits import assert_same_bits
+from tests.cuda_stand_in import Gpu
 from tests.eager import assert_inference_is_eagers, call, twins
-from tests.failure_modes.where import cuda, on_virtual
+from tests.failure_modes.where import on_virtual
 from tests.models import CASES, Branchy, Inception
 from tests.replaying import ReplayingDevice
 from tests.schedules import scheduled, traced
@@ -51,8 +54,8 @@ def test_10_events_are_fresh_in_each_capture_and_never_cross_its_border(
     assert len(set(map(id, seen))) == len(seen) > 2 * WARM_UPS
 
 
-def test_11_pytorchs_pool_of_32_streams_wraps_round(default: cuda_stand_in.Stream) -> None:
-    streams: tuple[Any, ...] = cuda().streams(POOL_SIZE)
+def test_11_pytorchs_pool_of_32_streams_wraps_round(gpu: Gpu) -> None:
+    streams: tuple[Any, ...] = gpu.cuda.streams(POOL_SIZE)
     assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE == Cuda.max_streams
 
 
@@ -92,35 +95,54 @@ def test_14_called_on_a_stream_that_is_not_the_default(device: ReplayingDevice) 
     assert device.n_captures == 1
 
 
-def test_15_other_threads_do_not_break_a_capture(
-    default: cuda_stand_in.Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_15_other_threads_do_not_break_a_capture(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[str] = []
-    real = cuda_stand_in.graph
+    real = cuda_stand_in.Graph
 
-    def watched(graph: Any, capture_error_mode: str, **others: Any) -> Any:
+    def watched(graph: Any, pool: Any, stream: Any, *, capture_error_mode: str) -> Any:
         modes.append(capture_error_mode)
-        return real(graph, capture_error_mode=capture_error_mode, **others)
+        return real(graph, pool, stream, capture_error_mode)
 
     monkeypatch.setattr(torch.cuda, "graph", watched)
-    cuda().capture(1, lambda streams: (), cuda().pool())
+    gpu.cuda.capture(1, lambda streams: (), gpu.cuda.pool())
     assert modes == ["thread_local"]
-    assert Cuda(torch.device("cuda", 1)).exclusive() is cuda().exclusive()
+    assert Cuda(torch.device("cuda", 1)).exclusive() is gpu.cuda.exclusive()
 
 
-def test_16_no_garbage_is_collected_during_a_capture(device: ReplayingDevice) -> None:
-    enabled: list[bool] = []
-    events = device.events
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_16_no_garbage_is_collected_during_a_capture_and_what_there_was_is_gone(
+    was_enabled: bool, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled, gone = list[bool](), list[bool]()
+    begin, launch, garbage = gpu.begin_capture, gpu.launch, Branchy()
+    garbage.itself, alive = garbage, weakref.ref(garbage)
+    del garbage
 
-    def watched(names: tuple[str, ...]) -> Any:
+    def watched_begin(*args: Any) -> None:
+        gone.append(alive() is None)
+        begin(*args)
+
+    def watched_launch(kernel: Kernel) -> None:
         enabled.append(gc.isenabled())
-        return events(names)
+        launch(kernel)
 
-    device.events = watched  # type: ignore[method-assign]
-    with torch.no_grad():
-        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
-    assert gc.isenabled()
-    assert not enabled[-1]
+    monkeypatch.setattr(gpu, "begin_capture", watched_begin)
+    monkeypatch.setattr(gpu, "launch", watched_launch)
+    compiled, x = torch.compile(Branchy(), backend="nimble"), torch.randn(2, 4)
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        with torch.no_grad():
+            compiled(x)
+        assert gc.isenabled() == was_enabled
+    finally:
+        gc.enable()
+    assert gone == [True]
+    assert enabled
+    assert not any(enabled[:-_N_LAUNCHED_BY_A_CALL])
+
+
+_N_LAUNCHED_BY_A_CALL = 4
+"""An input is copied, the graph replayed, memory made for the output, and that copied."""
 
 
 def test_17_libraries_are_warmed_up_three_times_with_the_real_shapes(
