@@ -28,5 +28,9 @@ class ScheduleError(NimbleError):
     """A schedule that could race, free too early or use what is not there: a bug in a pass."""
 
 
+class StateError(NimbleError, RuntimeError):
+    """The model's buffers are not what they were: a warm-up changed them, undoing that failed."""
+
+
 class NimbleWarning(UserWarning):
     """A compiled model still computes the right thing, but in a slower way than asked for."""

@@ -10,7 +10,7 @@ import torch
 
 from nimble_fx import garbage
 from nimble_fx.devices import Device
-from nimble_fx.errors import UnsupportedError
+from nimble_fx.errors import StateError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter, count
 from nimble_fx.ir import ScalarType, Task, TaskGraph
 from nimble_fx.launch import Launcher
@@ -143,6 +143,8 @@ class Frozen:
         self._make_room()
         try:
             recording = self._capture(given, static)
+        except StateError:
+            raise
         except Exception as error:
             return _failure(self._launcher, error)
         self._recordings[key] = recording

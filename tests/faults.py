@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.devices.virtual_memory import Pool
 from nimble_fx.devices.virtual_queues import Kernel
-from nimble_fx.freeze import Frozen
+from nimble_fx.freeze import Frozen, Status
+from nimble_fx.launch import Launcher
 from nimble_fx.recording import Recording
 
 
@@ -24,12 +25,12 @@ class Faulty:
     Attributes:
         fails_at: which launch of the life that began with `begin`; None for none.
         phases: for each launch so far, whether a recording was being made.
-        pools: what was made for recordings.
+        pools_at_fault: what was made for the recording that failed.
     """
 
     def __init__(self, device: Virtual, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device, self.programs = device, list[Program]()
-        self.error: BaseException = RuntimeError("out of memory")
+        self.error: type[BaseException] = RuntimeError
         self.begin(None)
         self._is_recording = False
         self._launch, self._pool = device.launch, device.pool
@@ -41,24 +42,32 @@ class Faulty:
     def begin(self, fails_at: int | None) -> None:
         """A new life: nothing is captured, nothing was launched."""
         self.fails_at, self.phases = fails_at, list[bool]()
-        self.pools: list[weakref.ref[Pool]] = []
+        self.fails_from: int | None = None
+        self.pools_at_fault: list[weakref.ref[Pool]] = []
         for program in self.programs:
             program.make()
 
     def launch(self, kernel: Kernel) -> None:
         self.phases.append(self._is_recording)
-        if len(self.phases) - 1 == self.fails_at:
-            raise self.error
+        n = len(self.phases) - 1
+        if n == self.fails_at or (self.fails_from is not None and n >= self.fails_from):
+            self.pools_at_fault = self._pools if self._is_recording else []
+            raise self.error("out of memory")
         self._launch(kernel)
 
     def pool(self) -> Pool:
         pool = self._pool()
-        self.pools.append(weakref.ref(pool))
+        self._pools.append(weakref.ref(pool))
         return pool
 
     def recording(self, *args: Any) -> Recording:
         with self._noting_a_recording():
             return Recording(*args)
+
+    @property
+    def n_mutated(self) -> int:
+        """How many buffers the programs write."""
+        return sum(len(program.launcher.mutated_static) for program in self.programs)
 
     def program(self, *args: Any) -> "Program":
         self.programs.append(Program(*args))
@@ -72,7 +81,7 @@ class Faulty:
 
     @contextmanager
     def _noting_a_recording(self) -> Iterator[None]:
-        self._is_recording = True
+        self._is_recording, self._pools = True, list[weakref.ref[Pool]]()
         try:
             yield
         finally:
@@ -85,10 +94,18 @@ class Program:
     def __init__(self, *args: Any) -> None:
         self._boxed_call = True
         self._args = args
+        self.launcher: Launcher = args[0]
         self.make()
 
     def make(self) -> None:
+        self._args[1].frozen, self._args[1].reason = False, None
         self._frozen = Frozen(*self._args)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the last call was not the one that its capture failed for, nor came after it."""
+        status: Status = self._args[1]
+        return status.frozen and status.reason is None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self._frozen(args)

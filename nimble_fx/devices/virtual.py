@@ -129,7 +129,8 @@ class Virtual:
         try:
             self._play()
         finally:
-            self._pool.poison_free()
+            with self._host.outside():
+                self._pool.poison_free()
 
     def wait_for(self, stream: VirtualStream) -> None:
         """Runs one stream's queue to its end, and of others what comes up meanwhile."""
