@@ -5,6 +5,7 @@ inputs and outputs are copied, as the graph is replayed, as the program runs unf
 """
 
 import copy
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from tests.replaying import ReplayingDevice
 @pytest.fixture(params=["virtual", "cuda"])
 def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     """The device that every program of the backend runs on."""
-    monkeypatch.setattr("nimble_fx.devices.cuda.gc.collect", int)  # slow, with so much loaded
+    monkeypatch.setattr(gc, "collect", int)  # memory must be given back without its help
     if request.param == "cuda":
         yield Faulty(cuda_stand_in.install(monkeypatch), monkeypatch)
         return

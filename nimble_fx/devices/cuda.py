@@ -176,6 +176,7 @@ class Cuda:
                 raise
             raise first[0] from first[0].__cause__
         finally:
+            first.clear()  # the error knows this frame: that would be a cycle, and keep the memory
             torch.cuda.set_stream(caller)
 
     def _capture_streams(self, n: int) -> tuple[Any, ...]:
