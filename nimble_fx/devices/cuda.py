@@ -171,13 +171,13 @@ class Cuda:
                 except BaseException as error:
                     first.append(error)
                     raise
-        except RuntimeError:
+        except BaseException:
             if not first:
                 raise
-            raise first[0] from first[0].__cause__
         finally:
-            first.clear()  # the error knows this frame: that would be a cycle, and keep the memory
             torch.cuda.set_stream(caller)
+        if first:
+            raise first.pop()  # out here, where no cycle of errors and frames keeps the memory
 
     def _capture_streams(self, n: int) -> tuple[Any, ...]:
         return self._side_streams(n, torch.cuda.current_stream(self._device).cuda_stream)
