@@ -7,13 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.errors import InputError
+from nimble_fx.freeze import Status
 from nimble_fx.ir import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
 
 _NUMBERS = (int, float, bool)
 
 
 class Bound:
-    """Runs a program with parameters that it was given once."""
+    """Runs a program with parameters that it was given once.
+
+    Attributes:
+        status: whether it is frozen, and if not, why.
+    """
 
     def __init__(
         self,
@@ -21,6 +26,7 @@ class Bound:
         paths: Mapping[str, str],
         parameters: nn.Module | Mapping[str, Tensor],
         run: Callable[[list[Any]], Sequence[Any]],
+        status: Status,
     ) -> None:
         """Checks the parameters.
 
@@ -29,10 +35,12 @@ class Bound:
             paths: what the model calls parameters and buffers, by the graph's names.
             parameters: a module, or tensors by name.
             run: runs the program on a list of all its inputs.
+            status: what `run` says of how it runs.
 
         Raises:
             InputError: a parameter is missing, or is not what the graph was made for.
         """
+        self.status = status
         self._graph, self._run = graph, run
         tensors = _tensors_of(parameters)
         self._values: list[Any] = [None] * len(graph.inputs)

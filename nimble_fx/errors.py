@@ -40,5 +40,9 @@ class InputError(NimbleError, ValueError):
     """A parameter or an input that is not what a program was made for."""
 
 
+class StateError(NimbleError, RuntimeError):
+    """The model's buffers are not what they were: a warm-up changed them, undoing that failed."""
+
+
 class NimbleWarning(UserWarning):
     """A compiled model still computes the right thing, but in a slower way than asked for."""

@@ -12,7 +12,7 @@ import torch
 from nimble_fx import garbage
 from nimble_fx.arena import Arena
 from nimble_fx.devices import Device
-from nimble_fx.errors import UnsupportedError
+from nimble_fx.errors import StateError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter, count
 from nimble_fx.ir import ScalarType, Task, TaskGraph
 from nimble_fx.launch import Launcher
@@ -211,6 +211,8 @@ class Frozen:
         self._make_room()
         try:
             recording = self._capture(key, given, static)
+        except StateError:
+            raise
         except Exception as error:
             return _failure(self._launcher, error)
         self._recordings[key] = recording
@@ -266,9 +268,6 @@ def _forget(program: "weakref.ref[Frozen]", key: Key, _: object) -> None:
 def _failure(launcher: Launcher, error: Exception) -> Fallback:
     """What to say of a capture that failed. It keeps no frame of it, nor the memory of these."""
     task = launcher.task_of(error)
-    while task is None and isinstance(error.__context__, Exception):
-        error = error.__context__  # ending a broken capture raises an error of its own
-        task = launcher.task_of(error)
     name, reason = launcher.graph.name, f"capture failed: {error}"
     if task is None:
         return Fallback(name, "unfrozen", reason)

@@ -118,7 +118,7 @@ class Program:
         device = _device(self.device)
         anew = replace(self, status=Status(reason=self.status.reason))
         run = anew.runner(device, Arena(device), Reporter(), Terms())
-        return Bound(self.graph, self.parameters, parameters, run)
+        return Bound(self.graph, self.parameters, parameters, run, anew.status)
 
     def runner(self, device: Device, arena: Arena, reporter: Reporter, terms: Terms) -> Boxed:
         """The loaded module on a device, frozen where that is possible and wanted."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from nimble_fx.arena import Arena
 from nimble_fx.copies import GroupedCopy
 from nimble_fx.devices import Capture, Stream
+from nimble_fx.errors import StateError
 from nimble_fx.launch import Launcher
 from nimble_fx.outputs import Outputs
 
@@ -147,13 +148,23 @@ class Recording:
 
 @contextmanager
 def _undone(tensors: list[Tensor]) -> Iterator[None]:
-    """Gives tensors back the values that they had before the block, however it ends."""
+    """Gives tensors back the values that they had before the block, however it ends.
+
+    Raises:
+        StateError: that failed. To go on would be to compute on other values than the user's.
+    """
     saved = [tensor.clone() for tensor in tensors]
     try:
         yield
     finally:
-        for tensor, before in zip(tensors, saved, strict=True):
-            tensor.copy_(before)
+        try:
+            for tensor, before in zip(tensors, saved, strict=True):
+                tensor.copy_(before)
+        except Exception as error:
+            raise StateError(
+                f"buffers could not be given back the values they had before a warm-up: {error}. "
+                "Load the model's state again"
+            ) from error
 
 
 def _buffer_like(value: Any) -> Any:

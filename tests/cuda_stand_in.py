@@ -1,147 +1,343 @@
-"""A stand-in for the names of `torch.cuda` that `devices/cuda.py` uses, on CPU tensors.
+"""A stand-in for the names of `torch.cuda` that `devices/cuda.py` uses: the virtual device.
 
-Streams know which one is current, events and joins are noted, and a capture records operators so
-that a replay runs them again on the memory that they were captured with. It shows that each line
-of the device runs and in which order it calls; it does not show that a GPU agrees.
+Kernels are queued and run in any order that streams and events allow, freed memory is handed out
+again, captures are strict. So what the CUDA device leaves to chance shows on CPU tensors; whether
+a GPU agrees does not.
+
+Within a call of a compiled program the caller's stream is asynchronous as well. After it the host
+waits for the caller's stream and no other, since tests look at results as the CPU's. Whatever else
+is done outside of `with stream:` is done at once.
 """
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
 
-POOL = 32
+from nimble_fx.devices.cuda import Cuda
+from nimble_fx.devices.virtual import Virtual, VirtualEvent, VirtualStream
+from nimble_fx.devices.virtual_launch import Launching
+from nimble_fx.devices.virtual_memory import Pool, poison
+from nimble_fx.devices.virtual_state import Recorded
+from nimble_fx.freeze import Frozen
+from nimble_fx.launch import Launcher
+
+POOL_SIZE = 32
+WORKSPACE_NBYTES = 64
+_USE_CUBLAS = {"mm", "addmm", "bmm", "baddbmm"}
+_SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
 
 
-class Stream:
-    """A stream of a pool that wraps round, as PyTorch's does."""
+class Gpu(Virtual):
+    """The virtual device and what PyTorch keeps for one: streams, pools, workspaces, a mode."""
 
-    made = count()
-    current: "Stream"
+    now: ClassVar["Gpu"]
 
-    def __init__(self, device: object = None, address: int | None = None) -> None:
-        self.cuda_stream = next(Stream.made) % POOL + 1 if address is None else address
-        self.waited: list[object] = []
-        self._before: list[Stream] = []
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.next_stream, self.next_pool = count(), count(1)
+        self.pools: weakref.WeakValueDictionary[tuple[int, int], Pool]
+        self.pools = weakref.WeakValueDictionary()
+        self.workspaces: dict[int, torch.UntypedStorage] = {}
+        self._blocks: dict[int, weakref.ref[Tensor]] = {}
+        self.sync_debug_mode = 0
+        self._launching = _LaunchingWithWorkspaces(self)
+        self.cuda = Cuda(torch.device("cuda", 0))
 
-    def __enter__(self) -> "Stream":
-        self._before.append(Stream.current)
-        Stream.current = self
-        return self
+    @property
+    def launching(self) -> type[Launching]:
+        """What operators run through, for those that do something of their own as they launch."""
+        return type(self._launching)
 
-    def __exit__(self, *error: object) -> None:
-        Stream.current = self._before.pop()
+    @property
+    def current(self) -> int:
+        """The calling thread's stream."""
+        return self._host.current
 
-    def wait_event(self, event: "Event") -> None:
-        self.waited.append(event)
+    @current.setter
+    def current(self, stream: int) -> None:
+        self._host.current = stream
+
+    @contextmanager
+    def using(self, pool: Pool) -> Iterator[None]:
+        with self._host.using(pool):
+            yield
+
+    @contextmanager
+    def asynchronous(self) -> Iterator[None]:
+        """Within, the current stream is one like others. It is left as the block leaves it."""
+        self.enter(Stream(stream_id=self.current))
+        try:
+            yield
+        finally:
+            current = self.current
+            self.leave()
+            self.current = current
+        if not self._host.is_inside:
+            self.wait_for(Stream(stream_id=self.current))
+
+    def record_stream(self, tensor: Tensor, stream: "Stream") -> None:
+        if not self.keeps(tensor):
+            self._pool.use_on(stream.index, tensor.untyped_storage())
+
+    def use_workspace(self) -> None:
+        """Queues what cuBLAS does before it multiplies: it writes into the stream's workspace."""
+        capture = self._capture_of(self.current)
+        pool = self._host.pool if capture is None else capture.pool
+        if self.current not in self.workspaces:
+            self.workspaces[self.current] = self.allocate(WORKSPACE_NBYTES)
+            self._blocks[self.current] = weakref.ref(pool.block_of(self.workspaces[self.current]))
+        memory = self._blocks[self.current]
+
+        def write() -> None:
+            block = memory()
+            if block is None:
+                raise RuntimeError("an illegal memory access was encountered")
+            poison(block)
+
+        self.launch(write)
+
+
+class _LaunchingWithWorkspaces(Launching):
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self._gpu = weakref.ref(gpu)
+
+    def _enqueue(self, func: Any, *others: Any) -> None:
+        gpu = self._gpu()
+        if gpu is not None and func.overloadpacket.__name__ in _USE_CUBLAS:
+            gpu.use_workspace()
+        super()._enqueue(func, *others)
+
+
+class Stream(VirtualStream):
+    """A stream of a pool that wraps round, as PyTorch's does; `stream_id` 0 is the default one."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        gpu = Gpu.now
+        index = kwargs.get("stream_id")
+        super().__init__(gpu, next(gpu.next_stream) % POOL_SIZE + 1 if index is None else index)
+
+    @property
+    def cuda_stream(self) -> int:
+        """Its handle."""
+        return 0x1000 * self.index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.index == self.index
+
+    def __hash__(self) -> int:
+        return self.index
 
     def wait_stream(self, stream: "Stream") -> None:
-        self.waited.append(stream.cuda_stream)
+        event = Event()
+        event.record(stream)
+        self.wait_event(event)
 
 
-class Event:
-    """An event that knows where it was recorded."""
+class Event(VirtualEvent):
+    """An event."""
 
-    stream: Stream | None = None
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        super().__init__()
 
-    def record(self, stream: Stream) -> None:
-        self.stream = stream
+    def record(self, stream: VirtualStream | None = None) -> None:
+        super().record(current_stream() if stream is None else stream)
+
+
+class MemPool:
+    """A pool of memory, which lives as long as this, or graphs or tensors in it."""
+
+    def __init__(
+        self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        self.pool = Gpu.now.pool()
+        self.id = (0, next(Gpu.now.next_pool))
+        Gpu.now.pools[self.id] = self.pool
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        return [
+            {"stream": Stream(stream_id=stream).cuda_stream, "total_size": nbytes}
+            for stream, nbytes in self.pool.segments
+        ]
 
 
 class CUDAGraph:
-    """What was captured."""
+    """A capture. When it goes, so does the workspace of the stream that it was captured on."""
 
-    def __init__(self) -> None:
-        self.recorder = Recorder()
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._gpu = Gpu.now
+        self._recorded: Recorded | None = None
+
+    def capture_begin(
+        self, pool: tuple[int, int] | None = None, capture_error_mode: str = "global"
+    ) -> None:
+        memory = self._gpu.pool() if pool is None else self._gpu.pools[pool]
+        self._gpu.begin_capture(current_stream(), memory)
+
+    def capture_end(self) -> None:
+        recorded = self._gpu.end_capture()
+        recorded.check()
+        self._recorded = recorded
 
     def replay(self) -> None:
-        self.recorder.replay()
+        assert self._recorded is not None
+        self._gpu.replay(self._recorded)
+
+    def reset(self) -> None:
+        if self._recorded is not None:
+            self._gpu.workspaces.pop(self._recorded.origin, None)
+        self._recorded = None
+
+    def __del__(self) -> None:
+        self.reset()
+
+
+class Graph:
+    """`torch.cuda.graph`: where ending a broken capture raises, the stream is not restored."""
+
+    def __init__(
+        self,
+        cuda_graph: CUDAGraph,
+        pool: tuple[int, int] | None = None,
+        stream: Stream | None = None,
+        capture_error_mode: str = "global",
+    ) -> None:
+        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
+        self._stream = Stream() if stream is None else stream
+
+    def __enter__(self) -> None:
+        Gpu.now.synchronize()
+        self._stream.__enter__()
+        self._graph.capture_begin(self._pool, self._mode)
+
+    def __exit__(self, *args: Any) -> None:
+        try:
+            self._graph.capture_end()
+        except RuntimeError:
+            self._stream.__exit__(*args)
+            set_stream(self._stream)
+            raise
+        self._stream.__exit__(*args)
+
+
+def stream(stream: Stream | None) -> Any:
+    return device(None) if stream is None else stream
 
 
 @contextmanager
-def graph(
-    cuda_graph: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
-) -> Iterator[None]:
-    """As torch's: where ending a broken capture raises, the stream is not restored."""
-    before, Stream.current = Stream.current, stream
-    with cuda_graph.recorder:
-        yield
-    Stream.current = before
-
-
-@contextmanager
-def nothing(*args: object) -> Iterator[None]:
+def device(device: Any) -> Iterator[None]:
     yield
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    """Puts the stand-in in place; the default stream."""
-    Stream.made = count()
-    Stream.current = default = Stream(address=0)
-    stand_ins: dict[str, Any] = {
-        "Stream": Stream,
-        "Event": Event,
-        "CUDAGraph": CUDAGraph,
-        "graph": graph,
-        "stream": lambda stream: stream,
-        "device": nothing,
-        "current_stream": lambda device=None: Stream.current,
-        "set_stream": lambda stream: setattr(Stream, "current", stream),
-        "synchronize": lambda device=None: None,
-        "is_current_stream_capturing": lambda: False,
-        "get_allocator_backend": lambda: "native",
-        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
-        "set_rng_state": lambda state, device="cuda": torch.set_rng_state(state),
-    }
-    for name, stand_in in stand_ins.items():
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    with Gpu.now.using(pool.pool):
+        yield
+
+
+def current_stream(device: Any = None) -> Stream:
+    return Stream(stream_id=Gpu.now.current)
+
+
+def set_stream(stream: Stream) -> None:
+    Gpu.now.current = stream.index
+
+
+def synchronize(device: Any = None) -> None:
+    Gpu.now.synchronize()
+
+
+def is_current_stream_capturing() -> bool:
+    return Gpu.now.is_capturing
+
+
+def get_allocator_backend() -> str:
+    return "native"
+
+
+def get_rng_state(device: Any = "cuda") -> Tensor:
+    return torch.get_rng_state()
+
+
+def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
+    torch.set_rng_state(new_state)
+
+
+def get_sync_debug_mode() -> int:
+    return Gpu.now.sync_debug_mode
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    gpu = Gpu.now
+    gpu.sync_debug_mode = (
+        debug_mode if isinstance(debug_mode, int) else _SYNC_DEBUG_MODES[debug_mode]
+    )
+    gpu.may_synchronize = gpu.sync_debug_mode < _SYNC_DEBUG_MODES["error"]
+
+
+def clear_cublas_workspaces() -> None:
+    Gpu.now.workspaces.clear()
+
+
+def record_stream(tensor: Tensor, stream: Stream) -> None:
+    Gpu.now.record_stream(tensor, stream)
+
+
+STAND_INS: dict[str, Any] = {
+    "Stream": Stream,
+    "Event": Event,
+    "MemPool": MemPool,
+    "CUDAGraph": CUDAGraph,
+    "graph": Graph,
+    "stream": stream,
+    "device": device,
+    "use_mem_pool": use_mem_pool,
+    "current_stream": current_stream,
+    "set_stream": set_stream,
+    "synchronize": synchronize,
+    "is_current_stream_capturing": is_current_stream_capturing,
+    "get_allocator_backend": get_allocator_backend,
+    "get_rng_state": get_rng_state,
+    "set_rng_state": set_rng_state,
+    "get_sync_debug_mode": get_sync_debug_mode,
+    "set_sync_debug_mode": set_sync_debug_mode,
+}
+"""By their names in `torch.cuda`."""
+
+
+def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
+    """Puts the stand-in in place of `torch.cuda` and compiles for it, for the rest of a test."""
+    gpu = Gpu(seed)
+    monkeypatch.setattr(Gpu, "now", gpu, raising=False)
+    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: gpu.cuda)
+    for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    return default
+    monkeypatch.setattr(
+        torch._C, "_cuda_clearCublasWorkspaces", clear_cublas_workspaces, raising=False
+    )
+    monkeypatch.setattr(Tensor, "record_stream", record_stream)
+    for program in (Launcher, Frozen):
+        monkeypatch.setattr(program, "__call__", _asynchronous(program.__call__))
+    return gpu
 
 
-class Recorder(TorchDispatchMode):
-    """Plays a CUDA graph: inside, operators are noted and nothing is computed in the end.
+def _asynchronous(call: Callable[[Any, list[Any]], Any]) -> Callable[[Any, list[Any]], Any]:
+    @wraps(call)
+    def called(program: Any, args: list[Any]) -> Any:
+        with Gpu.now.asynchronous():
+            return call(program, args)
 
-    A replay runs them again on the memory that they were captured with.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: list[tuple[Any, Any, Any, Any]] = []
-        self._undo: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def __enter__(self) -> "Recorder":
-        self._generator = torch.get_rng_state()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        for tensor, before in reversed(self._undo):
-            tensor.copy_(before)
-        self._undo.clear()
-        torch.set_rng_state(self._generator)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for parameter, value in zip(func._schema.arguments, args, strict=False):
-            if parameter.alias_info is not None and parameter.alias_info.is_write:
-                self._undo.append((value, value.clone()))
-        result = func(*args, **(kwargs or {}))
-        self._calls.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self) -> None:
-        """Runs the operators again; results go where they were."""
-        for func, args, kwargs, fixed in self._calls:
-            for old, new in zip(_tensors(fixed), _tensors(func(*args, **kwargs)), strict=True):
-                if old.data_ptr() != new.data_ptr():
-                    old.copy_(new)
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    items = result if isinstance(result, (list, tuple)) else [result]
-    return [item for item in items if isinstance(item, torch.Tensor)]
+    return called

@@ -183,4 +183,5 @@ def test_a_bound_program_is_frozen_where_the_device_can() -> None:
     bound = replace(program, status=Status()).bind(Branchy())
     assert isinstance(bound, Bound)
     bound(X)
-    assert program.status.frozen
+    assert bound.status.frozen
+    assert not program.status.frozen

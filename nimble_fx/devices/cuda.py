@@ -144,6 +144,7 @@ class Cuda:
         streams[0].wait_stream(caller)
         try:
             with (
+                _fresh_workspaces(),
                 torch.cuda.use_mem_pool(pool, self._device),
                 torch.cuda.stream(streams[0]),
                 _synchronizing_allowed(may_synchronize),
@@ -157,18 +158,33 @@ class Cuda:
         self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
     ) -> Capture:
         """Captures into a CUDA graph, with workspaces of its own for cuBLAS."""
-        caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n)
-        graph = torch.cuda.CUDAGraph()
+        graph, streams = torch.cuda.CUDAGraph(), self._capture_streams(n)
         gc.collect()  # what only a finalizer frees is memory that the capture may need
-        try:
-            with (
-                _fresh_workspaces(),
-                torch.cuda.graph(graph, pool.id, streams[0], capture_error_mode="thread_local"),
-            ):
-                outputs = run(streams)
-        finally:  # where ending a broken capture raises, torch stays on the capture stream
-            torch.cuda.set_stream(caller)
+        with _fresh_workspaces(), self._into(graph, pool, streams[0]):
+            outputs = run(streams)
         return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
+
+    @contextmanager
+    def _into(self, graph: torch.cuda.CUDAGraph, pool: Any, stream: Any) -> Iterator[None]:
+        """Within, kernels go into a graph. If the block raises, that error comes out.
+
+        Ending a broken capture raises as well, and leaves torch on the capture stream.
+        """
+        caller, first = torch.cuda.current_stream(self._device), list[BaseException]()
+        try:
+            with torch.cuda.graph(graph, pool.id, stream, capture_error_mode="thread_local"):
+                try:
+                    yield
+                except BaseException as error:
+                    first.append(error)
+                    raise
+        except BaseException:
+            if not first:
+                raise
+        finally:
+            torch.cuda.set_stream(caller)
+        if first:
+            raise first.pop()  # out here, where no cycle of errors and frames keeps the memory
 
     def _capture_streams(self, n: int) -> tuple[Any, ...]:
         return self._side_streams(n, torch.cuda.current_stream(self._device).cuda_stream)

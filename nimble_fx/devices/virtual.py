@@ -3,7 +3,8 @@
 Operators inside `with stream:` do not run: they are queued on the stream, with their results in
 memory that is not written yet, as on a GPU. Whenever the host looks (a program has ended, or a
 replay) the queues run in one of the orders that streams and events allow, picked by a seed. To
-the caller it is the CPU: whatever is outside of `with stream:` runs at once.
+the caller it is the CPU: whatever is outside of `with stream:` runs at once, replays as well.
+Inside, a replay is one more kernel of the stream.
 
 Memory that a program frees is written over as soon as somebody could be given it: on the caller's
 stream at once, where other threads may allocate; on a side stream before its next kernel.
@@ -24,6 +25,7 @@ from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.virtual_launch import Draw, Launching
 from nimble_fx.devices.virtual_memory import Pool, poison
 from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
+from nimble_fx.devices.virtual_state import Host, Recorded
 
 _LOCK = threading.RLock()
 """One for all virtual devices: they draw from the CPU's one generator of random numbers."""
@@ -33,7 +35,7 @@ class VirtualEvent:
     """An event: the last point of a queue that it was recorded at."""
 
     mark: Mark | None = None
-    capture: "_Recorded | None" = None
+    capture: Recorded | None = None
 
     def record(self, stream: "VirtualStream") -> None:
         """Marks what `stream` has been given so far."""
@@ -63,17 +65,6 @@ class VirtualStream:
         self.device.wait(event, self)
 
 
-class _Recorded:
-    """A capture: queues that are played again and again, on the memory that they were given."""
-
-    def __init__(self, origin: int, pool: Pool) -> None:
-        self.origin, self.pool = origin, pool
-        self.queues = Queues()
-        self.draws: list[Draw] = []
-        self.members = {origin}
-        self.blocks: list[torch.Tensor] = []
-
-
 class Virtual:
     """A virtual device behind the `Device` protocol.
 
@@ -98,11 +89,10 @@ class Virtual:
         self._random = Random(seed)
         self._live: set[int] = set()
         self._streams = [VirtualStream(self, 0)]
-        self._host, self._launching = _Host(), Launching(self)
-        self._queues = Queues()
-        self._pool = self._warm_up_pool = self.pool()
-        self._capture: _Recorded | None = None
-        self._may_synchronize = True
+        self._pool, self._queues = self.pool(), Queues()
+        self._host, self._launching = Host(self._pool), Launching(self)
+        self._capture: Recorded | None = None
+        self.may_synchronize = True
 
     @property
     def is_capturing(self) -> bool:
@@ -134,16 +124,29 @@ class Virtual:
             RuntimeError: within a capture.
             Exception: what a kernel raised; the kernels that did not run are forgotten.
         """
-        if self._capture is not None:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        if not self._may_synchronize and self._is_running():
-            raise RuntimeError("called a synchronizing operation")
+        self._refuse_in_capture()
         if not self._queues:
             return
         try:
-            self._queues.take().play(self._order())  # a kernel may run a program of its own
+            self._play()
         finally:
-            self._pool.poison_free()
+            with self._host.outside():
+                self._pool.poison_free()
+
+    def wait_for(self, stream: VirtualStream) -> None:
+        """Runs one stream's queue to its end, and of others what comes up meanwhile."""
+        self._refuse_in_capture()
+        self._play(until=self._queues.mark(stream.index))
+
+    def wait_for_values(self) -> None:
+        """Runs all queues to their ends, if operators may wait for that.
+
+        Raises:
+            RuntimeError: they may not, or not here: within a capture.
+        """
+        if not self.may_synchronize:
+            raise RuntimeError("called a synchronizing operation")
+        self.synchronize()
 
     def pool(self) -> Pool:
         """Memory for captures. The device does not hold on to it."""
@@ -158,13 +161,13 @@ class Virtual:
         may_synchronize: bool,
     ) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
-        state = torch.get_rng_state()
-        self._warm_up_pool, self._may_synchronize = pool, may_synchronize
+        state, self.may_synchronize = torch.get_rng_state(), may_synchronize
         try:
-            run(self._others(n, self._host.current))
+            with self._host.using(pool):
+                run(self._others(n, self._host.current))
             self.synchronize()
         finally:
-            self._warm_up_pool, self._may_synchronize = self._pool, True
+            self.may_synchronize = True
             self._queues.clear()
             torch.set_rng_state(state)
 
@@ -176,32 +179,59 @@ class Virtual:
         Raises:
             RuntimeError: another capture is under way, or a stream is not joined.
         """
-        if self._capture is not None:
-            raise RuntimeError("a capture is under way; captures do not nest")
         streams = self._others(n, self._host.current) or self._others(1, self._host.current)
-        origin, state = streams[0], torch.get_rng_state()
-        self._capture = recorded = _Recorded(origin.index, pool)
+        self.begin_capture(streams[0], pool)
         try:
-            with origin:
+            with streams[0]:
                 outputs = run(streams[:n])
         finally:
-            self._capture = None
-            torch.set_rng_state(state)
-        if lost := recorded.queues.unjoined(origin.index):
-            raise RuntimeError(f"capture ends with unjoined work on streams {sorted(lost)}")
+            recorded = self.end_capture()
+        recorded.check()
         nbytes = tuple(pool.nbytes(stream.index) for stream in streams[:n])
-        return Capture(partial(self._replay, recorded), outputs, pool, nbytes)
+        return Capture(partial(self.replay, recorded), outputs, pool, nbytes)
+
+    def begin_capture(self, stream: VirtualStream, pool: Pool) -> None:
+        """From now on, what `stream` and those that fork from it are given is captured.
+
+        Raises:
+            RuntimeError: another capture is under way.
+        """
+        if self._capture is not None:
+            raise RuntimeError("a capture is under way; captures do not nest")
+        self._capture = Recorded(stream.index, pool)
+
+    def end_capture(self) -> Recorded:
+        """What was captured, which may be unsound. The generator is put back where it was."""
+        recorded = self._capture
+        if recorded is None:
+            raise RuntimeError("no capture is under way")
+        self._capture = None
+        torch.set_rng_state(recorded.generator)
+        return recorded
+
+    def replay(self, recorded: Recorded) -> None:
+        """Runs a capture in another order each time, after what the current stream was given.
+
+        Outside of `with stream:` that is all: the caller's inputs may be on any stream.
+        """
+        with _LOCK, torch.no_grad():
+            kernel = recorded.launch(self._order())
+            if self._host.is_inside:
+                self.launch(kernel)
+            else:
+                self.synchronize()
+                kernel()
 
     def enter(self, stream: VirtualStream) -> None:
         """What the calling thread does from now on goes to `stream`."""
-        if not self._host.stack:
+        if not self._host.is_inside:
             self._launching.__enter__()  # type: ignore[no-untyped-call]
-        self._host.stack.append(stream.index)
+        self._host.enter(stream.index)
 
     def leave(self) -> None:
         """Back to the stream that was current before the last `enter`."""
-        self._host.stack.pop()
-        if not self._host.stack:
+        self._host.leave()
+        if not self._host.is_inside:
             self._launching.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> None:
@@ -231,7 +261,7 @@ class Virtual:
         self._queues_of(self._host.current).launch(self._host.current, kernel)
 
     def draw(self, draw: Draw) -> None:
-        """Notes a kernel that draws random numbers: each replay draws others."""
+        """Notes a kernel that draws: each replay draws other numbers."""
         draw.take_turn()
         if self._capture is not None:
             self._capture.draws.append(draw)
@@ -240,7 +270,7 @@ class Virtual:
         """Memory of the current stream."""
         capture = self._capture_of(self._host.current)
         if capture is None:
-            return self._warm_up_pool.allocate(self._host.current, nbytes)
+            return self._host.pool.allocate(self._host.current, nbytes)
         storage = capture.pool.allocate(self._host.current, nbytes)
         capture.blocks.append(capture.pool.block_of(storage))
         return storage
@@ -257,37 +287,30 @@ class Virtual:
         is_captured = self._capture_of(self._host.current) is not None
         return not is_captured and storage.data_ptr() not in self._live
 
-    def _replay(self, recorded: _Recorded) -> None:
-        """Runs a capture in another order each time, on poison where nothing is written yet.
-
-        It comes after all that streams were given before: the caller's inputs may be among it.
-        """
-        with _LOCK, torch.no_grad():
-            self.synchronize()
-            for draw in recorded.draws:
-                draw.take_turn()
-            for block in recorded.blocks:
-                poison(block)
-            recorded.queues.play(self._order())
-
     def _write_over(self, stream: int, block: torch.Tensor) -> None:
         """Queues a kernel of whoever is given a freed block next, if a program is running."""
-        if not self._is_running():
+        if not self._host.is_inside:
             return
         capture = self._capture_of(stream)
         queues, caller = (self._queues, 0) if capture is None else (capture.queues, capture.origin)
         launch = queues.launch if stream == caller else queues.launch_before_next
         launch(stream, partial(poison, block))
 
+    def _play(self, until: Mark | None = None) -> None:
+        """Runs the queues, as nobody's operators. A kernel may run a program of its own."""
+        with self._host.outside():
+            self._queues.put_back(self._queues.take().play(self._order(), until))
+
     def _order(self) -> Choose:
         self.n_orders += 1
         return self._random.choice(ORDERS)(self._random)
 
-    def _is_running(self) -> bool:
-        """Whether the calling thread is inside a program."""
-        return bool(self._host.stack)
+    def _refuse_in_capture(self) -> None:
+        if self._capture is not None:
+            self._capture.is_broken = True
+            raise RuntimeError("operation not permitted when stream is capturing")
 
-    def _capture_of(self, stream: int) -> _Recorded | None:
+    def _capture_of(self, stream: int) -> Recorded | None:
         """The capture that a stream takes part in."""
         capture = self._capture
         return capture if capture is not None and stream in capture.members else None
@@ -314,14 +337,3 @@ class Virtual:
     def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
         """The first `n` side streams, without the caller's."""
         return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[: max(n, 0)]
-
-
-class _Host(threading.local):
-    """What a thread has entered: streams, by number. Outside of all it is on stream 0."""
-
-    def __init__(self) -> None:
-        self.stack: list[int] = []
-
-    @property
-    def current(self) -> int:
-        return self.stack[-1] if self.stack else 0

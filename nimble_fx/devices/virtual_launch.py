@@ -43,8 +43,8 @@ class Queue(Protocol):
     def keeps(self, tensor: Tensor) -> bool:
         """Whether a kernel keeps a tensor from being freed."""
 
-    def synchronize(self) -> None:
-        """Runs all queues to their ends."""
+    def wait_for_values(self) -> None:
+        """Runs all queues to their ends, for an operator that needs values on the host."""
 
 
 class Draw:
@@ -56,17 +56,18 @@ class Draw:
 
     def __init__(self, kernel: Kernel, move_on: Callable[[], object]) -> None:
         self._kernel, self._move_on = kernel, move_on
-        self._state = torch.get_rng_state()
+        self.state = torch.get_rng_state()
 
-    def take_turn(self) -> None:
-        """Reserves the generator's next numbers."""
-        self._state = torch.get_rng_state()
+    def take_turn(self) -> torch.Tensor:
+        """Reserves the generator's next numbers; the state from which they are drawn."""
+        self.state = torch.get_rng_state()
         self._move_on()
+        return self.state
 
     def __call__(self) -> None:
         """Runs the kernel on the numbers that it reserved."""
         now = torch.get_rng_state()
-        torch.set_rng_state(self._state)
+        torch.set_rng_state(self.state)
         try:
             self._kernel()
         finally:
@@ -98,7 +99,7 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _at_once(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The host needs what the operator computes: it waits for all that comes before."""
-        self._queue.synchronize()
+        self._queue.wait_for_values()
         return pytree.tree_map_only(Tensor, self._upload, func(*args, **kwargs))
 
     def _later(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ stream is given next, and memory that nobody has written yet holds poison.
 
 import ctypes
 import weakref
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 
 import torch
@@ -32,7 +32,9 @@ class Pool:
         """
         self._live, self._freed = live, freed
         self._blocks: dict[int, torch.Tensor] = {}
-        self._reserved: Counter[int] = Counter()
+        self._segments: list[tuple[int, int]] = []
+        self._used_on: defaultdict[int, set[int]] = defaultdict(set)
+        self._held_back: list[tuple[int, torch.Tensor]] = []
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
 
     def allocate(self, stream: int, nbytes: int) -> torch.UntypedStorage:
@@ -49,18 +51,33 @@ class Pool:
         """All bytes of the block that a storage of this pool lies in."""
         return self._blocks[storage.data_ptr()]
 
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """The stream and the size of each block, in use or free."""
+        return tuple(self._segments)
+
     def nbytes(self, stream: int) -> int:
         """The memory of a stream, in use or free."""
-        return self._reserved[stream]
+        return sum(nbytes for owner, nbytes in self._segments if owner == stream)
+
+    def use_on(self, stream: int, storage: torch.UntypedStorage) -> None:
+        """If the block is not this stream's: once freed, it is held back until no kernel runs."""
+        self._used_on[storage.data_ptr()].add(stream)
 
     def poison_free(self) -> None:
         """Overwrites the blocks that nobody holds. For when no kernel is under way."""
+        for stream, block in self._held_back:
+            self._free[stream].append(block)
+        self._held_back.clear()
         for blocks in self._free.values():
             for block in blocks:
                 poison(block)
 
     def _release(self, stream: int, block: torch.Tensor) -> None:
         self._live.discard(block.data_ptr())
+        if self._used_on.pop(block.data_ptr(), {stream}) != {stream}:
+            self._held_back.append((stream, block))
+            return
         self._free[stream].append(block)
         freed = self._freed()
         if freed is not None:
@@ -74,7 +91,7 @@ class Pool:
         memory = torch.full((nbytes + _ALIGNMENT,), POISON, dtype=torch.uint8, device="cpu")
         block = memory[-memory.data_ptr() % _ALIGNMENT :][:nbytes]
         self._blocks[block.data_ptr()] = block
-        self._reserved[stream] += block.nbytes
+        self._segments.append((stream, block.nbytes))
         return block
 
 

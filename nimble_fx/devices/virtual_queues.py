@@ -75,25 +75,45 @@ class Queues:
     def take(self) -> "Queues":
         """The same steps in queues of their own; none are left here."""
         taken = Queues()
-        taken._steps.update(self._steps)
-        self.clear()
+        taken._steps, taken._before_next = self._steps, self._before_next
+        self._steps, self._before_next = {}, {}
         return taken
 
-    def play(self, choose: Choose) -> None:
-        """Runs all kernels: each stream's in order, none before the marks that it waits for.
+    def put_back(self, taken: "Queues") -> None:
+        """Puts steps before those that are here."""
+        for stream, steps in taken._steps.items():
+            self._steps[stream] = [*steps, *self._steps.get(stream, ())]
+        for stream, kernels in taken._before_next.items():
+            self._before_next[stream] = [*kernels, *self._before_next.get(stream, ())]
+
+    def play(self, choose: Choose, until: Mark | None = None) -> "Queues":
+        """Runs kernels: each stream's in order, none before the marks that it waits for.
 
         Marks that are not in these queues have been passed. Cost: O(kernels x streams).
+
+        Args:
+            choose: picks the order.
+            until: where to stop, once this mark is passed; None to run all.
+
+        Returns:
+            What was not run.
         """
         left = {stream: deque(steps) for stream, steps in self._steps.items()}
         ahead = {step for steps in left.values() for step in steps if isinstance(step, Mark)}
         while True:
             _pass_marks(left, ahead)
             ready = [s for s, steps in left.items() if steps and callable(steps[0])]
-            if not ready:
-                return
+            if not ready or (until is not None and until not in ahead):
+                return self._with_steps(left)
             kernel = left[choose(ready)].popleft()
             if callable(kernel):
                 kernel()
+
+    def _with_steps(self, left: Mapping[int, deque[Step]]) -> "Queues":
+        rest = Queues()
+        rest._steps = {stream: list(steps) for stream, steps in left.items() if steps}
+        rest._before_next = dict(self._before_next)
+        return rest
 
     def unjoined(self, origin: int) -> set[int]:
         """The streams that have steps which the end of `origin` does not come after."""

@@ -1,141 +1,251 @@
-"""Every line of the CUDA device, without a GPU: against a stand-in for `torch.cuda`."""
+"""The CUDA device without a GPU: on a stand-in for `torch.cuda` that leaves nothing to luck."""
 
-import inspect
+import gc
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import nimble_fx
+from nimble_fx.devices import Capture, cuda
 from nimble_fx.devices.cuda import POOL_SIZE, Cuda
 from nimble_fx.errors import NimbleWarning
 from tests import cuda_stand_in
-from tests.cuda_stand_in import Stream
-from tests.eager import assert_inference_is_eagers
+from tests.bits import assert_same_bits
+from tests.cuda_stand_in import Gpu, Stream, current_stream
+from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
 from tests.models import CASES
 
 
 @pytest.fixture
-def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
-    """The default stream; programs run on a CUDA device that is made of stand-ins."""
-    default = cuda_stand_in.install(monkeypatch)
-    device = Cuda(torch.device("cuda", 0))
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: device)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    """Programs run on a CUDA device that is made of stand-ins, and leave it as it was."""
+    gpu = cuda_stand_in.install(monkeypatch)
     with warnings.catch_warnings():
         warnings.simplefilter("error", NimbleWarning)
-        yield default
-    assert Stream.current is default
+        yield gpu
+    assert (gpu.current, gpu.sync_debug_mode) == (0, 0)
+    assert not gpu.is_capturing
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-@pytest.mark.parametrize("name", ["branchy", "googlenet", "recurrent", "dropout", "cache", "views"])
-def test_inference_is_eagers(name: str, freeze: bool, default: Stream) -> None:
+@pytest.mark.parametrize("name", ["branchy", "googlenet", "dropout", "cache", "views", "mutates"])
+def test_inference_is_eagers(name: str, freeze: bool, gpu: Gpu) -> None:
     assert_inference_is_eagers(CASES[name], {"freeze": freeze})
     programs = [p for p in nimble_fx.programs() if p.graph.launching]
     assert all(bool(program.status.n_captures) == freeze for program in programs)
 
 
-def test_a_program_runs_on_as_many_distinct_streams_as_it_wants(default: Stream) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    streams = device.streams(POOL_SIZE)
-    assert streams[0] is default
-    assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE  # type: ignore[attr-defined]
-    assert device.streams(3)[1:] == streams[1:3]
-    assert device.streams(0) == device.streams(1) == (default,)
+@pytest.mark.parametrize("name", ["branchy", "transformer_dropout"])
+def test_training_is_eagers(name: str, gpu: Gpu) -> None:
+    assert_training_is_eagers(CASES[name])
+    assert all(program.status.frozen for program in nimble_fx.programs())
 
 
-def test_the_callers_stream_is_no_side_stream_of_its_own_program(default: Stream) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    pool = device.streams(POOL_SIZE)[1:]
+def test_a_program_runs_on_as_many_distinct_streams_as_it_wants(gpu: Gpu) -> None:
+    streams: tuple[Any, ...] = gpu.cuda.streams(POOL_SIZE)
+    assert streams[0] == current_stream()
+    assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE
+    assert gpu.cuda.streams(3)[1:] == streams[1:3]
+    assert gpu.cuda.streams(0) == gpu.cuda.streams(1) == (current_stream(),)
+
+
+def test_the_callers_stream_is_no_side_stream_of_its_own_program(gpu: Gpu) -> None:
+    pool = gpu.cuda.streams(POOL_SIZE)[1:]
     with pool[0] as caller:
-        streams = device.streams(POOL_SIZE)
-    assert streams[0] is caller
+        streams = gpu.cuda.streams(POOL_SIZE)
+    assert streams[0] == caller
     assert caller not in streams[1:]
     assert len(set(streams)) == POOL_SIZE
 
 
-def test_streams_wait_for_each_other_after_a_program(default: Stream) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    caller, first, second = streams = device.streams(3)
-    device.settle(streams, ())
-    assert caller.waited == [first.cuda_stream, second.cuda_stream]  # type: ignore[attr-defined]
-    assert first.waited == second.waited == [0]  # type: ignore[attr-defined]
+def fill(stream: Any, target: Tensor, value: float) -> None:
+    with stream:
+        target.fill_(value)
 
 
-def test_streams_wait_for_each_other_after_an_exception_too(
-    default: Stream, monkeypatch: pytest.MonkeyPatch
+def test_after_a_program_each_stream_comes_after_the_others(gpu: Gpu) -> None:
+    caller, side = streams = gpu.cuda.streams(2)
+    for _ in range(20):
+        x, y = torch.zeros(2), torch.zeros(2)
+        fill(side, x, 1.0)
+        fill(caller, y, 1.0)
+        gpu.cuda.settle(streams, ())
+        fill(caller, x, 2.0)
+        fill(side, y, 2.0)
+        gpu.synchronize()
+        assert_same_bits((x, y), (torch.full((2,), 2.0),) * 2)
+
+
+def test_streams_are_joined_after_an_exception_too(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = torch.compile(CASES["branchy"].model(), backend="nimble", options={"freeze": False})
+    settled: list[object] = []
     with torch.no_grad():
         compiled(torch.randn(2, 4))
-        default.waited.clear()
+        monkeypatch.setattr(gpu.cuda, "settle", lambda *args: settled.append(args))
         monkeypatch.setattr(Stream, "wait_event", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             compiled(torch.randn(2, 4))
-    assert default.waited
+    assert len(settled) == 1
 
 
-def test_nothing_outlives_a_capture_of_the_users(
-    default: Stream, monkeypatch: pytest.MonkeyPatch
+def test_an_output_that_the_caller_drops_is_not_overwritten_while_its_stream_reads_it(
+    gpu: Gpu,
 ) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    streams = device.streams(2)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    device.settle(streams, ())
-    assert device.is_capturing
-    assert default.waited == []
+    caller, side = streams = gpu.cuda.streams(2)
+    for _ in range(20):
+        with side:
+            output = torch.ones(64)
+        gpu.cuda.settle(streams, (output,))
+        with caller:
+            read = output + 1
+            del output
+        with side:
+            torch.zeros(64)
+        gpu.synchronize()
+        assert_same_bits(read, torch.full((64,), 2.0))
 
 
-def test_a_broken_capture_leaves_the_caller_on_its_stream(default: Stream) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    with pytest.raises(ZeroDivisionError):
-        device.capture(2, lambda streams: [1 / 0], device.pool())
-    assert Stream.current is default
+def test_nothing_outlives_a_capture_of_the_users(gpu: Gpu) -> None:
+    streams = gpu.cuda.streams(2)
+    with cuda_stand_in.Graph(cuda_stand_in.CUDAGraph(), stream=Stream()):
+        gpu.cuda.settle(streams, ())
+        assert gpu.cuda.is_capturing
 
 
-def test_warm_up_gives_random_numbers_back_even_if_it_fails(default: Stream) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError):
-        run = lambda streams: [torch.rand(3), 1 / 0]  # noqa: E731
-        device.warm_up(1, run, device.pool(), may_synchronize=True)
+def test_a_broken_capture_leaves_the_caller_on_its_stream(gpu: Gpu) -> None:
+    with pytest.raises(RuntimeError, match="unjoined work"):
+        gpu.cuda.capture(2, fork, gpu.cuda.pool())
+    assert gpu.current == 0
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_breaks_a_capture_is_what_is_raised(error: type[BaseException], gpu: Gpu) -> None:
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        fork(streams)
+        raise error
+
+    with pytest.raises(error):
+        gpu.cuda.capture(2, run, gpu.cuda.pool())
+
+
+def fork(streams: Sequence[Any]) -> Sequence[Any]:
+    """Forks a stream that never joins."""
+    event = cuda_stand_in.Event()
+    event.record(streams[0])
+    streams[1].wait_event(event)
+    fill(streams[1], torch.zeros(2), 1.0)
+    return ()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_warm_up_that_fails_leaves_no_trace(error: type[BaseException], gpu: Gpu) -> None:
+    def run(streams: Sequence[Any]) -> None:
+        with streams[0]:
+            torch.rand(3) @ torch.rand(3, 3)
+        raise error
+
+    before, pool = torch.get_rng_state(), gpu.cuda.pool()
+    memory = weakref.ref(pool.pool)
+    with pytest.raises(error):
+        gpu.cuda.warm_up(1, run, pool, may_synchronize=False)
     assert torch.equal(torch.get_rng_state(), before)
+    assert (gpu.current, gpu.sync_debug_mode, gpu.workspaces) == (0, 0, {})
+    del pool
+    gc.collect()
+    assert memory() is None
 
 
-def test_warm_up_comes_after_what_the_caller_was_given(default: Stream) -> None:
-    seen: list[Stream] = []
-    device = Cuda(torch.device("cuda", 0))
-    device.warm_up(2, seen.extend, device.pool(), may_synchronize=True)  # type: ignore[arg-type]
-    assert seen[0].waited == [default.cuda_stream]
+def test_warm_up_comes_after_what_the_caller_was_given(gpu: Gpu) -> None:
+    caller, pool = current_stream(), gpu.cuda.pool()
+    for _ in range(20):
+        x, seen = torch.zeros(2), torch.zeros(2)
+        fill(caller, x, 1.0)
+
+        def run(streams: Sequence[Any], x: Tensor = x, seen: Tensor = seen) -> None:
+            with streams[0]:
+                seen.copy_(x)
+
+        gpu.cuda.warm_up(2, run, pool, may_synchronize=True)
+        assert_same_bits(seen, torch.ones(2))
 
 
-def test_other_allocators_cannot_capture(default: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Cuda(torch.device("cuda", 0))
-    assert device.why_not_capture is None
+def test_an_operator_that_waits_for_the_device_is_an_error_where_it_may_not(gpu: Gpu) -> None:
+    def run(streams: Sequence[Any]) -> None:
+        with streams[0]:
+            torch.ones(2).sum().item()
+
+    pool = gpu.cuda.pool()
+    gpu.cuda.warm_up(1, run, pool, may_synchronize=True)
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        gpu.cuda.warm_up(1, run, pool, may_synchronize=False)
+    gpu.cuda.warm_up(1, run, pool, may_synchronize=True)
+
+
+def test_the_users_own_mode_for_synchronizing_is_kept(gpu: Gpu) -> None:
+    torch.cuda.set_sync_debug_mode("warn")
+    gpu.cuda.warm_up(1, lambda _: None, gpu.cuda.pool(), may_synchronize=False)
+    assert torch.cuda.get_sync_debug_mode() == 1
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def multiplied(gpu: Gpu, x: Tensor) -> Capture:
+    """A capture of a matrix product."""
+
+    def run(streams: Sequence[Any]) -> list[Tensor]:
+        with streams[0]:
+            return [x @ x]
+
+    pool = gpu.cuda.pool()
+    gpu.cuda.warm_up(1, run, pool, may_synchronize=False)
+    return gpu.cuda.capture(1, run, pool)
+
+
+def drop_one_of_two(gpu: Gpu) -> Callable[[], None]:
+    """Captures two graphs on one stream, drops the first; what replays the second, with a check."""
+    first, x = multiplied(gpu, torch.eye(3)), torch.randn(3, 3)
+    second = multiplied(gpu, x)
+    assert first.nbytes[0] >= cuda_stand_in.WORKSPACE_NBYTES + x.nbytes
+
+    def check() -> None:
+        second.replay()
+        assert_same_bits(list(second.outputs), [x @ x])
+
+    return check
+
+
+def test_a_graph_replays_once_another_of_its_stream_is_dropped(gpu: Gpu) -> None:
+    drop_one_of_two(gpu)()
+
+
+def test_with_one_workspace_for_both_it_would_not(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "_fresh_workspaces", nullcontext)
+    check = drop_one_of_two(gpu)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        check()
+
+
+def test_the_memory_of_a_capture_is_gone_with_it(gpu: Gpu) -> None:
+    capture = multiplied(gpu, torch.eye(3))
+    memory = weakref.ref(capture.pool.pool)
+    assert memory() is not None
+    del capture
+    assert memory() is None
+
+
+def test_other_allocators_cannot_capture(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu.cuda.why_not_capture is None
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
-    assert "cudaMallocAsync" in str(device.why_not_capture)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("graph", {"cuda_graph": 1, "stream": 2, "capture_error_mode": "thread_local"}),
-        ("stream", {"stream": 1}),
-        ("device", {"device": 1}),
-        ("current_stream", {"device": 1}),
-        ("set_stream", {"stream": 1}),
-        ("synchronize", {"device": 1}),
-        ("is_current_stream_capturing", {}),
-        ("get_allocator_backend", {}),
-        ("get_rng_state", {"device": 1}),
-        ("set_rng_state", {"new_state": 1, "device": 2}),
-        ("Event", {}),
-    ],
-)
-def test_torch_cuda_takes_what_the_device_gives_it(name: str, arguments: dict[str, object]) -> None:
-    bound = inspect.signature(getattr(torch.cuda, name)).bind(**arguments)
-    assert dict(bound.arguments) == arguments
+    assert "cudaMallocAsync" in str(gpu.cuda.why_not_capture)
 
 
 def test_a_device_is_there_if_there_are_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,3 +253,9 @@ def test_a_device_is_there_if_there_are_so_many(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     assert Cuda(torch.device("cuda", 0)).hardware == "GPU 0"
     assert Cuda(torch.device("cuda", 1)).hardware is None
+
+
+def test_all_programs_of_a_device_share_its_streams(gpu: Gpu) -> None:
+    one = Cuda.get(torch.device("cuda", 7))
+    assert one is Cuda.get(torch.device("cuda", 7))
+    assert one.exclusive() is gpu.cuda.exclusive()

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -256,6 +257,77 @@ def test_threads_that_call_one_program_do_not_mix_their_inputs() -> None:
     with torch.no_grad():
         compiled(inputs[0])
     assert_threads_do_not_mix(compiled, model, inputs, n_calls=10)
+
+
+def test_within_a_stream_a_replay_is_one_of_its_kernels() -> None:
+    device, x = Virtual(), torch.zeros(3)
+
+    def run(streams: tuple[Any, ...]) -> list[Tensor]:
+        with streams[0]:
+            return [x + torch.rand(3)]
+
+    one: Any = device.capture(1, run, device.pool())
+    stream: Any = device.streams(2)[1]
+    torch.manual_seed(0)
+    with stream:
+        results = []
+        for value in (1.0, 2.0):
+            x.fill_(value)
+            one.replay()
+            results.append(one.outputs[0].clone())
+        x.fill_(9.0)
+    assert torch.equal(x, torch.zeros(3))
+    device.synchronize()
+    torch.manual_seed(0)
+    assert_same_bits(results, [1 + torch.rand(3), 2 + torch.rand(3)])
+
+
+def test_waiting_for_one_stream_leaves_others_what_it_does_not_need() -> None:
+    left = 0
+    for seed in range(20):
+        device = Virtual(seed)
+        first, second = streams = device.streams(2)
+        x = [torch.zeros(1), torch.zeros(1)]
+        for stream, target in zip(streams, x, strict=True):
+            with stream:
+                target.fill_(1.0)
+        device.wait_for(first)  # type: ignore[arg-type]
+        assert x[0] == 1
+        left += int(x[1] == 0)
+        device.wait_for(second)  # type: ignore[arg-type]
+        assert x[1] == 1
+    assert 0 < left < 20
+
+
+def test_a_capture_in_which_the_host_waited_is_unsound() -> None:
+    device = Virtual()
+
+    def run(streams: tuple[Any, ...]) -> list[Tensor]:
+        with suppress(RuntimeError):
+            device.synchronize()
+        return []
+
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        device.capture(1, run, device.pool())
+
+
+def test_there_is_no_capture_to_end_before_one_begins() -> None:
+    with pytest.raises(RuntimeError, match="no capture is under way"):
+        Virtual().end_capture()
+
+
+def test_operators_may_not_wait_where_warm_up_forbids_it_and_the_caller_may() -> None:
+    device = Virtual()
+
+    def waits(streams: tuple[Any, ...]) -> None:
+        with streams[0]:
+            torch.ones(2).sum().item()
+
+    with device.streams(2)[1]:
+        device.warm_up(1, lambda _: None, device.pool(), may_synchronize=False)
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            device.warm_up(1, waits, device.pool(), may_synchronize=False)
+        waits(device.streams(1))
 
 
 def test_it_is_for_models_on_the_cpu() -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,17 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.devices.cuda import Cuda
-from nimble_fx.devices.virtual import Virtual
+from nimble_fx.devices.virtual import Virtual, VirtualStream
+from nimble_fx.devices.virtual_memory import Pool
+from nimble_fx.devices.virtual_state import Recorded
 from nimble_fx.errors import NimbleWarning, ScheduleError
 from nimble_fx.verify import verify
 from tests import cuda_stand_in
 from tests.bits import assert_same_bits
-from tests.failure_modes.where import cuda, on_virtual
-from tests.models import Branchy, Inception
+from tests.cuda_stand_in import Gpu
+from tests.eager import assert_inference_is_eagers
+from tests.failure_modes.where import the_fallback
+from tests.models import CASES, Branchy, Inception
 from tests.playing import first_wrong_order, on_cpu
 from tests.replaying import ReplayingDevice
 from tests.schedules import scheduled, traced
@@ -48,11 +53,10 @@ def _frees_add_at(name: str, task: nimble_fx.Task) -> nimble_fx.Task:
 
 
 def test_02_record_stream_in_a_capture_is_never_called(
-    default: cuda_stand_in.Stream, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[object] = []
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda *args: called.append(args))
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: cuda())
     with torch.no_grad():
         torch.compile(Inception().eval(), backend="nimble")(torch.randn(1, 8, 6, 6))
     (program,) = nimble_fx.programs()
@@ -61,41 +65,63 @@ def test_02_record_stream_in_a_capture_is_never_called(
     assert "record_stream" not in program.source
 
 
-def test_03_many_streams_strand_memory_so_all_programs_share_a_few(
-    default: cuda_stand_in.Stream,
-) -> None:
-    one = cuda()
-    assert one.streams(5)[1:4] == one.streams(4)[1:]
+def test_03_many_streams_strand_memory_so_all_programs_share_a_few(gpu: Gpu) -> None:
+    assert gpu.cuda.streams(5)[1:4] == gpu.cuda.streams(4)[1:]
     assert Cuda.get(torch.device("cuda", 0)) is Cuda.get(torch.device("cuda", 0))
 
 
-def test_03_memory_is_reported_for_each_stream() -> None:
-    on_virtual(Branchy())(torch.randn(2, 4))
-    assert re.search(r"^  memory ", nimble_fx.programs()[0].summary(), re.MULTILINE)
+def test_03_memory_is_reported_for_each_stream(gpu: Gpu) -> None:
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+    (program,) = nimble_fx.programs()
+    assert len(program.status.nbytes) == program.graph.n_streams == 2
+    assert all(program.status.nbytes)
+    assert re.search(r"^  memory ", program.summary(), re.MULTILINE)
 
 
-def test_04_libraries_get_their_workspaces_on_the_streams_that_are_captured(
-    default: cuda_stand_in.Stream,
-) -> None:
-    one, seen = cuda(), list[tuple[Any, ...]]()
-    one.warm_up(3, seen.append, one.pool(), may_synchronize=True)
-    one.capture(3, lambda streams: seen.append(streams) or (), one.pool())  # type: ignore[func-returns-value]
+def test_04_libraries_get_their_workspaces_on_the_streams_that_are_captured(gpu: Gpu) -> None:
+    seen = list[tuple[Any, ...]]()
+    gpu.cuda.warm_up(3, seen.append, gpu.cuda.pool(), may_synchronize=True)
+    gpu.cuda.capture(3, lambda streams: seen.append(streams) or (), gpu.cuda.pool())  # type: ignore[func-returns-value]
     assert seen[0] == seen[1]
 
 
-def test_04_the_workspace_of_each_stream_is_counted() -> None:
-    on_virtual(Branchy())(torch.randn(2, 4))
-    assert "workspace" in nimble_fx.programs()[0].summary()
-
-
-@pytest.mark.xfail(reason="captures of all programs share their streams, whatever their lifetimes")
-def test_05_dropping_one_graph_frees_the_workspace_of_another_on_the_same_stream(
-    default: cuda_stand_in.Stream,
+def test_04_the_workspace_of_each_stream_is_counted(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, seen = cuda(), list[Any]()
-    for _ in range(2):
-        one.capture(2, lambda streams: seen.extend(streams) or (), one.pool())  # type: ignore[func-returns-value]
-    assert len(set(seen)) == 4
+    with_workspaces = _nbytes_of_two_products()
+    assert "workspace" in nimble_fx.programs()[0].summary()
+    monkeypatch.setattr(cuda_stand_in, "WORKSPACE_NBYTES", 8)
+    without = _nbytes_of_two_products()
+    assert len(without) == 2
+    assert all(a > b for a, b in zip(with_workspaces, without, strict=True))
+
+
+def _nbytes_of_two_products() -> tuple[int, ...]:
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(1, 4))
+    return nimble_fx.programs()[0].status.nbytes
+
+
+def test_05_dropping_one_graph_frees_the_workspace_of_another_on_the_same_stream(
+    gpu: Gpu,
+) -> None:
+    def product(x: Tensor) -> Tensor:
+        return x @ x.t()
+
+    model, options = Branchy(), dict[str, Any](max_graphs=1)
+    one = torch.compile(model, backend="nimble", dynamic=True, options=options)
+    other = torch.compile(product, backend="nimble")
+    x, y = torch.randn(2, 4), torch.randn(3, 4)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is called with more", NimbleWarning)
+        one(x)
+        other(x)
+        one(y)  # its first graph goes
+        gc.collect()
+        assert_same_bits(other(x), product(x))
+        assert_same_bits(one(y), model(y))
 
 
 @pytest.mark.gpu
@@ -121,22 +147,30 @@ def test_06_out_of_memory_during_capture_and_the_next_call_works(
         with pytest.warns(NimbleWarning, match="capture failed"):
             first = compiled(x)
         assert_same_bits((first, compiled(x)), (model(x), model(x)))
+    assert the_fallback("capture failed").runs == "unfrozen"
 
 
-@pytest.mark.xfail(reason="warm-ups use the ordinary pool, not the one that is captured into")
+@pytest.mark.parametrize("name", ["branchy", "googlenet", "cache"])
 def test_06_warm_ups_fill_the_pool_of_the_capture(
-    default: cuda_stand_in.Stream, monkeypatch: pytest.MonkeyPatch
+    name: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pools: list[object] = []
-    real = cuda_stand_in.graph
+    before, after = list[Any](), list[Any]()
+    begin, end = gpu.begin_capture, gpu.end_capture
 
-    def watched(graph: Any, pool: Any = None, **others: Any) -> Any:
-        pools.append(pool)
-        return real(graph, pool, **others)
+    def watched_begin(stream: VirtualStream, pool: Pool) -> None:
+        before.append(pool.segments)
+        begin(stream, pool)
 
-    monkeypatch.setattr(torch.cuda, "graph", watched)
-    cuda().capture(1, lambda streams: (), cuda().pool())
-    assert pools[0] is not None
+    def watched_end() -> Recorded:
+        recorded = end()
+        after.append(recorded.pool.segments)
+        return recorded
+
+    monkeypatch.setattr(gpu, "begin_capture", watched_begin)
+    monkeypatch.setattr(gpu, "end_capture", watched_end)
+    assert_inference_is_eagers(CASES[name])
+    assert len(before) == 1
+    assert before == after != [()]
 
 
 def test_07_graphs_replayed_in_another_order_than_captured_share_no_memory() -> None:
@@ -156,11 +190,13 @@ def test_07_graphs_replayed_in_another_order_than_captured_share_no_memory() -> 
 
 
 def test_08_another_allocator_runs_unfrozen_with_a_reason(
-    default: cuda_stand_in.Stream, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: cuda())
     model, x = Branchy(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="nimble")
     with torch.no_grad():
-        assert_same_bits(torch.compile(model, backend="nimble")(x), model(x))
-    assert "cudaMallocAsync" in str(nimble_fx.programs()[0].status.reason)
+        with pytest.warns(NimbleWarning, match="runs unfrozen: .*cudaMallocAsync"):
+            first = compiled(x)
+        assert_same_bits((first, compiled(x)), (model(x), model(x)))
+    assert the_fallback("cudaMallocAsync").runs == "unfrozen"

@@ -1,11 +1,12 @@
-"""Where the rows are shown: on the virtual device, and on a stand-in for `torch.cuda`."""
+"""Where the rows are shown, and what is told of programs that run in a slower way."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from nimble_fx.devices.cuda import Cuda
+import nimble_fx
+from nimble_fx.fallback import Fallback
 
 VIRTUAL: dict[str, Any] = {"device": "virtual"}
 
@@ -15,5 +16,13 @@ def on_virtual(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return compiled
 
 
-def cuda() -> Cuda:
-    return Cuda(torch.device("cuda", 0))
+def the_fallback(reason: str, node: str | None = None, code: str | None = None) -> Fallback:
+    """The one fallback, which must have this in its reason, and this operator and line."""
+    (fallback,) = nimble_fx.fallbacks()
+    assert reason in fallback.reason
+    assert (node is None) == (fallback.node is None)
+    assert (node or "") in (fallback.node or "")
+    source = fallback.source
+    assert (code is None) == (source is None)
+    assert source is None or (code or "") in source.code
+    return fallback
