@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from nimble_fx.arena import Arena
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.devices.virtual_memory import Pool
 from nimble_fx.devices.virtual_queues import Kernel
@@ -37,15 +38,17 @@ class Faulty:
         monkeypatch.setattr(device, "launch", self.launch)
         monkeypatch.setattr(device, "pool", self.pool)
         monkeypatch.setattr("nimble_fx.freeze.Recording", self.recording)
-        monkeypatch.setattr("nimble_fx.backend.Frozen", self.program)
+        monkeypatch.setattr("nimble_fx.program.Frozen", self.program)
 
     def begin(self, fails_at: int | None) -> None:
         """A new life: nothing is captured, nothing was launched."""
         self.fails_at, self.phases = fails_at, list[bool]()
         self.fails_from: int | None = None
         self.pools_at_fault: list[weakref.ref[Pool]] = []
-        for program in self.programs:
-            program.make()
+        if self.programs:
+            arena = Arena(self.programs[0].launcher.device)
+            for program in self.programs:
+                program.make(arena)
 
     def launch(self, kernel: Kernel) -> None:
         self.phases.append(self._is_recording)
@@ -93,19 +96,18 @@ class Program:
 
     def __init__(self, *args: Any) -> None:
         self._boxed_call = True
-        self._args = args
         self.launcher: Launcher = args[0]
-        self.make()
+        _, arena, _, *self._others = args
+        self.make(arena)
 
-    def make(self) -> None:
-        self._args[1].frozen, self._args[1].reason = False, None
-        self._frozen = Frozen(*self._args)
+    def make(self, arena: Arena) -> None:
+        self._status = Status()
+        self._frozen = Frozen(self.launcher, arena, self._status, *self._others)
 
     @property
     def is_frozen(self) -> bool:
         """Whether the last call was not the one that its capture failed for, nor came after it."""
-        status: Status = self._args[1]
-        return status.frozen and status.reason is None
+        return self._status.frozen and self._status.reason is None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self._frozen(args)

@@ -125,18 +125,21 @@ class Virtual:
             Exception: what a kernel raised; the kernels that did not run are forgotten.
         """
         self._refuse_in_capture()
-        if not self._queues:
+        queues = self._queues.take()  # no kernel is left that a freed block could be written before
+        if not queues:
             return
-        try:
-            self._play()
-        finally:
-            with self._host.outside():
+        with self._host.outside():  # a kernel may run a program of its own
+            try:
+                queues.play(self._order())
+            finally:
                 self._pool.poison_free()
 
     def wait_for(self, stream: VirtualStream) -> None:
         """Runs one stream's queue to its end, and of others what comes up meanwhile."""
         self._refuse_in_capture()
-        self._play(until=self._queues.mark(stream.index))
+        mark = self._queues.mark(stream.index)
+        with self._host.outside():
+            self._queues.put_back(self._queues.take().play(self._order(), until=mark))
 
     def wait_for_values(self) -> None:
         """Runs all queues to their ends, if operators may wait for that.
@@ -295,11 +298,6 @@ class Virtual:
         queues, caller = (self._queues, 0) if capture is None else (capture.queues, capture.origin)
         launch = queues.launch if stream == caller else queues.launch_before_next
         launch(stream, partial(poison, block))
-
-    def _play(self, until: Mark | None = None) -> None:
-        """Runs the queues, as nobody's operators. A kernel may run a program of its own."""
-        with self._host.outside():
-            self._queues.put_back(self._queues.take().play(self._order(), until))
 
     def _order(self) -> Choose:
         self.n_orders += 1

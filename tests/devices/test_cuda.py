@@ -52,4 +52,4 @@ def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) ->
     program = nimble_fx.load(nimble_fx.programs()[-1].save(tmp_path / "program.json"))
     run = program.bind(model)
     assert all(torch.equal(run(x)[0], expected) for _ in range(3))
-    assert program.status.frozen
+    assert run.status.frozen
