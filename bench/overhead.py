@@ -30,11 +30,12 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.emit import emit
 from nimble_fx.fallback import Reporter
-from nimble_fx.freeze import Frozen, Status, Terms
+from nimble_fx.freeze import Frozen, Terms
 from nimble_fx.ir import Input, TaskGraph, TensorType
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
 from nimble_fx.pipeline import passes, schedule
+from nimble_fx.status import Status
 from nimble_fx.trace import trace
 
 N_PARAMETERS = (1, 64, 256, 1024)

@@ -23,7 +23,6 @@ from nimble_fx.emit import emit
 from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.freeze import (
-    Status,
     Terms,
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
@@ -34,6 +33,7 @@ from nimble_fx.naming import input_names, input_paths, program_name, renamed, un
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Pass, passes, schedule
 from nimble_fx.program import Boxed, Program, register
+from nimble_fx.status import Status
 from nimble_fx.trace import trace
 from nimble_fx.verify import verify, verify_source
 

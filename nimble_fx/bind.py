@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.errors import InputError
-from nimble_fx.freeze import Status
 from nimble_fx.ir import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
+from nimble_fx.status import Status
 
 _NUMBERS = (int, float, bool)
 

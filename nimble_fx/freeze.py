@@ -1,10 +1,7 @@
 """When a program is captured, which of its captures a call replays, and when it runs unfrozen."""
 
-import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,36 +12,19 @@ from nimble_fx.devices import Device
 from nimble_fx.errors import StateError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter, count
 from nimble_fx.ir import ScalarType, Task, TaskGraph
+from nimble_fx.kept import MAX_OWNERS, Kept, Key
 from nimble_fx.launch import Launcher
 from nimble_fx.recording import Handing, Recording
+from nimble_fx.status import Status
 
-CAPTURES_PER_GRAPH = 4
-"""A program is captured at most so many times for each graph that it may keep."""
+WASTED_PER_GRAPH = 4
+"""So many captures may be dropped before they have paid off, for each graph that may be kept."""
 
 _NOT_FROZEN_TAGS = {
     torch.Tag.dynamic_output_shape,
     torch.Tag.data_dependent_output,
     torch.Tag.cudagraph_unsafe,
 }
-
-
-@dataclass
-class Status:
-    """How a program runs at the moment.
-
-    Attributes:
-        frozen: whether there is a capture of it.
-        reason: why not, or why some calls run unfrozen all the same.
-        n_captures: how many times it was captured.
-        n_graphs: how many of these captures are kept.
-        nbytes: the memory that these own, in bytes for each stream.
-    """
-
-    frozen: bool = False
-    reason: str | None = None
-    n_captures: int = 0
-    n_graphs: int = 0
-    nbytes: tuple[int, ...] = field(default=())
 
 
 def nothing_to_freeze(graph: TaskGraph, device: Device) -> str | None:
@@ -68,23 +48,6 @@ def refuse_what_cannot_be_captured(graph: TaskGraph, device: Device) -> None:
         if not _NOT_FROZEN_TAGS.isdisjoint(tags):
             why = _described(task, "cannot be captured: the host waits for its result")
             raise UnsupportedError(why, task.name, task.source)
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a capture is bound to.
-
-    Attributes:
-        numbers: the numbers among the inputs.
-        static: the addresses of the parameters.
-        fixed: which of the other inputs are read where a forward left them, and where that is.
-        saves_in_place: whether what is saved for the backward stays in the capture's memory.
-    """
-
-    numbers: tuple[Any, ...]
-    static: tuple[int, ...]
-    fixed: tuple[tuple[int, int], ...]
-    saves_in_place: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,9 +78,9 @@ class Frozen:
     """Runs a program from its captures, and makes them: one for each set of sizes and addresses.
 
     A capture is bound to the numbers among the inputs (the sizes, where they are symbolic) and to
-    the addresses of the parameters. So a program that several modules share has several. Past
-    `max_graphs` the one that was replayed least recently goes; after `CAPTURES_PER_GRAPH` times as
-    many captures, calls for which there is none run unfrozen.
+    the addresses of the parameters. So a program that several modules share has several, each its
+    own. Past `max_graphs` the one that was replayed least recently goes; when too many have gone
+    before they had paid off, calls for which there is none run unfrozen.
 
     What a forward saves for its backward stays in the memory of the capture, and the backward reads
     it there. While a backward is still to come, another capture serves the next forward, one that
@@ -139,8 +102,9 @@ class Frozen:
         self._numbers = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
         written = {*self._numbers, *launcher.mutated_given}
         self._readable = [k for k in range(len(values)) if k not in written]
-        self._recordings: OrderedDict[Key, Recording] = OrderedDict()
+        self._kept = Kept(arena, terms.max_graphs, status)
         self._fallback: Fallback | None = None
+        self._has_warned = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first where it must."""
@@ -156,29 +120,20 @@ class Frozen:
             finally:
                 arena.is_busy = False
 
-    def forget(self, key: Key) -> None:
-        """Drops a recording, if there is one."""
-        recording = self._recordings.pop(key, None)
-        if recording is not None:
-            self._arena.saved -= recording.saved_addresses
-            self._note_graphs()
-            garbage.hold(recording)
-
     def _run(self, args: list[Any]) -> Sequence[Any]:
         """Replays the recording for the call; makes it first if there is none and may be one."""
         given, static = self._launcher.split(args)
         key = self._key(given, static)
-        recording = self._recordings.get(key)
+        recording = self._kept.get(key)
         if recording is not None and recording.is_in_use:
             key = replace(key, saves_in_place=False)
-            recording = self._recordings.get(key)
+            recording = self._kept.get(key)
         if recording is None:
             made = self._record(key, given, static)
             if isinstance(made, Fallback):
                 return self._run_unfrozen(made, args)
             recording = made
         args.clear()
-        self._recordings.move_to_end(key)
         return recording.replay(given, static)
 
     def _key(self, given: list[Any], static: list[Any]) -> Key:
@@ -204,24 +159,33 @@ class Frozen:
         """A new recording, unless there must be none or making it failed."""
         if self._fallback is not None:
             return self._fallback
-        limit = CAPTURES_PER_GRAPH * self._terms.max_graphs
-        if self._status.n_captures >= limit:
-            reason = f"sizes or addresses of parameters have changed {limit} times"
+        if self._kept.n_wasted >= WASTED_PER_GRAPH * self._terms.max_graphs:
+            reason = (
+                "sizes or addresses of parameters change too often: "
+                f"{self._kept.n_wasted} graphs were dropped before they had paid off"
+            )
             return Fallback(self._name, "unfrozen", reason)
-        self._make_room()
+        if self._kept.make_room(key):
+            self._warn_of_eviction()
         try:
             recording = self._capture(key, given, static)
         except StateError:
             raise
         except Exception as error:
             return _failure(self._launcher, error)
-        self._recordings[key] = recording
-        recording.when_memory_goes(given, static, partial(_forget, weakref.ref(self), key))
-        self._arena.saved |= recording.saved_addresses
-        self._status.n_captures += 1
+        self._kept.add(key, recording, given, static)
         count("captures")
-        self._note_graphs()
         return recording
+
+    def _warn_of_eviction(self) -> None:
+        if not self._has_warned:
+            self._reporter.warn(
+                f"{self._name} is called with more sets of sizes (max_graphs="
+                f"{self._terms.max_graphs}) or of parameters ({MAX_OWNERS}) than graphs are kept: "
+                "for each new one the graph that was used least recently is dropped. Pad inputs "
+                "to a few sizes, or raise the option max_graphs"
+            )
+        self._has_warned = True
 
     def _capture(self, key: Key, given: list[Any], static: list[Any]) -> Recording:
         fixed = [k for k, _ in key.fixed]
@@ -235,34 +199,9 @@ class Frozen:
         ):
             return Recording(self._launcher, self._arena, given, static, fixed, handing)
 
-    def _make_room(self) -> None:
-        """Drops the recordings that were replayed least recently; the first time with a warning."""
-        max_graphs = self._terms.max_graphs
-        while len(self._recordings) >= max_graphs:
-            if self._status.n_captures == max_graphs:
-                self._reporter.warn(
-                    f"{self._name} is called with more than {max_graphs} sets of sizes and "
-                    "parameters: the graph that was used least recently is dropped for each new "
-                    "one. Pad inputs to a few sizes, or raise the option max_graphs"
-                )
-            self.forget(next(iter(self._recordings)))
-            count("evictions")
-
-    def _note_graphs(self) -> None:
-        status, kept = self._status, list(self._recordings.values())
-        status.frozen, status.n_graphs = bool(kept), len(kept)
-        status.nbytes = kept[-1].nbytes if kept else ()
-
     @property
     def _name(self) -> str:
         return self._launcher.graph.name
-
-
-def _forget(program: "weakref.ref[Frozen]", key: Key, _: object) -> None:
-    """Drops a recording of a program that may be gone itself."""
-    frozen = program()
-    if frozen is not None:
-        frozen.forget(key)
 
 
 def _failure(launcher: Launcher, error: Exception) -> Fallback:

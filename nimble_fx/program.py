@@ -17,7 +17,6 @@ from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.freeze import (
     Frozen,
-    Status,
     Terms,
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
@@ -26,6 +25,7 @@ from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name
 from nimble_fx.load import load as load_module
+from nimble_fx.status import Status
 from nimble_fx.verify import verify, verify_source
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -161,8 +161,10 @@ def _frozen(status: Status) -> str:
 
 def _memory(status: Status) -> str:
     """What the graphs own, by stream."""
+    if not status.frozen:
+        return ""
     by_stream = [f"s{i} {nbytes / 2**20:.1f} MiB" for i, nbytes in enumerate(status.nbytes)]
-    return f"{', '.join(by_stream)}; workspaces of libraries included" if by_stream else ""
+    return f"{', '.join(by_stream)}; workspaces of libraries included"
 
 
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:

@@ -62,6 +62,7 @@ class Recording:
         Raises:
             Exception: whatever the program raised, or the device.
         """
+        self.n_replays = 0
         self._device, self._arena, self._fixed = launcher.device, arena, fixed
         self._buffers = [_buffer_like(value) for value in given]
         for k in fixed:
@@ -100,6 +101,7 @@ class Recording:
         self._feed(given)
         self._capture.replay()
         self._copy_back(given, self._buffers)
+        self.n_replays += 1
         outputs = self._outputs.hand_out(given, self._fixed_inputs(given, static))
         self._arena.last.record(caller)
         return outputs

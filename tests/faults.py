@@ -15,9 +15,10 @@ from nimble_fx.arena import Arena
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.devices.virtual_memory import Pool
 from nimble_fx.devices.virtual_queues import Kernel
-from nimble_fx.freeze import Frozen, Status
+from nimble_fx.freeze import Frozen
 from nimble_fx.launch import Launcher
 from nimble_fx.recording import Recording
+from nimble_fx.status import Status
 
 
 class Faulty:

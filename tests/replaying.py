@@ -13,9 +13,10 @@ from nimble_fx.devices.virtual import Virtual
 from nimble_fx.devices.virtual_memory import Pool
 from nimble_fx.emit import emit
 from nimble_fx.fallback import Reporter
-from nimble_fx.freeze import Frozen, Status, Terms
+from nimble_fx.freeze import Frozen, Terms
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
+from nimble_fx.status import Status
 from tests.schedules import scheduled, traced
 
 

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.emit import emit
-from nimble_fx.freeze import Status
 from nimble_fx.ir import TaskGraph
 from nimble_fx.program import Program
+from nimble_fx.status import Status
 from nimble_fx.trace import Traced
 from tests.models import CASES
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 import nimble_fx
 from nimble_fx.bind import Bound
 from nimble_fx.errors import InputError
-from nimble_fx.freeze import Status
+from nimble_fx.status import Status
 from tests.bits import assert_same_bits
 from tests.models import CASES, Branchy
 

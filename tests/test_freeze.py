@@ -14,10 +14,11 @@ import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.freeze import (
-    CAPTURES_PER_GRAPH,
+    WASTED_PER_GRAPH,
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
+from nimble_fx.kept import PAYS_OFF
 from tests.eager import (
     assert_inference_is_eagers,
     assert_same,
@@ -83,20 +84,30 @@ def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevi
     model = Branchy()
     options: dict[str, Any] = {"max_graphs": 2}
     compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
-    kept, warned = [], []
+    limit = WASTED_PER_GRAPH * 2
     with torch.no_grad():
-        for i in range(CAPTURES_PER_GRAPH * 2 + 3):
-            kept.append(model.a.weight.data)
+        for i in range(limit):
             model.a.weight.data = torch.full((4, 4), float(i))
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            assert_same(compiled(x), model(x))
+        model.a.weight.data = torch.ones(4, 4)
+        with pytest.warns(NimbleWarning, match="change too often: 8 graphs were dropped"):
+            assert_same(compiled(x), model(x))
+        assert_same(compiled(x), model(x))
+    assert device.n_captures == limit
+
+
+def test_parameters_that_move_once_a_graph_has_paid_off_are_captured_again_without_end(
+    device: ReplayingDevice,
+) -> None:
+    model = Branchy()
+    options: dict[str, Any] = {"max_graphs": 1}
+    compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
+    with torch.no_grad():
+        for i in range(WASTED_PER_GRAPH + 2):
+            model.a.weight.data = torch.full((4, 4), float(i))
+            for _ in range(PAYS_OFF):
                 assert_same(compiled(x), model(x))
-            warned += [(i, str(w.message)) for w in caught]
-    assert device.n_captures == CAPTURES_PER_GRAPH * 2
-    (third, dropped), (last, unfrozen) = warned
-    assert (third, last) == (2, CAPTURES_PER_GRAPH * 2)
-    assert "more than 2 sets of sizes and parameters" in dropped
-    assert "runs unfrozen: sizes or addresses of parameters have changed 8 times" in unfrozen
+    assert device.n_captures == WASTED_PER_GRAPH + 2
 
 
 def test_within_a_capture_of_the_users_the_program_runs_inline(device: ReplayingDevice) -> None:

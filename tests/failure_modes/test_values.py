@@ -11,7 +11,7 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
-from nimble_fx.freeze import CAPTURES_PER_GRAPH
+from nimble_fx.freeze import WASTED_PER_GRAPH
 from nimble_fx.trace import trace
 from tests.bits import assert_same_bits, assert_same_sharing
 from tests.cuda_stand_in import Gpu
@@ -195,11 +195,12 @@ def test_34_of_new_shapes_all_the_time_a_few_are_kept_and_then_calls_run_unfroze
             warned += [(rows, str(w.message)) for w in caught]
             caught.clear()
     (third, dropped), (last, unfrozen) = warned
-    assert (third, last) == (4, 2 + CAPTURES_PER_GRAPH * 2)
+    n_captures = 2 + WASTED_PER_GRAPH * 2  # those that are kept, and those that may be wasted
+    assert (third, last) == (4, 2 + n_captures)
     assert "the graph that was used least recently is dropped" in dropped
     assert "runs unfrozen" in unfrozen
-    the_fallback("have changed 8 times")
-    assert device.n_captures == CAPTURES_PER_GRAPH * 2
+    the_fallback("change too often")
+    assert device.n_captures == n_captures
 
 
 def test_35_two_forwards_before_a_backward_retain_graph_and_accumulation() -> None:

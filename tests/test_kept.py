@@ -1,0 +1,109 @@
+"""Which captures go: those that were replayed least recently, and those whose memory is gone."""
+
+import gc
+import weakref
+from collections import OrderedDict
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nimble_fx import kept
+from nimble_fx.arena import Arena
+from nimble_fx.kept import PAYS_OFF, Kept, Key
+from nimble_fx.recording import Recording
+from nimble_fx.status import Status
+from tests.replaying import ReplayingDevice
+
+
+class Recorded:
+    """As much of a recording as matters to who keeps it."""
+
+    nbytes = (1, 2)
+
+    def __init__(self, saved: int = 0, n_replays: int = 0) -> None:
+        self.saved_addresses, self.n_replays = {saved} if saved else set(), n_replays
+
+    def when_memory_goes(self, given: list[Any], static: list[Tensor], gone: Any) -> None:
+        self._watched = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
+
+
+def keeping(max_graphs: int = 2) -> tuple[Kept, Arena, Status]:
+    arena, status = Arena(ReplayingDevice()), Status()
+    return Kept(arena, max_graphs, status), arena, status
+
+
+def add(
+    captures: Kept, key: Key, recorded: Recorded | None = None, static: list[Tensor] | None = None
+) -> None:
+    captures.make_room(key)
+    captures.add(key, cast(Recording, recorded or Recorded()), [], static or [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=40), st.integers(1, 3))
+def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_graphs: int) -> None:
+    captures, _, status = keeping(max_graphs)
+    expected: dict[int, OrderedDict[int, None]] = {}
+    for size, owner in uses:
+        key = Key((size,), (owner,), ())
+        last = expected.setdefault(owner, OrderedDict())
+        assert (captures.get(key) is not None) == (size in last)
+        if size not in last:
+            add(captures, key)
+        last[size] = None
+        last.move_to_end(size)
+        while len(last) > max_graphs:
+            last.popitem(last=False)
+    assert status.n_graphs == sum(map(len, expected.values()))
+
+
+def test_past_the_limit_all_captures_of_the_owner_that_was_used_least_recently_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept, "MAX_OWNERS", 2)
+    captures, *_ = keeping()
+    keys = {(size, owner): Key((size,), (owner,), ()) for size in (1, 2) for owner in (1, 2, 3)}
+    for place in ((1, 1), (2, 1), (1, 2)):
+        add(captures, keys[place])
+    assert captures.make_room(keys[1, 3])
+    assert [captures.get(keys[place]) is not None for place in ((1, 1), (2, 1), (1, 2))] == [
+        *(False, False, True)
+    ]
+
+
+def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
+    captures, arena, status = keeping()
+    parameter, key = torch.zeros(3), Key((), (1,), ())
+    add(captures, key, Recorded(saved=7), [parameter])
+    view = parameter[1:]
+    del parameter
+    assert captures.get(key) is not None
+    assert arena.saved == {7}
+    del view
+    assert captures.get(key) is None
+    assert arena.saved == set()
+    assert (status.frozen, status.n_captures) == (False, 1)
+
+
+def test_what_went_before_it_paid_off_is_counted() -> None:
+    captures, *_ = keeping(max_graphs=1)
+    for size, n_replays in enumerate((0, PAYS_OFF - 1, PAYS_OFF, PAYS_OFF + 1, 0)):
+        add(captures, Key((size,), (), ()), Recorded(n_replays=n_replays))
+    assert captures.n_wasted == 2
+
+
+def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
+    captures, *_ = keeping()
+    parameter = torch.zeros(3)
+    add(captures, Key((), (1,), ()), static=[parameter])
+    gc.disable()
+    try:
+        freed = weakref.ref(captures)
+        del captures
+        assert freed() is None
+    finally:
+        gc.enable()
+    del parameter
