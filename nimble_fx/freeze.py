@@ -1,7 +1,7 @@
 """When a program is captured, which of its captures a call replays, and when it runs unfrozen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -126,7 +126,7 @@ class Frozen:
         key = self._key(given, static)
         recording = self._kept.get(key)
         if recording is not None and recording.is_in_use:
-            key = replace(key, saves_in_place=False)
+            key = key._replace(saves_in_place=False)
             recording = self._kept.get(key)
         if recording is None:
             made = self._record(key, given, static)

@@ -2,9 +2,8 @@
 
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -21,8 +20,7 @@ MAX_OWNERS = 128
 """So many sets of parameters have captures at a time; a program may be shared by many layers."""
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What a capture is bound to.
 
     Attributes:

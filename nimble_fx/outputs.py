@@ -6,7 +6,7 @@ lie in an input or a parameter, which are no tensors.
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -158,6 +158,9 @@ def _part_of_it(j: int, view: _View, call: Call) -> Tensor:
 
 def _part_of_input(k: int, view: _View, call: Call) -> Tensor:
     base = call.given[k]
+    if base.is_conj() or base.is_neg():  # what the program read was a plain copy
+        conj, neg = base.is_conj() != view.is_conj, base.is_neg() != view.is_neg
+        view = replace(view, is_conj=conj, is_neg=neg)
     return view.on(base, shift=base.storage_offset())
 
 

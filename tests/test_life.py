@@ -52,6 +52,7 @@ class Life(RuleBasedStateMachine):
     """A compiled model and its eager twin, to which the same happens."""
 
     options: ClassVar[dict[str, Any]]
+    dynamic: ClassVar[bool] = False
 
     @initialize(seed=SEEDS)
     def begin(self, seed: int) -> None:
@@ -59,9 +60,10 @@ class Life(RuleBasedStateMachine):
         self.model = Lives()
         self.eager = copy.deepcopy(self.model)
         self.compiled = torch.compile(
-            self.model, backend="nimble", dynamic=False, options=self.options
+            self.model, backend="nimble", dynamic=self.dynamic, options=self.options
         )
         self.kept: list[tuple[Any, Any]] = []
+        self.waiting: list[Any] = []
 
     @rule(rows=SHAPES, seed=SEEDS, keep=st.booleans())
     def call(self, rows: int, seed: int, keep: bool) -> None:
@@ -80,6 +82,24 @@ class Life(RuleBasedStateMachine):
             (first.square().sum() + second.sum()).backward()
             grads.append([p.grad for p in net.parameters()])
         torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+    @rule(rows=SHAPES, other=SHAPES, seed=SEEDS, in_order=st.booleans())
+    def two_forwards_before_their_backwards(
+        self, rows: int, other: int, seed: int, in_order: bool
+    ) -> None:
+        grads = []
+        for run, net in zip(self.seeded(seed), (self.model, self.eager), strict=True):
+            net.zero_grad()
+            results = [run(*inputs(n, seed)) for n in (rows, other)]
+            for first, second in results if in_order else results[::-1]:
+                (first.square().sum() + second.sum()).backward()
+            grads.append([p.grad for p in net.parameters()])
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+    @rule(rows=SHAPES, seed=SEEDS)
+    def forward_that_no_backward_follows(self, rows: int, seed: int) -> None:
+        for run in self.seeded(seed):
+            self.waiting.append(run(*inputs(rows, seed)))
 
     @rule(seed=SEEDS, rows=SHAPES)
     def call_from_another_thread(self, seed: int, rows: int) -> None:
@@ -121,10 +141,11 @@ class Life(RuleBasedStateMachine):
         self.model.train(train)
         self.eager.train(train)
 
-    @precondition(lambda self: self.kept)
+    @precondition(lambda self: self.kept or self.waiting)
     @rule()
     def drop_outputs(self) -> None:
         self.kept.clear()
+        self.waiting.clear()
 
     @rule()
     def reset(self) -> None:
@@ -172,13 +193,25 @@ class LifeFrozen(Life):
     options: ClassVar[dict[str, Any]] = {"device": "virtual", "seed": 7}
 
 
+class LifeOfManySizes(Life):
+    """Captured with symbolic sizes, of which few have a graph at a time."""
+
+    options: ClassVar[dict[str, Any]] = {
+        "device": "virtual",
+        "seed": 7,
+        "max_graphs": 1,
+        "on_fallback": "silent",
+    }
+    dynamic: ClassVar[bool] = True
+
+
 class LifeUnfrozen(Life):
     """Launched on the virtual device in each call."""
 
     options: ClassVar[dict[str, Any]] = {"device": "virtual", "freeze": False}
 
 
-LIVES = (LifeOnCpu, LifeFrozen, LifeUnfrozen)
+LIVES = (LifeOnCpu, LifeFrozen, LifeOfManySizes, LifeUnfrozen)
 
 
 @pytest.mark.parametrize("machine", LIVES)

@@ -114,6 +114,19 @@ def test_outputs_that_are_read_conjugated_or_negated_stay_so(device: ReplayingDe
             assert (one.is_conj(), one.is_neg()) == (expected.is_conj(), expected.is_neg())
 
 
+def test_inputs_that_are_read_conjugated_or_negated_are_handed_back_so(
+    device: ReplayingDevice,
+) -> None:
+    run = frozen(
+        lambda z: (z * 2, z[1:], z.conj()), torch.zeros(3, dtype=torch.complex64), device=device
+    )
+    negated = frozen(lambda x: (x * 2, x[1:]), torch.zeros(3), device=device)
+    for _ in range(2):
+        z = torch.randn(3, dtype=torch.complex64).conj()
+        assert_same(list(run([z])), [z * 2, z[1:], z.conj()])
+        assert_same(list(negated([z.imag])), [z.imag * 2, z.imag[1:]])
+
+
 def test_gradients_through_conjugates_are_eagers(device: ReplayingDevice) -> None:
     def power(x: Tensor) -> Tensor:
         spectrum = torch.fft.rfft(x)
