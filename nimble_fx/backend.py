@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 from nimble_fx import fallback, garbage
 from nimble_fx import program as registry
-from nimble_fx.arena import Arena
+from nimble_fx.arena import Arena, Boxed
 from nimble_fx.cache import Cache, Unscheduled
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
@@ -32,7 +32,7 @@ from nimble_fx.load import file_name, write
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Pass, passes, schedule
-from nimble_fx.program import Boxed, Program, register
+from nimble_fx.program import Program, register
 from nimble_fx.status import Status
 from nimble_fx.trace import trace
 from nimble_fx.verify import verify, verify_source

@@ -151,6 +151,7 @@ class Frozen:
         If the call fails as its capture did, that is no reason: the error is the program's own.
         """
         outputs = self._launcher(args)
+        self._arena.leave()
         self._fallback, self._status.reason = fallback, fallback.reason
         self._reporter.report(fallback)
         return outputs

@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from nimble_fx.arena import Boxed
 from nimble_fx.backend import Compiler, legal_module, lower
 from nimble_fx.cache import Unscheduled
 from nimble_fx.devices import Device
@@ -26,7 +27,7 @@ from nimble_fx.errors import NimbleError, OptionError, ScheduleError, Unsupporte
 from nimble_fx.freeze import Terms
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
-from nimble_fx.program import Boxed, Program
+from nimble_fx.program import Program
 from nimble_fx.rehearsal import rehearse
 from nimble_fx.twin import WithoutData, twin
 

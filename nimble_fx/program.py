@@ -1,15 +1,14 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from nimble_fx import files
-from nimble_fx.arena import Arena
+from nimble_fx.arena import Arena, Boxed
 from nimble_fx.bind import Bound
 from nimble_fx.devices import Device, device_named
 from nimble_fx.emit import count, emit
@@ -27,9 +26,6 @@ from nimble_fx.load import file_name
 from nimble_fx.load import load as load_module
 from nimble_fx.status import Status
 from nimble_fx.verify import verify, verify_source
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
-"""AOTAutograd's convention: a call takes a list of inputs and empties it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ class Program:
         loaded = load_module(self.source, self.file)
         launcher = Launcher(self.graph, loaded, self.constants, device)
         if self.status.reason is not None:
-            return launcher
+            return arena.unfrozen(launcher) if terms.is_backward else launcher
         return Frozen(launcher, arena, self.status, reporter, terms)
 
     def summary(self) -> str:

@@ -96,14 +96,13 @@ class Recording:
 
     def replay(self, given: list[Any], static: list[Tensor]) -> list[Any]:
         """Runs the capture on new inputs, on the current stream; its outputs."""
-        (caller,) = self._device.streams(1)
-        caller.wait_event(self._arena.last)
+        self._arena.wait()
         self._feed(given)
         self._capture.replay()
         self._copy_back(given, self._buffers)
         self.n_replays += 1
         outputs = self._outputs.hand_out(given, self._fixed_inputs(given, static))
-        self._arena.last.record(caller)
+        self._arena.leave()
         return outputs
 
     def when_memory_goes(
@@ -120,6 +119,7 @@ class Recording:
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)
 
+        self._arena.wait()
         with _undone([static[k] for k in launcher.mutated_static]):
             for i in range(WARM_UPS):
                 self._feed(given)

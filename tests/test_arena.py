@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import nimble_fx
 from nimble_fx.arena import Arena
 from nimble_fx.freeze import Frozen
 from tests.eager import assert_same
@@ -160,3 +161,70 @@ def test_the_pool_goes_with_the_last_who_holds_it() -> None:
     assert arena._pool is not None
     assert arena._pool() is None
     assert first
+
+
+def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
+    device = ReplayingDevice()
+    arena, x = Arena(device), torch.zeros(64)
+    one, other = device.streams(3)[1:]
+    for i in range(1, 20):
+        with one:
+            arena.wait()
+            x.fill_(i)
+            arena.leave()
+        with other:
+            arena.wait()
+            seen = x.clone()
+            arena.leave()
+        device.synchronize()
+        assert torch.equal(seen, torch.full((64,), float(i)))
+
+
+def test_a_capture_comes_after_the_last_replay(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    wait, warm_up = Arena.wait, ReplayingDevice.warm_up
+
+    def watched_wait(arena: Arena) -> None:
+        order.append("waits")
+        wait(arena)
+
+    def watched_warm_up(one: ReplayingDevice, *args: Any, **kwargs: Any) -> None:
+        order.append("warms up")
+        warm_up(one, *args, **kwargs)
+
+    monkeypatch.setattr(Arena, "wait", watched_wait)
+    monkeypatch.setattr(ReplayingDevice, "warm_up", watched_warm_up)
+    _, _, compiled = both()
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+    assert order[0] == "waits"
+    assert "warms up" in order
+
+
+def test_a_backward_that_is_not_frozen_takes_its_turn_too(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Arena] = []
+    leave = Arena.leave
+
+    def watched(arena: Arena) -> None:
+        left.append(arena)
+        leave(arena)
+
+    monkeypatch.setattr(Arena, "leave", watched)
+    monkeypatch.setattr("nimble_fx.backend.refuse_what_cannot_be_captured", refuse_backwards)
+    model, eager, compiled = both(on_fallback="silent")
+    for run in (compiled, eager):
+        run(torch.ones(2, 4)).sum().backward()
+    assert_same(gradients(model), gradients(eager))
+    assert len(left) == 2
+    assert left[0] is left[1]
+    (fallback,) = nimble_fx.fallbacks()
+    assert "backward" in fallback.program
+
+
+def refuse_backwards(graph: nimble_fx.TaskGraph, device: object) -> None:
+    if "backward" in graph.name:
+        raise nimble_fx.UnsupportedError("it waits for the device")
