@@ -10,6 +10,7 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import ShortenTraceback
+from torch._functorch._aot_autograd.schemas import SubclassCreationMeta, ViewAndMutationMeta
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
@@ -121,9 +122,7 @@ class Compiler:
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        metadata = TracingContext.get().fw_metadata
-        n_seen = None if metadata is None else metadata.num_forward
-        terms = replace(self._terms, n_seen=n_seen)
+        terms = replace(self._terms, n_seen=_n_seen(TracingContext.get().fw_metadata))
         return self.build(gm, f"{self._name} (training)", terms)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
@@ -271,6 +270,19 @@ def written(graph: TaskGraph, source: str, options: Options) -> tuple[Path | Non
         return None, f"<nimble_fx {name}>"
     path = write(Path(options.dump).expanduser().absolute(), name, source)
     return path, str(path)
+
+
+def _n_seen(metadata: ViewAndMutationMeta | None) -> int | None:
+    """How many outputs of a forward graph the user sees, or autograd hands on; None if unknown.
+
+    For tensor subclasses AOTAutograd counts their outputs, not the graph's.
+    """
+    if metadata is None:
+        return None
+    kinds = [*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta]
+    if any(isinstance(kind, SubclassCreationMeta) for kind in kinds):
+        return None
+    return len(metadata.tokens) + metadata.num_forward
 
 
 def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:
