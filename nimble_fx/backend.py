@@ -94,7 +94,7 @@ class Compiler:
         gm: GraphModule,
         options: Options,
         names: Mapping[str, str] | None = None,
-        keep: Callable[[Program], None] = register,
+        keep: Callable[[Program], None] | None = None,
     ) -> None:
         """A compiler for the ATen graphs of one Dynamo graph.
 
@@ -102,9 +102,9 @@ class Compiler:
             gm: Dynamo's graph.
             options: what the user chose.
             names: what inputs are called whose names begin with these; see `naming.renamed`.
-            keep: is given each program that is made.
+            keep: is given each program that is made; else the list of the process is.
         """
-        self._options, self._keep = options, keep
+        self._options, self._keep = options, keep or register
         self._name = program_name(gm)
         self._input_names = [renamed(name, names or {}) for name in input_names(gm)]
         self._input_paths = input_paths(gm)
@@ -293,11 +293,17 @@ def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> 
 
 
 class _DynamoUnsupportedError(ShortenTraceback, UnsupportedError):
-    """An UnsupportedError that Dynamo hands to the user as it is."""
+    """An UnsupportedError that Dynamo hands to the user as it is, by the name that users know."""
+
+    __module__ = UnsupportedError.__module__
+    __qualname__ = UnsupportedError.__qualname__
 
     def __init__(self, error: UnsupportedError) -> None:
         ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
         self.node, self.source = error.node, error.source
+
+
+_DynamoUnsupportedError.__name__ = UnsupportedError.__name__
 
 
 class _DynamoOptionError(ShortenTraceback, OptionError):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nimble_fx.emit import count
 from nimble_fx.errors import InputError
 from nimble_fx.ir import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
 from nimble_fx.status import Status
@@ -44,7 +45,10 @@ class Bound:
         self._graph, self._run = graph, run
         tensors = _tensors_of(parameters)
         self._values: list[Any] = [None] * len(graph.inputs)
-        self._given = [i for i, value in enumerate(graph.inputs) if not value.static]
+        self._told = _sizes_that_shapes_tell(graph)
+        self._given = [
+            i for i, value in enumerate(graph.inputs) if not value.static and i not in self._told
+        ]
         for i, value in enumerate(graph.inputs):
             if value.static:
                 path = paths.get(value.name, value.name)
@@ -56,24 +60,29 @@ class Bound:
         """The program's outputs.
 
         Args:
-            inputs: the graph's inputs that are not parameters, in its order.
+            inputs: the graph's inputs that are neither parameters nor sizes of others, in order.
 
         Raises:
             InputError: they are not of the types that the graph was made for.
         """
         if len(inputs) != len(self._given):
             names = ", ".join(self._graph.inputs[i].name for i in self._given)
-            raise InputError(
-                f"{self._graph.name} takes {len(self._given)} inputs ({names}), not {len(inputs)}"
-            )
+            wanted = count(len(self._given), "input")
+            raise InputError(f"{self._graph.name} takes {wanted} ({names}), not {len(inputs)}")
         sizes: dict[Size, Any] = {}
         values = list(self._values)
         for i, given in zip(self._given, inputs, strict=True):
             value = self._graph.inputs[i]
             _check(value, given, f"input {value.name}", sizes)
             values[i] = given
+        for i, size in self._told.items():
+            values[i] = sizes[size]
         with torch.no_grad():
             return list(self._run(values))
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._graph.inputs[i].name for i in self._given)
+        return f"<{self._graph.name}({names}) with its parameters>"
 
     def _check_memory(self) -> None:
         """What the graph writes through one name must not be read by another that it knows not of.
@@ -92,6 +101,17 @@ class Bound:
                     f"{other.name} and {value.name} share memory, which {self._graph.name} writes: "
                     "they did not when it was compiled; compile it again"
                 )
+
+
+def _sizes_that_shapes_tell(graph: TaskGraph) -> dict[int, Size]:
+    """The positions of inputs that are a size of a tensor that is given, and which size."""
+    given = [value.type for value in graph.inputs if not value.static]
+    told = {size for t in given if isinstance(t, TensorType) for size in t.shape}
+    return {
+        i: value.type.expression
+        for i, value in enumerate(graph.inputs)
+        if isinstance(value.type, ScalarType) and value.type.expression in told
+    }
 
 
 def _tensors_of(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -118,7 +138,9 @@ def _check(value: Input, given: Any, what: str, sizes: dict[Size, Any]) -> None:
     """What is given is of the input's type; a symbolic size is any number, the same everywhere."""
     if isinstance(value.type, TensorType):
         if not isinstance(given, Tensor):
-            raise InputError(f"{what} is a {type(given).__name__}, not a tensor: {value.type}")
+            raise InputError(
+                f"{what} is of type {type(given).__name__}, not a tensor: {value.type}"
+            )
         for attribute, found, wanted in _attributes(value.type, given):
             if found != wanted:
                 raise InputError(
@@ -129,7 +151,7 @@ def _check(value: Input, given: Any, what: str, sizes: dict[Size, Any]) -> None:
             _check_size(size, found, what, sizes)
     elif isinstance(value.type, ScalarType):
         if not isinstance(given, _NUMBERS):
-            raise InputError(f"{what} is a {type(given).__name__}, not a number")
+            raise InputError(f"{what} is of type {type(given).__name__}, not a number")
         _check_size(value.type.expression, given, what, sizes)
 
 

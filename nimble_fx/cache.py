@@ -13,6 +13,7 @@ from pathlib import Path
 from nimble_fx import files
 from nimble_fx.devices import Device
 from nimble_fx.errors import FileError, ScheduleError
+from nimble_fx.fallback import count
 from nimble_fx.ir import TaskGraph
 from nimble_fx.pipeline import Pass, describe
 from nimble_fx.trace import Traced
@@ -69,10 +70,13 @@ class Cache:
             return make()
         try:
             if path.exists():
-                return _taken(files.decode(files.read(path)), program, pipeline)
+                taken = _taken(files.decode(files.read(path)), program, pipeline)
+                count("cache_hits")
+                return taken
         except (FileError, ScheduleError) as error:
             self._warn(f"{path} is not used, and written anew: {error}")
         made = make()
+        count("cache_misses")
         try:
             files.write(path, files.encode(program.stored(*made)))
         except FileError as error:

@@ -54,6 +54,7 @@ class Kept:
         self.n_wasted = 0
         self._arena, self._max_graphs, self._status = arena, max_graphs, status
         self._recordings: OrderedDict[Key, Recording] = OrderedDict()
+        weakref.finalize(self, status.drop).atexit = False
 
     def get(self, key: Key) -> Recording | None:
         """The capture for a key, if there is one; it is the last that will go."""
@@ -66,7 +67,7 @@ class Kept:
         """Drops what must go before a capture can be added; whether anything did."""
         owners = dict.fromkeys(other.owner for other in self._recordings)
         of_owner = [other for other in self._recordings if other.owner == key.owner]
-        leaving = of_owner[: len(of_owner) - self._max_graphs + 1] if of_owner else []
+        leaving = of_owner[: max(len(of_owner) + 1 - self._max_graphs, 0)]
         if not of_owner and len(owners) >= MAX_OWNERS:
             first = next(iter(owners))
             leaving = [other for other in self._recordings if other.owner == first]

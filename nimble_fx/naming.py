@@ -87,6 +87,7 @@ def _input_name(node: Node) -> str:
         steps = [step for step in steps[1:] if step not in _PLUMBING]
     normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
     name = re.sub(r"\W+", "_", normal).strip("_")
+    name = f"_{name}" if name[:1].isdigit() else name  # a layer of a Sequential
     return name if name.isidentifier() else node.name
 
 
@@ -120,7 +121,12 @@ def _innermost(stack_trace: str) -> Source | None:
 def _frames(stack_trace: str) -> list[re.Match[str]]:
     """The lines of a stack trace that are the user's, outermost first."""
     frames = _FRAME.finditer(stack_trace)
-    return [frame for frame in frames if str(Path(frame["file"]).parent) != _OURS]
+    return [frame for frame in frames if not _is_ours_or_pytorchs(Path(frame["file"]))]
+
+
+def _is_ours_or_pytorchs(file: Path) -> bool:
+    """Whether it stands between the user and the model: nimble_fx, and `with torch.device(...)`."""
+    return str(file.parent) == _OURS or file.parts[-3:] == ("torch", "utils", "_device.py")
 
 
 def _qualified_name(file: str, line: int) -> str:

@@ -37,7 +37,8 @@ class Options:
         cache_dir: a directory of schedules that later compiles of the same program take over.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
             where it is.
-        seed: picks the orders in which the virtual device runs what may run in any order.
+        seed: picks the orders in which the virtual device runs what may run in any order; an error
+            on another device.
     """
 
     policy: Policy = "nimble"
@@ -69,13 +70,16 @@ class Options:
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
         for name, path in (("dump", self.dump), ("cache_dir", self.cache_dir)):
-            valid = path is None or _is_directory(path)
-            _require(valid, name, path, "a directory to write to, or None")
+            problem = None if path is None else _why_no_directory(path)
+            expected = f"a directory to write to, or None ({problem})"
+            _require(problem is None, name, path, expected)
 
         virtual = isinstance(self.device, str) and self.device == "virtual"
         _require(virtual or self.device is None, "device", self.device, "'virtual' or None")
         _require(type(self.seed) is int, "seed", self.seed, "an int")
-        _require(virtual or self.seed == 0, "seed", self.seed, "an int only with device='virtual'")
+        _require(
+            virtual or self.seed == 0, "seed", self.seed, "an int, and only with device='virtual'"
+        )
 
     @staticmethod
     def parse(mode: str | None, options: Mapping[str, Any] | None) -> "Options":
@@ -100,16 +104,18 @@ def _require(valid: bool, name: str, value: object, expected: str) -> None:
         raise OptionError(f"option {name}={value!r} is not valid; it takes {expected}")
 
 
-def _is_directory(path: object) -> bool:
-    """Whether it can be written to; it is made if it is not there."""
+def _why_no_directory(path: object) -> str | None:
+    """Why it cannot be written to; None if it can. It is made if it is not there."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        return False
+        return "it is no path"
     try:
         directory = Path(path).expanduser()
         directory.mkdir(parents=True, exist_ok=True)
-    except (OSError, TypeError, ValueError):
-        return False
-    return os.access(directory, os.W_OK)
+    except FileExistsError:
+        return "it is a file"
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        return f"it cannot be made: {error}"
+    return None if os.access(directory, os.W_OK) else "there is no permission to write there"
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:

@@ -99,10 +99,10 @@ class Program:
     def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> Bound:
         """A callable that runs the program with these parameters, frozen where the device can.
 
-        A call takes the graph's other inputs in order (`graph.inputs` that are not static) and
-        returns a list of its outputs. It is what runs inside of a compiled model: the graph as
-        PyTorch traced it, for inputs of its types, without guards, gradients and pytrees. What a
-        forward graph returns for its backward graph is returned too.
+        A call takes the graph's other inputs in order (`graph.inputs` that are not static, nor a
+        size of one that is) and returns a list of its outputs. It is what runs inside of a compiled
+        model: the graph as PyTorch traced it, for inputs of its types, without guards, gradients
+        and pytrees. What a forward graph returns for its backward graph is returned too.
 
         Args:
             parameters: a module, or tensors, by the model's names or those of the graph.
@@ -159,8 +159,14 @@ def _memory(status: Status) -> str:
     """What the graphs own, by stream."""
     if not status.frozen:
         return ""
-    by_stream = [f"s{i} {nbytes / 2**20:.1f} MiB" for i, nbytes in enumerate(status.nbytes)]
-    return f"{', '.join(by_stream)}; workspaces of libraries included"
+    by_stream = sorted(enumerate(status.nbytes), key=lambda pair: -pair[1])
+    most = ", ".join(f"s{i} {_mib(nbytes)}" for i, nbytes in by_stream[:4])
+    more = ", ..." if len(by_stream) > 4 else ""
+    return f"{_mib(sum(status.nbytes))} ({most}{more}), workspaces of libraries included"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
 
 
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
@@ -217,7 +223,9 @@ def _why_not_freeze(graph: TaskGraph, device: Device) -> str | None:
 def _device(name: str) -> Device:
     device = device_named(name)
     if device is None:
-        raise UnsupportedError(f"this machine has no device {name}; it is needed to run on it")
+        raise UnsupportedError(
+            f"this machine has no device {name}: save the program and load it on one that has"
+        )
     return device
 
 

@@ -7,6 +7,7 @@ as a Python file that runs it again.
 import argparse
 import importlib
 import inspect
+import random
 import re
 import sys
 from collections import Counter
@@ -47,6 +48,7 @@ class Fuzzer:
     def __init__(self, out: Path) -> None:
         self.examples: Counter[str] = Counter()
         self.failures: dict[str, Path] = {}
+        self.n_properties = 0
         self._out = out
 
     def properties(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
@@ -99,11 +101,16 @@ class Fuzzer:
 
 
 def fuzz(minutes: float, out: Path) -> Fuzzer:
-    """Runs all properties in turn until the time is up; one that failed is not run again."""
+    """Runs all properties in turn until the time is up; one that failed is not run again.
+
+    Each round has an order of its own, so that in little time each has the same chance.
+    """
     deadline = monotonic() + 60 * minutes
     fuzzer = Fuzzer(out)
     properties = list(fuzzer.properties())
+    fuzzer.n_properties = len(properties)
     while monotonic() < deadline and len(fuzzer.failures) < len(properties):
+        random.shuffle(properties)
         for name, batch, script in properties:
             if monotonic() >= deadline:
                 break
@@ -121,7 +128,9 @@ def report(fuzzer: Fuzzer) -> None:
     for name in sorted(fuzzer.failures.keys() - fuzzer.examples.keys()):
         table.add_row(name, "-", f"FAILED: {fuzzer.failures[name]}")
     table.add_section()
-    table.add_row("all", f"{fuzzer.examples.total():,}", f"{len(fuzzer.failures)} failed")
+    n_run = len(fuzzer.examples.keys() | fuzzer.failures.keys())
+    reached = f"{n_run} of {fuzzer.n_properties} properties"
+    table.add_row(reached, f"{fuzzer.examples.total():,}", f"{len(fuzzer.failures)} failed")
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
     console.print(table)
 

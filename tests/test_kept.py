@@ -43,7 +43,7 @@ def add(
     captures.add(key, cast(Recording, recorded or Recorded()), [], static or [])
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=40), st.integers(1, 3))
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60), st.integers(1, 9))
 def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_graphs: int) -> None:
     captures, _, status = keeping(max_graphs)
     expected: dict[int, OrderedDict[int, None]] = {}
@@ -96,7 +96,7 @@ def test_what_went_before_it_paid_off_is_counted() -> None:
 
 
 def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
-    captures, *_ = keeping()
+    captures, _, status = keeping()
     parameter = torch.zeros(3)
     add(captures, Key((), (1,), ()), static=[parameter])
     gc.disable()
@@ -104,6 +104,7 @@ def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
         freed = weakref.ref(captures)
         del captures
         assert freed() is None
+        assert not status.frozen
     finally:
         gc.enable()
     del parameter
