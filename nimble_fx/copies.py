@@ -22,14 +22,21 @@ class GroupedCopy:
             places: the indices of the items to copy, which are tensors.
         """
         groups: dict[torch.dtype, list[int]] = {}
+        self._singly: list[int] = []
         for place in places:
-            groups.setdefault(examples[place].dtype, []).append(place)
+            example = examples[place]
+            if example.is_conj() or example.is_neg():  # together they cannot be written
+                self._singly.append(place)
+            else:
+                groups.setdefault(example.dtype, []).append(place)
         self._groups = [_items_at(group, len(examples)) for group in groups.values()]
 
     def __call__(self, targets: list[Any], values: list[Any]) -> None:
         """Copies, on the current stream."""
         for items in self._groups:
             torch._foreach_copy_(items(targets), items(values))
+        for place in self._singly:
+            targets[place].copy_(values[place])
 
 
 def _items_at(places: list[int], n_items: int) -> Callable[[list[Any]], Any]:

@@ -12,13 +12,10 @@ from nimble_fx.devices import Device
 from nimble_fx.errors import StateError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter, count
 from nimble_fx.ir import ScalarType, Task, TaskGraph
-from nimble_fx.kept import MAX_OWNERS, Kept, Key
+from nimble_fx.kept import MAX_OWNERS, PAYS_OFF, Kept, Key
 from nimble_fx.launch import Launcher
 from nimble_fx.recording import Handing, Recording
 from nimble_fx.status import Status
-
-WASTED_PER_GRAPH = 4
-"""So many captures may be dropped before they have paid off, for each graph that may be kept."""
 
 _NOT_FROZEN_TAGS = {
     torch.Tag.dynamic_output_shape,
@@ -67,10 +64,15 @@ class Terms:
     n_seen: int | None = None
     is_backward: bool = False
 
-    def handing(self, n_outputs: int, saves_in_place: bool) -> Handing:
-        """How the outputs of a capture are handed out."""
+    def handing(self, launcher: Launcher, saves_in_place: bool) -> Handing:
+        """How the outputs of a capture are handed out.
+
+        Those of a program that writes to its inputs are copied: one may come back as an input.
+        """
+        n_outputs = len(launcher.graph.outputs)
         n_seen = n_outputs if self.n_seen is None else self.n_seen
-        lent = range(0 if self.copy_outputs or self.is_backward else n_seen)
+        are_lent = not (self.copy_outputs or self.is_backward or launcher.mutated_given)
+        lent = range(n_seen if are_lent else 0)
         return Handing(lent, saved=range(n_seen, n_outputs if saves_in_place else n_seen))
 
 
@@ -80,7 +82,7 @@ class Frozen:
     A capture is bound to the numbers among the inputs (the sizes, where they are symbolic) and to
     the addresses of the parameters. So a program that several modules share has several, each its
     own. Past `max_graphs` the one that was replayed least recently goes; when too many have gone
-    before they had paid off, calls for which there is none run unfrozen.
+    before they had paid off, only what comes often is captured.
 
     What a forward saves for its backward stays in the memory of the capture, and the backward reads
     it there. While a backward is still to come, another capture serves the next forward, one that
@@ -103,22 +105,24 @@ class Frozen:
         written = {*self._numbers, *launcher.mutated_given}
         self._readable = [k for k in range(len(values)) if k not in written]
         self._kept = Kept(arena, terms.max_graphs, status)
-        self._fallback: Fallback | None = None
+        self._failed: Fallback | None = None
+        reason = (
+            "sizes or addresses of parameters change too often; calls whose own have come "
+            f"{PAYS_OFF} times are captured, the others are not"
+        )
+        self._too_often = Fallback(launcher.graph.name, "unfrozen", reason)
         self._has_warned = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first where it must."""
         if self._launcher.device.is_capturing:
             return self._launcher(args)
-        arena = self._arena
-        with arena.lock:
-            if arena.is_busy:  # an operator of the program calls it: its buffers are in use
-                return self._launcher(args)
-            arena.is_busy = True
-            try:
-                return self._run(args)
-            finally:
-                arena.is_busy = False
+        if not self._arena.take():
+            return self._launcher(args)
+        try:
+            return self._run(args)
+        finally:
+            self._arena.give()
 
     def _run(self, args: list[Any]) -> Sequence[Any]:
         """Replays the recording for the call; makes it first if there is none and may be one."""
@@ -146,26 +150,24 @@ class Frozen:
         return Key(numbers, tuple([tensor.data_ptr() for tensor in static]), fixed)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
-        """Runs a call that has no recording, and captures no other from then on.
+        """Runs a call that has no recording.
 
         If the call fails as its capture did, that is no reason: the error is the program's own.
         """
         outputs = self._launcher(args)
         self._arena.leave()
-        self._fallback, self._status.reason = fallback, fallback.reason
+        if fallback is not self._too_often:
+            self._failed = fallback
+        self._status.reason = fallback.reason
         self._reporter.report(fallback)
         return outputs
 
     def _record(self, key: Key, given: list[Any], static: list[Any]) -> Recording | Fallback:
         """A new recording, unless there must be none or making it failed."""
-        if self._fallback is not None:
-            return self._fallback
-        if self._kept.n_wasted >= WASTED_PER_GRAPH * self._terms.max_graphs:
-            reason = (
-                "sizes or addresses of parameters change too often: "
-                f"{self._kept.n_wasted} graphs were dropped before they had paid off"
-            )
-            return Fallback(self._name, "unfrozen", reason)
+        if self._failed is not None:
+            return self._failed
+        if not self._kept.is_worth_a_capture(key):
+            return self._too_often
         if self._kept.make_room(key):
             self._warn_of_eviction()
         try:
@@ -189,16 +191,27 @@ class Frozen:
         self._has_warned = True
 
     def _capture(self, key: Key, given: list[Any], static: list[Any]) -> Recording:
-        fixed = [k for k, _ in key.fixed]
-        handing = self._terms.handing(len(self._launcher.graph.outputs), key.saves_in_place)
-        # no inference tensors: calls outside of inference mode must be able to copy into them
+        launcher, fixed = self._launcher, [k for k, _ in key.fixed]
+        handing = self._terms.handing(launcher, key.saves_in_place)
+        pool = self._pool(key, handing)
+        # Inference tensors can be written in inference mode only, so buffers are none, for calls
+        # outside of it; but a program that writes to some is never called there.
+        inference = any(static[k].is_inference() for k in launcher.mutated_static)
         with (
             garbage.paused(),
-            self._launcher.device.exclusive(),
-            torch.inference_mode(False),
+            launcher.device.exclusive(),
+            torch.inference_mode(inference),
             torch.no_grad(),
         ):
-            return Recording(self._launcher, self._arena, given, static, fixed, handing)
+            return Recording(launcher, self._arena, given, static, fixed, handing, pool)
+
+    def _pool(self, key: Key, handing: Handing) -> Any:
+        """Where a capture takes memory, so that no other overwrites what it leaves there."""
+        saved = self._arena.pool_of(key.fixed[0][1]) if key.fixed else None
+        if saved is not None:
+            return saved
+        leaves_something = bool(handing.lent or handing.saved)
+        return self._arena.own_pool() if leaves_something else self._arena.shared_pool()
 
     @property
     def _name(self) -> str:

@@ -8,7 +8,6 @@ lie in an input or a parameter, which are no tensors.
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -77,7 +76,7 @@ class Outputs:
         self._places = [places[id(value)] for value in captured]
         self._copy = GroupedCopy(self._originals, range(len(self._originals)))
         self.in_place = {i for i, value in enumerate(captured) if self._is_in_place(value)}
-        self._all_whole = all(a is b for a, b in zip_longest(captured, self._originals))
+        self._all_whole = list(map(id, captured)) == list(map(id, self._originals))
 
     def hand_out(self, given: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
         """The outputs of a call, after its replay."""
@@ -102,7 +101,9 @@ class Outputs:
         storage, view = _storage(value), _View.of(value)
         if storage in self._static:
             j = self._static[storage]
-            return partial(_parameter if view == _View.of(static[j]) else _part_of_it, j, view)
+            base = _View.of(static[j])
+            relative = replace(view, offset=view.offset - base.offset)
+            return partial(_parameter if view == base else _part_of_it, j, relative)
         if storage in self._buffers:
             return partial(_part_of_input, self._buffers[storage], view)
         if self._is_in_place(value):
@@ -153,7 +154,8 @@ def _parameter(j: int, view: _View, call: Call) -> Tensor:
 
 
 def _part_of_it(j: int, view: _View, call: Call) -> Tensor:
-    return view.on(call.static[j])
+    base = call.static[j]
+    return view.on(base, shift=int(base.storage_offset()))
 
 
 def _part_of_input(k: int, view: _View, call: Call) -> Tensor:

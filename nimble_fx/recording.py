@@ -48,6 +48,7 @@ class Recording:
         static: list[Tensor],
         fixed: Sequence[int],
         handing: Handing,
+        pool: Any,
     ) -> None:
         """Warms up and captures. Parameters, buffers and random numbers are left as they were.
 
@@ -58,6 +59,7 @@ class Recording:
             static: the parameters.
             fixed: the positions in `given` of what is read where it is.
             handing: which outputs are handed out where they are.
+            pool: where it takes memory.
 
         Raises:
             Exception: whatever the program raised, or the device.
@@ -72,7 +74,7 @@ class Recording:
         self._targets = self._without_repeats(self._buffers)
         self._copy_in = GroupedCopy(given, copied)
         self._copy_back = GroupedCopy(given, [k for k in launcher.mutated_given if k in copied])
-        self._capture = self._captured(launcher, given, static)
+        self._capture = self._captured(launcher, given, static, pool)
         for k in fixed:
             self._buffers[k] = self._targets[k] = None
         captured, read_in_place = self._capture.outputs, self._fixed_inputs(given, static)
@@ -83,6 +85,11 @@ class Recording:
         self.saved_addresses = {value.data_ptr() for value in saved}
         self._saved_storages = {value.untyped_storage()._cdata for value in saved}
         self._n_uses = self._count_uses()
+
+    @property
+    def pool(self) -> Any:
+        """Where it has its memory."""
+        return self._capture.pool
 
     @property
     def nbytes(self) -> tuple[int, ...]:
@@ -113,8 +120,10 @@ class Recording:
         distinct = {storage._cdata: storage for storage in storages}
         self._watched = [weakref.ref(storage, gone) for storage in distinct.values()]
 
-    def _captured(self, launcher: Launcher, given: list[Any], static: list[Tensor]) -> Capture:
-        n, pool = launcher.loaded.n_streams, self._arena.pool()
+    def _captured(
+        self, launcher: Launcher, given: list[Any], static: list[Tensor], pool: Any
+    ) -> Capture:
+        n = launcher.loaded.n_streams
 
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)

@@ -97,7 +97,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 @contextmanager

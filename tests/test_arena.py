@@ -1,6 +1,8 @@
 """A forward and its backward share memory, and no backward reads what a later forward wrote."""
 
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -152,15 +154,78 @@ def test_forwards_and_backwards_in_any_order_give_eagers_gradients(
     assert_same(gradients(model), gradients(eager))
 
 
-def test_the_pool_goes_with_the_last_who_holds_it() -> None:
+def test_the_shared_pool_goes_with_the_last_who_holds_it() -> None:
     arena = Arena(ReplayingDevice())
-    pool = arena.pool()
-    assert arena.pool() is pool
-    first = id(pool)
+    pool = arena.shared_pool()
+    assert arena.shared_pool() is pool
+    gone = weakref.ref(pool)
     del pool
-    assert arena._pool is not None
-    assert arena._pool() is None
-    assert first
+    assert gone() is None
+    assert arena.own_pool() is not arena.own_pool()
+
+
+def test_a_turn_is_refused_to_who_has_one_and_to_who_launches_while_another_has_one() -> None:
+    device = ReplayingDevice()
+    arena = Arena(device)
+    assert arena.take()
+    assert not arena.take()
+
+    def launch() -> bool:
+        with device.exclusive():
+            return arena.take()
+
+    with ThreadPoolExecutor(1) as other:
+        assert not other.submit(launch).result()
+    arena.give()
+    assert arena.take()
+
+
+def train(run: Callable[[Tensor], Tensor], *xs: Tensor) -> None:
+    torch.stack([run(x).sum() for x in xs]).sum().backward()
+
+
+def test_a_capture_overwrites_nothing_that_one_made_after_it_has_saved(
+    device: ReplayingDevice,
+) -> None:
+    pairs = [both() for _ in range(2)]
+    x = torch.randn(2, 4)
+    for _, eager, compiled in pairs:  # so the first is captured first
+        train(compiled, x)
+        train(eager, x)
+    for kind in (1, 2):
+        first, second = (pair[kind] for pair in pairs)
+        waiting = second(x).sum()
+        train(first, x)
+        waiting.backward()
+    for model, eager, _ in pairs:
+        assert_same(gradients(model), gradients(eager))
+
+
+@pytest.mark.parametrize("order", [[2, 5, 3], [5, 3, 2], [3, 2, 5]])
+def test_forwards_of_several_sizes_before_their_backwards(
+    order: list[int], device: ReplayingDevice
+) -> None:
+    model, eager = Deep(), Deep()
+    eager.load_state_dict(model.state_dict())
+    compiled = torch.compile(model, backend="nimble", dynamic=True)
+    for rows in ([2], [3], [5], order):
+        for run in (compiled, eager):
+            train(run, *[torch.full((n, 4), float(n)) for n in rows])
+    assert_same(gradients(model), gradients(eager))
+
+
+def test_layers_that_share_code_are_called_in_another_order_than_captured(
+    device: ReplayingDevice,
+) -> None:
+    layers = [both() for _ in range(4)]
+    for order in ([0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0]):
+        for kind in (1, 2):
+            x = torch.full((2, 4), 0.5)
+            for i in order:
+                x = layers[i][kind](x)
+            x.sum().backward()
+    for model, eager, _ in layers:
+        assert_same(gradients(model), gradients(eager))
 
 
 def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:

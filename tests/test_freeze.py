@@ -3,22 +3,23 @@
 import copy
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.freeze import (
-    WASTED_PER_GRAPH,
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
-from nimble_fx.kept import PAYS_OFF
+from nimble_fx.kept import PAYS_OFF, WASTED_PER_GRAPH
 from tests.eager import (
     assert_inference_is_eagers,
     assert_same,
@@ -90,10 +91,75 @@ def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevi
             model.a.weight.data = torch.full((4, 4), float(i))
             assert_same(compiled(x), model(x))
         model.a.weight.data = torch.ones(4, 4)
-        with pytest.warns(NimbleWarning, match="change too often: 8 graphs were dropped"):
+        with pytest.warns(NimbleWarning, match="parameters change too often"):
             assert_same(compiled(x), model(x))
         assert_same(compiled(x), model(x))
     assert device.n_captures == limit
+
+
+def test_what_comes_often_is_captured_even_where_most_calls_are_not(
+    device: ReplayingDevice,
+) -> None:
+    model = Branchy()
+    options: dict[str, Any] = {"max_graphs": 1, "on_fallback": "silent"}
+    compiled = torch.compile(model, backend="nimble", dynamic=True, options=options)
+    with torch.no_grad():
+        for rows in range(2, 4 + WASTED_PER_GRAPH):
+            compiled(torch.randn(rows, 4))
+        before = device.n_captures
+        for _ in range(PAYS_OFF + 2):
+            x = torch.randn(30, 4)
+            assert_same(compiled(x), model(x))
+    assert device.n_captures == before + 1
+
+
+def test_buffers_that_were_made_in_inference_mode_are_written_to(device: ReplayingDevice) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen: Tensor
+            return self.seen.add_(x) * 2
+
+    with torch.inference_mode():
+        model, eager = Counts(), Counts()
+        compiled = torch.compile(model, backend="nimble")
+        for _ in range(3):
+            assert_same(compiled(torch.ones(3)), eager(torch.ones(3)))
+    assert (device.n_captures, device.n_replays) == (1, 3)
+
+
+def test_a_frozen_program_and_one_that_calls_it_do_not_wait_for_each_other() -> None:
+    options: dict[str, Any] = {"device": "virtual"}
+    inner = torch.compile(lambda x: (x * 2).relu() + x.sin(), backend="nimble", options=options)
+
+    def outer(x: Tensor) -> Tensor:
+        return torch.ops.nimble_tests.inner(x + 1) * 2
+
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library, torch.no_grad():
+        library.define("inner(Tensor x) -> Tensor")
+        library.impl("inner", lambda x: inner(x.clone()), "CPU")
+        library.impl("inner", torch.empty_like, "Meta")
+        calls = torch.compile(outer, backend="nimble", options=options | {"freeze": False})
+        calls(torch.ones(3))
+        inner(torch.ones(3))
+        threads = [
+            Thread(target=call_often, args=(run, torch.ones(3)), daemon=True)
+            for run in (calls, inner)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def call_often(run: Callable[[Tensor], object], x: Tensor) -> None:
+    with torch.no_grad():
+        for _ in range(300):
+            run(x)
 
 
 def test_parameters_that_move_once_a_graph_has_paid_off_are_captured_again_without_end(

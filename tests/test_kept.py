@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx import kept
+from nimble_fx import garbage, kept
 from nimble_fx.arena import Arena
+from nimble_fx.devices.virtual_memory import Pool
 from nimble_fx.kept import PAYS_OFF, Kept, Key
 from nimble_fx.recording import Recording
 from nimble_fx.status import Status
@@ -23,6 +24,7 @@ class Recorded:
     """As much of a recording as matters to who keeps it."""
 
     nbytes = (1, 2)
+    pool = Pool(set(), lambda: None)
 
     def __init__(self, saved: int = 0, n_replays: int = 0) -> None:
         self.saved_addresses, self.n_replays = {saved} if saved else set(), n_replays
@@ -81,10 +83,10 @@ def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
     view = parameter[1:]
     del parameter
     assert captures.get(key) is not None
-    assert arena.saved == {7}
+    assert set(arena.saved) == {7}
     del view
     assert captures.get(key) is None
-    assert arena.saved == set()
+    assert set(arena.saved) == set()
     assert (status.frozen, status.n_captures) == (False, 1)
 
 
@@ -92,7 +94,7 @@ def test_what_went_before_it_paid_off_is_counted() -> None:
     captures, *_ = keeping(max_graphs=1)
     for size, n_replays in enumerate((0, PAYS_OFF - 1, PAYS_OFF, PAYS_OFF + 1, 0)):
         add(captures, Key((size,), (), ()), Recorded(n_replays=n_replays))
-    assert captures.n_wasted == 2
+    assert captures._n_wasted == 2
 
 
 def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
@@ -108,3 +110,38 @@ def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
     finally:
         gc.enable()
     del parameter
+
+
+def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> None:
+    captures, *_ = keeping(max_graphs=1)
+    often = Key((-1,), (), ())
+    for size in range(kept.WASTED_PER_GRAPH + 1):
+        key = Key((size,), (), ())
+        assert captures.is_worth_a_capture(key)
+        add(captures, key)
+    for size in range(PAYS_OFF):
+        assert not captures.is_worth_a_capture(often)
+        assert not captures.is_worth_a_capture(Key((-2 - size,), (), ()))
+    assert captures.is_worth_a_capture(often)
+
+
+def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
+    forward, arena, _ = keeping()
+    backward, parameter = Kept(arena, 2, Status()), torch.zeros(3)
+    add(forward, Key((), (1,), ()), static=[parameter])
+    add(backward, Key((), (), ()))
+    assert len(backward) == 1
+    del parameter
+    assert (len(forward), len(backward)) == (0, 0)
+
+
+def test_captures_that_go_while_another_is_made_wait_for_its_end() -> None:
+    captures, *_ = keeping()
+    recorded = Recorded()
+    gone = weakref.ref(recorded)
+    add(captures, Key((), (1,), ()), recorded)
+    del recorded
+    with garbage.paused():
+        del captures
+        assert gone() is not None
+    assert gone() is None

@@ -1,8 +1,10 @@
 """What a replay has computed is the caller's to keep, and shares memory as in eager."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -159,3 +161,77 @@ def test_without_copies_outputs_are_what_the_next_call_overwrites(device: Replay
 
 def test_without_copies_a_model_trains_as_in_eager(device: ReplayingDevice) -> None:
     assert_training_is_eagers(CASES["branchy"], options={"copy_outputs": False})
+
+
+def test_without_copies_no_output_overwrites_that_of_another_model(
+    device: ReplayingDevice,
+) -> None:
+    options: dict[str, Any] = {"copy_outputs": False}
+    models = [Branchy(), Branchy()]
+    one, other = (torch.compile(m, backend="nimble", options=options) for m in models)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        one(x)
+        kept = other(x)
+        one(x + 1)
+        assert_same(kept, models[1](x))
+
+
+def test_without_copies_an_output_may_come_back_as_an_input_that_is_written(
+    device: ReplayingDevice,
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.add_(1) * 2
+
+    options: dict[str, Any] = {"copy_outputs": False}
+    compiled = torch.compile(program, backend="nimble", options=options)
+    for run in (compiled, program):
+        y = run(torch.zeros(3))
+        assert torch.equal(run(y), torch.full((3,), 6.0))
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Linear(4, 4), nn.LayerNorm(4), nn.Sequential(nn.Conv1d(3, 2, 1), nn.Tanh())]
+)
+def test_results_that_are_none_are_handed_out_too(
+    model: nn.Module, device: ReplayingDevice
+) -> None:
+    eager = copy.deepcopy(model)
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(3, 4)
+    for _ in range(2):
+        for net, run in ((model, compiled), (eager, eager)):
+            net.zero_grad()
+            run(x).square().sum().backward()
+        assert_same([p.grad for p in model.parameters()], [p.grad for p in eager.parameters()])
+
+
+@pytest.mark.parametrize("lazily", [torch.conj, lambda z: z.conj().imag])
+def test_an_input_that_is_read_conjugated_or_negated_is_written_to(
+    lazily: Callable[[Tensor], Tensor], device: ReplayingDevice
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.mul_(2) + 1
+
+    compiled = torch.compile(program, backend="nimble")
+    for _ in range(2):
+        z = torch.randn(3, dtype=torch.complex64)
+        ours, expected = lazily(z.clone()), lazily(z.clone())
+        assert_same([compiled(ours), ours], [program(expected), expected])
+
+
+def test_a_view_of_a_parameter_that_has_moved_within_its_memory(device: ReplayingDevice) -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.w.view(2, 2), x + self.w
+
+    memory, model = np.arange(8, dtype=np.float32), Views()
+    compiled, x = torch.compile(model, backend="nimble"), torch.ones(4)
+    whole = torch.from_numpy(memory)
+    with torch.no_grad():
+        for data in (whole[4:], torch.from_numpy(memory[4:])):
+            model.w.data = data
+            assert_same(list(compiled(x)), list(model(x)))

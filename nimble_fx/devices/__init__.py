@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from nimble_fx.devices.lock import Lock
+
 
 class Event(Protocol):
     """A point in a stream that other streams can wait for."""
@@ -67,7 +69,7 @@ class Device(Protocol):
     def is_capturing(self) -> bool:
         """Whether the caller is capturing a graph of its own."""
 
-    def exclusive(self) -> AbstractContextManager[Any]:
+    def exclusive(self) -> Lock:
         """Held while tasks are enqueued: side streams are shared by all threads."""
 
     def streams(self, n: int) -> tuple[Stream, ...]:

@@ -1,12 +1,12 @@
 """The CPU: operators run at once, in launch order, so streams and events have nothing to do."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from nimble_fx.devices import Capture, Stream
+from nimble_fx.devices.lock import Lock
 from nimble_fx.errors import UnsupportedError
 
 
@@ -49,9 +49,9 @@ class Cpu:
     why_not_capture = None
     is_capturing = False
 
-    def exclusive(self) -> AbstractContextManager[Any]:
-        """Nothing to hold: streams have no state."""
-        return nullcontext()
+    def exclusive(self) -> Lock:
+        """A lock of this call alone: streams have no state."""
+        return Lock()
 
     def streams(self, n: int) -> tuple[Stream, ...]:
         """`n` times the one stream."""

@@ -1,10 +1,9 @@
 """CUDA devices: the only place that touches `torch.cuda`."""
 
 import gc
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +11,12 @@ from typing import Any
 import torch
 
 from nimble_fx.devices import Capture, Stream
+from nimble_fx.devices.lock import Lock
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool; past that, new ones are aliases of old ones."""
 
-_LOCK = threading.RLock()
+_LOCK = Lock()
 """One for all devices: a capture must not meet another one's calls."""
 
 
@@ -94,7 +94,7 @@ class Cuda:
         with torch.cuda.device(self._device):
             return torch.cuda.is_current_stream_capturing()
 
-    def exclusive(self) -> AbstractContextManager[Any]:
+    def exclusive(self) -> Lock:
         """A lock that one thread may take again."""
         return _LOCK
 

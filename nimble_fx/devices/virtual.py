@@ -10,10 +10,8 @@ Memory that a program frees is written over as soon as somebody could be given i
 stream at once, where other threads may allocate; on a side stream before its next kernel.
 """
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from random import Random
 from types import SimpleNamespace, TracebackType
@@ -22,12 +20,13 @@ from typing import Any
 import torch
 
 from nimble_fx.devices import Capture, Stream
+from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.virtual_launch import Draw, Launching
 from nimble_fx.devices.virtual_memory import Pool, poison
 from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
 from nimble_fx.devices.virtual_state import Host, Recorded
 
-_LOCK = threading.RLock()
+_LOCK = Lock()
 """One for all virtual devices: they draw from the CPU's one generator of random numbers."""
 
 
@@ -99,7 +98,7 @@ class Virtual:
         """Whether the caller's current stream is being captured."""
         return self._capture is not None and self._host.current in self._capture.members
 
-    def exclusive(self) -> AbstractContextManager[Any]:
+    def exclusive(self) -> Lock:
         """A lock that one thread may take again."""
         return _LOCK
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
-from nimble_fx.freeze import WASTED_PER_GRAPH
+from nimble_fx.kept import WASTED_PER_GRAPH
 from nimble_fx.trace import trace
 from tests.bits import assert_same_bits, assert_same_sharing
 from tests.cuda_stand_in import Gpu
