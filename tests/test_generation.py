@@ -76,6 +76,14 @@ def test_with_a_cache_that_is_kept_one_capture_is_replayed_for_each_token_whatev
     assert counters["nimble"]["captures"] == 1
 
 
+def test_a_cache_without_room_for_warm_ups_is_enough() -> None:
+    """Each run of the step writes one place further on, and there is one place left."""
+    model, eager = twins()
+    prompt, settings = prompts(3), {"max_new_tokens": 2, "max_cache_len": None}
+    ours = write(model, prompt, compile_config=compiled_by(**VIRTUAL), **settings)
+    assert torch.equal(ours.sequences, write(eager, prompt, **settings).sequences)
+
+
 def test_a_step_copies_a_token_its_position_and_its_mask_and_reads_the_cache_where_it_is() -> None:
     write(language_model(), prompts(3), compile_config=compiled_by(freeze=False))
     (step,) = nimble_fx.programs()

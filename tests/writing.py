@@ -48,7 +48,7 @@ def compiled_by(**options: Any) -> CompileConfig:
 def write(model: LlamaForCausalLM, prompt: Tensor, **settings: Any) -> Any:
     """The tokens that the model writes, the logits of each, and the cache that it leaves."""
     if "past_key_values" not in settings:
-        settings |= {"cache_implementation": "static", "max_cache_len": CACHE_LENGTH}
+        settings = {"cache_implementation": "static", "max_cache_len": CACHE_LENGTH, **settings}
     defaults = {"do_sample": False, "max_new_tokens": N_TOKENS}
     results = {"return_dict_in_generate": True, "output_logits": True}
     torch.manual_seed(1)
