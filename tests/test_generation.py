@@ -92,6 +92,9 @@ def test_a_step_copies_a_token_its_position_and_its_mask_and_reads_the_cache_whe
         "kwargs_position_ids": 8,
         "kwargs_attention_mask": CACHE_LENGTH,
     }
+    targets = [task.target for task in step.graph.tasks]
+    assert targets.count(torch.ops.aten.index_copy_.default) == 4, "keys and values of two layers"
+    assert targets.count(torch.ops.aten.copy_.default) == 2, "where they end"
 
 
 def test_a_cache_that_is_first_used_in_compiled_code_is_copied_and_ends_as_in_eager() -> None:
