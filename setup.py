@@ -36,6 +36,7 @@ setup(
             "rich",
             "ruff",
             "setuptools",
+            "transformers",
             "types-networkx",
             "types-setuptools",
         ],

@@ -28,6 +28,7 @@ from nimble_fx.freeze import (
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
+from nimble_fx.in_place import write_in_place
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import file_name, write
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
@@ -118,7 +119,7 @@ class Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self.build(gm, self._name, self._terms)
+        return self.build(write_in_place(gm), self._name, self._terms)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)

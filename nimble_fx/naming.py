@@ -18,6 +18,7 @@ _FRAME = re.compile(
 )
 _OURS = str(Path(__file__).parent)
 _PLUMBING = {"_modules", "_parameters", "_buffers"}
+_Scope = ast.ClassDef | ast.FunctionDef
 _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 
 
@@ -29,8 +30,11 @@ def source_of(node: Node) -> Source | None:
 def program_name(gm: GraphModule) -> str:
     """The user's function that was compiled, such as "Branchy.forward"."""
     for node in gm.graph.nodes:
-        for first in _frames(node.meta.get("stack_trace") or "")[:1]:
-            return _qualified_name(first["file"], int(first["line"])) or first["function"]
+        frames = _frames(node.meta.get("stack_trace") or "")
+        if frames:
+            first = next((f for f in frames if not _is_wrapper(_scopes(f))), frames[0])
+            names = [scope.name for scope in _scopes(first)]
+            return ".".join(names) or first["function"]
     for node in gm.graph.nodes:  # all in torch.nn
         for _, module in (node.meta.get("nn_module_stack") or {}).values():
             return f"{getattr(module, '__name__', module)}.forward"
@@ -129,22 +133,28 @@ def _is_ours_or_pytorchs(file: Path) -> bool:
     return str(file.parent) == _OURS or file.parts[-3:] == ("torch", "utils", "_device.py")
 
 
-def _qualified_name(file: str, line: int) -> str:
-    """The classes and functions around a line, joined by dots; "" if the file cannot be read."""
-    text = "".join(linecache.getlines(file))
+def _scopes(frame: re.Match[str]) -> list[_Scope]:
+    """The classes and functions around a line, outermost first; none if it cannot be read."""
+    text = "".join(linecache.getlines(frame["file"]))
     try:
         scope: ast.AST = ast.parse(text)
     except SyntaxError:
-        return ""
-    names: list[str] = []
-    while (inner := _enclosing(scope, line)) is not None:
-        names.append(inner.name)
+        return []
+    scopes: list[_Scope] = []
+    while (inner := _enclosing(scope, int(frame["line"]))) is not None:
+        scopes.append(inner)
         scope = inner
-    return ".".join(names)
+    return scopes
 
 
-def _enclosing(scope: ast.AST, line: int) -> ast.ClassDef | ast.FunctionDef | None:
-    scopes = (n for n in ast.walk(scope) if isinstance(n, ast.ClassDef | ast.FunctionDef))
+def _is_wrapper(scopes: Sequence[_Scope]) -> bool:
+    """Whether the innermost is what a decorator puts around a function: `@wraps(function)`."""
+    decorators = scopes[-1].decorator_list if scopes else []
+    return any(re.match(r"(functools\.)?wraps\(", ast.unparse(each)) for each in decorators)
+
+
+def _enclosing(scope: ast.AST, line: int) -> _Scope | None:
+    scopes = (n for n in ast.walk(scope) if isinstance(n, _Scope))
     for node in scopes:
         if node is not scope and node.lineno <= line <= (node.end_lineno or node.lineno):
             return node

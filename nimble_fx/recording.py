@@ -129,8 +129,9 @@ class Recording:
             return launcher.enqueue(list(self._buffers), static, streams)
 
         self._arena.wait()
-        with _undone([static[k] for k in launcher.mutated_static]):
-            for i in range(WARM_UPS):
+        mutated = [static[k] for k in launcher.mutated_static]
+        for i in range(WARM_UPS):
+            with _undone(mutated):  # each time: a counter that goes on would leave its table
                 self._feed(given)
                 self._device.warm_up(n, run, pool, may_synchronize=i < WARM_UPS - 1)
         return self._device.capture(n, run, pool)

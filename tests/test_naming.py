@@ -1,5 +1,6 @@
 """Names that a user recognises."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,26 @@ def test_inputs_are_named_by_their_place_in_the_model() -> None:
     assert sorted(inputs) == [
         "extra_0", "layers_0_bias", "layers_0_weight", "layers_1_weight", "scale", "x",
     ]  # fmt: skip
+
+
+def timed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def wrapper(*args: Tensor) -> Tensor:
+        return function(*args) + 1
+
+    return wrapper
+
+
+class Decorated(nn.Module):
+    """A module whose forward is wrapped."""
+
+    @timed
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+def test_a_program_has_the_name_of_the_function_and_not_of_its_decorator() -> None:
+    assert names_of(Decorated(), torch.ones(2))[0] == "Decorated.forward"
 
 
 @pytest.mark.parametrize(

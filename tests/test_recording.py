@@ -53,6 +53,26 @@ def test_warm_up_leaves_state_and_random_numbers_alone(device: ReplayingDevice) 
         assert torch.equal(first, torch.rand(3))
 
 
+def test_each_warm_up_begins_with_the_state_that_the_call_found(device: ReplayingDevice) -> None:
+    class Fills(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+            self.register_buffer("table", torch.zeros(1, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.place: Tensor
+            self.table: Tensor
+            self.table.index_copy_(0, self.place, x)  # fails where there is no such place
+            self.place += 1
+            return self.table.exp()
+
+    model, x = Fills(), torch.randn(1, 3)
+    with torch.no_grad():
+        assert_same(torch.compile(model, backend="nimble")(x), x.exp())
+    assert (device.n_captures, model.place.item()) == (1, 1)
+
+
 def test_a_failure_in_warm_up_leaves_state_as_it_was(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
