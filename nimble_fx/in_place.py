@@ -42,7 +42,8 @@ def _is_needless(copy: Node, given: Node, update: Node) -> bool:
         return False
     arguments = pytree.arg_tree_leaves(*update.args, **update.kwargs)
     places = [i for i, argument in enumerate(arguments) if argument is given]
-    return places == [0] and given.users.keys() == {update, copy}
+    is_laid_out_alike = given.meta["val"].stride() == update.meta["val"].stride()
+    return places == [0] and given.users.keys() == {update, copy} and is_laid_out_alike
 
 
 def _is_returned(update: Node, output: Node) -> bool:

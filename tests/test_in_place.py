@@ -106,3 +106,19 @@ def test_an_input_that_is_read_otherwise_or_kept_beside_its_update_is_written_at
 ) -> None:
     run(program, **options)
     assert copies_back() == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "virtual"}], ids=["cpu", "virtual"])
+def test_an_input_with_gaps_is_written_at_the_end_for_its_update_has_none(
+    options: dict[str, Any],
+) -> None:
+    def flat(cache: Tensor, x: Tensor) -> Tensor:
+        return cache.index_copy_(0, PLACES, x).reshape(-1) * 2
+
+    compiled = torch.compile(flat, backend="nimble", options=options)
+    whole = torch.randn(4, 5)
+    expected, x = whole.clone(), torch.randn(2, 3)
+    with torch.no_grad():
+        assert_same(compiled(whole[:, :3], x), flat(expected[:, :3], x))
+    assert_same(whole, expected)
+    assert copies_back() == 1
