@@ -15,7 +15,7 @@ import torch
 
 from bench.models.examples import Example
 from bench.timing import synchronize
-from nimble_fx import backend
+from nimble_fx import compiler
 from nimble_fx.emit import emit
 from nimble_fx.ir import TaskGraph
 from nimble_fx.load import file_name, load
@@ -39,8 +39,8 @@ class FirstCall:
     Attributes:
         whole_seconds: all of it: Dynamo, AOTAutograd, nimble_fx, and running the model once.
         nimble_seconds: of that, from the ATen graph to the loaded module.
-        retrace: traces that very ATen graph again, just as the backend did.
-        program: what the backend made of it.
+        retrace: traces that very ATen graph again, just as the compiler did.
+        program: what the compiler made of it.
     """
 
     whole_seconds: float
@@ -52,7 +52,7 @@ class FirstCall:
 def first_call(example: Example) -> FirstCall:
     """Compiles a model from nothing and calls it once, with a clock at both ends of nimble_fx.
 
-    The ends are the backend's calls of `trace` and `register`; they are watched, not replaced.
+    The ends are the compiler's calls of `trace` and `register`; they are watched, not replaced.
     """
     traces: list[tuple[float, Callable[[], Traced]]] = []
     ends: list[tuple[float, Program]] = []
@@ -68,8 +68,8 @@ def first_call(example: Example) -> FirstCall:
     torch.compiler.reset()
     compiled = torch.compile(example.model, backend="nimble")
     with ExitStack() as watching, torch.no_grad():
-        watching.enter_context(patch.object(backend, "trace", watched_trace))
-        watching.enter_context(patch.object(backend, "register", watched_register))
+        watching.enter_context(patch.object(compiler, "trace", watched_trace))
+        watching.enter_context(patch.object(compiler, "register", watched_register))
         start = perf_counter()
         compiled(example.x)
         synchronize()
@@ -89,7 +89,7 @@ def time_traced(retrace: Callable[[], Traced]) -> tuple[Seconds, TaskGraph]:
 def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
     """Seconds by stage from a traced TaskGraph to a loaded module; the scheduled graph.
 
-    The same steps as `nimble_fx.backend` takes with its default options; the checks that follow
+    The same steps as `nimble_fx.compiler` takes with its default options; the checks that follow
     each pass are timed as a stage of their own.
     """
     seconds: Seconds = {}

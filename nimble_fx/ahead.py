@@ -9,7 +9,8 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
-from nimble_fx.backend import Compiler, lower, reset
+from nimble_fx.backend import reset
+from nimble_fx.compiler import Compiler, lower
 from nimble_fx.emit import count
 from nimble_fx.entry import (
     Arguments,

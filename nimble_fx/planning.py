@@ -11,8 +11,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from nimble_fx.arena import Boxed
-from nimble_fx.backend import Compiler, legal_module, lower
 from nimble_fx.cache import Unscheduled
+from nimble_fx.compiler import Compiler, legal_module, lower
 from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.entry import (

@@ -322,7 +322,7 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     """Puts the stand-in in place of `torch.cuda` and compiles for it, for the rest of a test."""
     gpu = Gpu(seed)
     monkeypatch.setattr(Gpu, "now", gpu, raising=False)
-    monkeypatch.setattr("nimble_fx.backend.device_for", lambda _: gpu.cuda)
+    monkeypatch.setattr("nimble_fx.compiler.device_for", lambda _: gpu.cuda)
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(

@@ -279,7 +279,7 @@ def test_a_backward_that_is_not_frozen_takes_its_turn_too(
         leave(arena)
 
     monkeypatch.setattr(Arena, "leave", watched)
-    monkeypatch.setattr("nimble_fx.backend.refuse_what_cannot_be_captured", refuse_backwards)
+    monkeypatch.setattr("nimble_fx.compiler.refuse_what_cannot_be_captured", refuse_backwards)
     model, eager, compiled = both(on_fallback="silent")
     for run in (compiled, eager):
         run(torch.ones(2, 4)).sum().backward()

@@ -164,7 +164,7 @@ def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch)
     def losing_waits(graph: TaskGraph) -> str:
         return re.sub(r" +s\d\.wait_event\(e\.(?!fork).*\n", "", emit(graph))
 
-    monkeypatch.setattr("nimble_fx.backend.emit", losing_waits)
+    monkeypatch.setattr("nimble_fx.compiler.emit", losing_waits)
     model, eager = twins(CASES["branchy"], train=False)
     x = torch.randn(2, 4)
     with (
@@ -181,7 +181,7 @@ def test_a_module_with_another_operator_is_never_run(monkeypatch: pytest.MonkeyP
     def other_operator(graph: TaskGraph) -> str:
         return emit(graph).replace("torch.sigmoid(", "torch.relu(")
 
-    monkeypatch.setattr("nimble_fx.backend.emit", other_operator)
+    monkeypatch.setattr("nimble_fx.compiler.emit", other_operator)
     model, eager = twins(CASES["branchy"], train=False)
     x = torch.randn(2, 4)
     with torch.no_grad(), pytest.warns(NimbleWarning, match=r"(?s)runs as traced.*its operator:"):
@@ -193,7 +193,7 @@ def test_verify_false_asks_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("looked at")
 
-    monkeypatch.setattr("nimble_fx.backend.verify", refuse)
-    monkeypatch.setattr("nimble_fx.backend.verify_source", refuse)
+    monkeypatch.setattr("nimble_fx.compiler.verify", refuse)
+    monkeypatch.setattr("nimble_fx.compiler.verify_source", refuse)
     torch.compile(Branchy(), backend="nimble", options={"verify": False})(torch.randn(2, 4))
     assert nimble_fx.programs()

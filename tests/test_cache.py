@@ -24,13 +24,13 @@ from tests.models import CASES, Branchy
 X = torch.ones(2, 4)
 IN_ANOTHER_PROCESS = """
 import sys, torch
-import nimble_fx.backend as backend
+import nimble_fx.compiler as compiler, nimble_fx
 from tests.models import Branchy
 
 if sys.argv[2] == "hit":
-    backend.schedule = backend.emit = None
+    compiler.schedule = compiler.emit = None
 torch.compile(Branchy(), backend="nimble", options={"cache_dir": sys.argv[1]})(torch.ones(2, 4))
-print(len(backend.registry.programs()))
+print(len(nimble_fx.programs()))
 """
 
 
@@ -50,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(graph.name)
         return schedule(graph, pipeline)
 
-    monkeypatch.setattr("nimble_fx.backend.schedule", counting)
+    monkeypatch.setattr("nimble_fx.compiler.schedule", counting)
     return names
 
 
@@ -71,7 +71,7 @@ def test_the_second_compile_runs_no_pass_and_emits_nothing(
     model = Branchy()
     expected, first = compiled(model, tmp_path)
     assert made == ["Branchy.forward"]
-    monkeypatch.setattr("nimble_fx.backend.emit", None)
+    monkeypatch.setattr("nimble_fx.compiler.emit", None)
     result, second = compiled(model, tmp_path)
     assert made == ["Branchy.forward"]
     assert_same_bits(result, expected)

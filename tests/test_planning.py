@@ -301,6 +301,6 @@ def test_a_plan_that_is_not_legal_is_not_given(monkeypatch: pytest.MonkeyPatch) 
     def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("race")
 
-    monkeypatch.setattr("nimble_fx.backend.verify", refuse)
+    monkeypatch.setattr("nimble_fx.compiler.verify", refuse)
     with pytest.raises(UnsupportedError, match=r"Branchy.forward has no legal.*report it: race"):
         nimble_fx.plan(Branchy(), torch.ones(2, 4))
