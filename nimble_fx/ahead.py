@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any, NoReturn
 
 import torch
@@ -23,7 +24,7 @@ from nimble_fx.entry import (
 from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.options import Options
-from nimble_fx.program import Program, register
+from nimble_fx.program import Program, register, unregister
 from nimble_fx.rehearsal import rehearse
 from nimble_fx.unchanged import unchanged
 
@@ -90,8 +91,8 @@ class Compiled:
         self._backend = _Backend(options, argument_names(model))
         function = own_function(model)
         self._run = torch.compile(function, backend=self._backend)
-        # Dynamo's tables keep the code, and the code all that was compiled
-        weakref.finalize(self, drop_compiled, function.__code__).atexit = False
+        finalizer = weakref.finalize(self, _drop, function.__code__, self._backend.programs)
+        finalizer.atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns; without gradients unless it is compiled for training."""
@@ -153,6 +154,12 @@ class _Backend:
     def _keep(self, program: Program) -> None:
         self.programs.append(program)
         register(program)
+
+
+def _drop(code: CodeType, programs: list[Program]) -> None:
+    """Drops what Dynamo's tables and the list of programs keep of a Compiled that is gone."""
+    drop_compiled(code)
+    unregister(programs)
 
 
 def _refuse_lazy(function: Callable[..., Any]) -> None:

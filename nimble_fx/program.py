@@ -1,7 +1,7 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -240,6 +240,12 @@ def programs() -> tuple[Program, ...]:
 def register(program: Program) -> None:
     """Adds a program to the list."""
     _programs.append(program)
+
+
+def unregister(programs: Iterable[Program]) -> None:
+    """Takes programs off the list, if they are on it."""
+    gone = {id(program) for program in programs}
+    _programs[:] = [program for program in _programs if id(program) not in gone]
 
 
 def clear() -> None:

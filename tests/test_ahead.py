@@ -233,36 +233,6 @@ def test_inputs_of_another_kind_are_refused() -> None:
         nimble_fx.compile("Branchy", torch.ones(2, 4))
 
 
-def exported(model: nn.Module, x: Tensor) -> Any:
-    return torch.export.export(model, (x,))
-
-
-def graph_module(model: nn.Module, x: Tensor) -> Any:
-    return torch.fx.symbolic_trace(model)
-
-
-def scripted(model: nn.Module, x: Tensor) -> Any:
-    return torch.jit.script(model)
-
-
-def jit_traced(model: nn.Module, x: Tensor) -> Any:
-    return torch.jit.trace(model, (x,))
-
-
-@pytest.mark.parametrize("kind", [exported, graph_module, scripted, jit_traced])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_models_of_other_kinds_compute_and_train_as_eager(kind: Any) -> None:
-    model, x = Branchy(), torch.randn(2, 4)
-    made = kind(model, x)
-    assert_same(nimble_fx.compile(made, x)(x), model(x).detach())
-    compiled = nimble_fx.compile(made, x, training=True)
-    assert len(compiled.programs) == 2
-    compiled(x).square().sum().backward()
-    weights = list(compiled.model.parameters())  # type: ignore[attr-defined]
-    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
-    assert_same([weight.grad for weight in weights], list(expected))
-
-
 @pytest.mark.parametrize("options", [{"polcy": 1}, {"policy": "x"}, {"max_streams": 0}])
 def test_a_bad_option_is_refused_before_any_work(options: dict[str, Any]) -> None:
     def program(x: Tensor) -> Tensor:
@@ -372,6 +342,7 @@ def test_deleting_it_frees_its_graphs_and_the_model(
     del model, compiled
     assert running() == before
     assert parameter() is None
+    assert nimble_fx.programs() == ()
 
 
 def test_its_repr_says_what_it_is_and_what_it_has() -> None:

@@ -1,10 +1,15 @@
 """What Dynamo is handed: a function of its own for any model, and copies of arguments."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
 from nimble_fx.entry import Arguments, argument_names, name_of, own_function
 from nimble_fx.twin import WithoutData
+from tests.eager import assert_same
 from tests.models import Branchy
 
 
@@ -74,3 +79,33 @@ def test_arguments_have_the_names_of_the_models_parameters() -> None:
     assert argument_names(nn.ReLU())["args_0"] == "input"
     assert argument_names(torch.relu) == {}
     assert [name_of(program), name_of(nn.ReLU())] == ["program", "ReLU"]
+
+
+def exported(model: nn.Module, x: Tensor) -> Any:
+    return torch.export.export(model, (x,))
+
+
+def graph_module(model: nn.Module, x: Tensor) -> Any:
+    return torch.fx.symbolic_trace(model)
+
+
+def scripted(model: nn.Module, x: Tensor) -> Any:
+    return torch.jit.script(model)
+
+
+def jit_traced(model: nn.Module, x: Tensor) -> Any:
+    return torch.jit.trace(model, (x,))
+
+
+@pytest.mark.parametrize("kind", [exported, graph_module, scripted, jit_traced])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_models_of_other_kinds_compute_and_train_as_eager(kind: Any) -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    made = kind(model, x)
+    assert_same(nimble_fx.compile(made, x)(x), model(x).detach())
+    compiled = nimble_fx.compile(made, x, training=True)
+    assert len(compiled.programs) == 2
+    compiled(x).square().sum().backward()
+    weights = list(compiled.model.parameters())  # type: ignore[attr-defined]
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    assert_same([weight.grad for weight in weights], list(expected))
