@@ -23,6 +23,7 @@ from nimble_fx.freeze import Frozen
 from nimble_fx.launch import Launcher
 from tests.eager import assert_same, call, twins
 from tests.models import CASES, Branchy, Case, GoogLeNet
+from tests.snapshot import snapshot
 
 DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 3}]
 
@@ -126,18 +127,6 @@ class Raises(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.norm(torch.rand_like(x) + x.mul_(2))
         return result + self.table(torch.full((2,), 7))
-
-
-def bits(tensor: Tensor | None) -> bytes | None:
-    return None if tensor is None else tensor.detach().contiguous().numpy().tobytes()
-
-
-def snapshot(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """The bits of all that preparing must leave alone."""
-    state = {name: bits(value) for name, value in model.state_dict().items()}
-    grads = [(id(p.grad), bits(p.grad)) for p in model.parameters()]
-    given = [bits(x) for x in inputs] + [bits(x.grad) for x in inputs]
-    return state, grads, given, torch.get_rng_state().tolist(), model.training
 
 
 PREPARED = {**CASES, "raises": Case(Raises, lambda: (torch.randn(2, 4),))}

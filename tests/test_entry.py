@@ -10,6 +10,7 @@ import nimble_fx
 from nimble_fx.entry import Arguments, argument_names, name_of, own_function
 from nimble_fx.twin import WithoutData
 from tests.eager import assert_same
+from tests.kinds import exported, graph_module, jit_traced, scripted
 from tests.models import Branchy
 
 
@@ -79,22 +80,6 @@ def test_arguments_have_the_names_of_the_models_parameters() -> None:
     assert argument_names(nn.ReLU())["args_0"] == "input"
     assert argument_names(torch.relu) == {}
     assert [name_of(program), name_of(nn.ReLU())] == ["program", "ReLU"]
-
-
-def exported(model: nn.Module, x: Tensor) -> Any:
-    return torch.export.export(model, (x,))
-
-
-def graph_module(model: nn.Module, x: Tensor) -> Any:
-    return torch.fx.symbolic_trace(model)
-
-
-def scripted(model: nn.Module, x: Tensor) -> Any:
-    return torch.jit.script(model)
-
-
-def jit_traced(model: nn.Module, x: Tensor) -> Any:
-    return torch.jit.trace(model, (x,))
 
 
 @pytest.mark.parametrize("kind", [exported, graph_module, scripted, jit_traced])

@@ -14,8 +14,9 @@ import nimble_fx
 from nimble_fx.devices.cuda import POOL_SIZE
 from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.ir import TensorType, TupleType
+from tests.kinds import exported, graph_module, jit_traced, scripted
 from tests.models import CASES, Branchy, GoogLeNet, Tables
-from tests.test_ahead import exported, graph_module, jit_traced, scripted, snapshot
+from tests.snapshot import snapshot
 
 GPU = torch.device("cuda", 0)
 
