@@ -28,8 +28,8 @@ class Options:
         freeze: capture a CUDA graph where the program allows it.
         copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
             which the next call overwrites.
-        max_graphs: how many CUDA graphs a program keeps: one for each set of sizes and addresses
-            of parameters. Past that the least recently used one goes.
+        max_graphs: how many CUDA graphs a program keeps for each set of parameters: one for each
+            set of sizes. Past that the least recently used one goes.
         on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
             "error", or "silent"; `nimble_fx.fallback()` lists it in any case.
         verify: prove each schedule legal before it runs.

@@ -30,11 +30,14 @@ class Deep(nn.Module):
         return torch.sigmoid(self.b(hidden)) * hidden.exp()
 
 
-def both(**options: Any) -> tuple[Deep, Deep, Callable[[Tensor], Tensor]]:
+def both(
+    dynamic: bool | None = None, **options: Any
+) -> tuple[Deep, Deep, Callable[[Tensor], Tensor]]:
     """A model, its twin, and the first of them compiled."""
     model, eager = Deep(), Deep()
     eager.load_state_dict(model.state_dict())
-    return model, eager, torch.compile(model, backend="nimble", options=options)
+    compiled = torch.compile(model, backend="nimble", dynamic=dynamic, options=options)
+    return model, eager, compiled
 
 
 def gradients(net: nn.Module) -> list[Tensor | None]:
@@ -136,22 +139,34 @@ def test_an_output_that_is_also_saved_is_the_callers(device: ReplayingDevice) ->
         assert_same(ours, expected)
 
 
+FORWARDS = st.tuples(st.integers(0, 1), st.integers(2, 4))
+BACKWARDS = st.integers(0, 3)
+
+
 @settings(max_examples=settings().max_examples // 4)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=8))
+@given(
+    st.lists(st.one_of(FORWARDS, BACKWARDS), min_size=4, max_size=14),
+    st.sampled_from([{"max_graphs": 8}, {"max_graphs": 1}, {"copy_outputs": False}]),
+)
 def test_forwards_and_backwards_in_any_order_give_eagers_gradients(
-    steps: list[tuple[bool, int]],
+    steps: list[Any], options: dict[str, Any]
 ) -> None:
+    """Of two models that share a program, with several sizes."""
     torch.compiler.reset()
-    model, eager, compiled = both(device="virtual")
-    pending: list[tuple[Tensor, Tensor]] = []
-    for is_forward, i in steps:
-        if is_forward:
-            x = torch.randn(2, 4)
-            pending.append((compiled(x).sum(), eager(x).sum()))
-        elif pending:
-            for loss in pending.pop(i % len(pending)):
+    silent = {"device": "virtual", "on_fallback": "silent", **options}
+    nets = [both(dynamic=True, **silent) for _ in range(2)]
+    waiting: list[list[Tensor]] = []
+    for step in steps:
+        if isinstance(step, tuple):
+            which, rows = step
+            _, eager, compiled = nets[which]
+            x = torch.randn(rows, 4)
+            waiting.append([compiled(x).sum(), eager(x).sum()])
+        elif waiting:
+            for loss in waiting.pop(step % len(waiting)):
                 loss.backward()
-    assert_same(gradients(model), gradients(eager))
+    for model, eager, _ in nets:
+        assert_same(gradients(model), gradients(eager))
 
 
 def test_the_shared_pool_goes_with_the_last_who_holds_it() -> None:
