@@ -35,6 +35,7 @@ class Faulty:
         self.error: type[BaseException] = RuntimeError
         self.begin(None)
         self._is_recording = False
+        self._pools: list[weakref.ref[Pool]] = []
         self._launch, self._pool = device.launch, device.pool
         monkeypatch.setattr(device, "launch", self.launch)
         monkeypatch.setattr(device, "pool", self.pool)
@@ -85,11 +86,12 @@ class Faulty:
 
     @contextmanager
     def _noting_a_recording(self) -> Iterator[None]:
-        self._is_recording, self._pools = True, list[weakref.ref[Pool]]()
+        self._is_recording = True
         try:
             yield
         finally:
             self._is_recording = False
+            self._pools = []
 
 
 class Program:

@@ -201,7 +201,6 @@ IMAGES = table(
             aten.native_batch_norm.default({i}, {v}, {v}, {v!}, {v!}, True, 0.1, 1e-05)
             aten._native_batch_norm_legit.default({i}, {v}, None, {v!}, {v!}, True, 0.1, 1e-05)
         """,
-        "iff": "aten.native_group_norm.default({i}, {v}, {v}, 2, 4, 16, 2, 1e-05)",
         "mcc": "aten.native_layer_norm.default({m}, [4], {v}, {v}, 1e-05)",
         "i_v": """
             aten.convolution_backward.default({i}, {i}, {k}, [4], [1, 1], [1, 1], [1, 1], \
