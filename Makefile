@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m bench.demo --no-write
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -23,6 +23,7 @@ check: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.call_time
+	$(BIN)/python -m bench.overhead
 
 # The properties on new random examples; a failure is left in fuzz_failures/ as a file to run.
 fuzz: $(VENV)/.installed

@@ -33,6 +33,7 @@ setup(
             "mypy",
             "numpy",
             "pytest",
+            "pytest-xdist",
             "rich",
             "ruff",
             "setuptools",

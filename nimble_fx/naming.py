@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir import Source
+from nimble_fx.syntax import syntax_tree
 
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
@@ -137,7 +138,7 @@ def _scopes(frame: re.Match[str]) -> list[_Scope]:
     """The classes and functions around a line, outermost first; none if it cannot be read."""
     text = "".join(linecache.getlines(frame["file"]))
     try:
-        scope: ast.AST = ast.parse(text)
+        scope: ast.AST = syntax_tree(text)
     except SyntaxError:
         return []
     scopes: list[_Scope] = []

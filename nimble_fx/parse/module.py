@@ -17,6 +17,7 @@ from nimble_fx.parse.expressions import argument, callee
 from nimble_fx.parse.memory import Memory
 from nimble_fx.parse.streams import Streams
 from nimble_fx.parse.tables import Tables, read_module
+from nimble_fx.syntax import syntax_tree
 
 FILE = "<module>"
 """What messages call the text."""
@@ -60,7 +61,7 @@ def parse(text: str, like: TaskGraph | None = None) -> Parsed:
     """
     lines = StringIO(text, newline=None).read().split("\n")  # as ast counts them
     try:
-        module = ast.parse(text, FILE)
+        module = syntax_tree(text, FILE)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ScheduleError(f"the text is not a Python module: {error}") from error
     function, tables = read_module(module, lines)
