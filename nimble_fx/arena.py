@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nimble_fx.devices import Device
+from nimble_fx.devices import Device, Stream
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """AOTAutograd's convention: a call takes a list of inputs and empties it."""
@@ -32,15 +32,15 @@ class Arena:
         self._device = device
         self._pool: weakref.ref[Any] | None = None
 
-    def wait(self) -> None:
-        """The current stream waits for whoever ran last."""
+    def wait(self) -> Stream:
+        """The current stream, which waits for whoever ran last."""
         (caller,) = self._device.streams(1)
         caller.wait_event(self._last)
+        return caller
 
-    def leave(self) -> None:
+    def leave(self, caller: Stream | None = None) -> None:
         """Whoever runs next will wait for what the current stream was given."""
-        (caller,) = self._device.streams(1)
-        self._last.record(caller)
+        self._last.record(caller or self._device.streams(1)[0])
 
     def unfrozen(self, run: Boxed) -> Boxed:
         """Runs a program that has no captures, in turn: it may read what a capture has saved."""
@@ -65,8 +65,10 @@ class Arena:
         An operator of a program may call a program. Who is in the middle of a turn, or launches
         kernels that others wait for, must not wait for a turn: that could be for ever.
         """
-        if not self._lock.acquire(blocking=not self._device.exclusive().is_held_here):
-            return False
+        if not self._lock.acquire(blocking=False):
+            if self._device.exclusive().is_held_here:
+                return False
+            self._lock.acquire()
         if self._is_busy:
             self._lock.release()
             return False

@@ -146,7 +146,7 @@ class Frozen:
             saved = self._arena.saved
             places = [(k, given[k].data_ptr()) for k in self._readable]
             fixed = tuple([place for place in places if place[1] in saved])
-        numbers = tuple([given[k] for k in self._numbers])
+        numbers = tuple([given[k] for k in self._numbers]) if self._numbers else ()
         return Key(numbers, tuple([tensor.data_ptr() for tensor in static]), fixed)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:

@@ -103,13 +103,13 @@ class Recording:
 
     def replay(self, given: list[Any], static: list[Tensor]) -> list[Any]:
         """Runs the capture on new inputs, on the current stream; its outputs."""
-        self._arena.wait()
+        caller = self._arena.wait()
         self._feed(given)
         self._capture.replay()
         self._copy_back(given, self._buffers)
         self.n_replays += 1
         outputs = self._outputs.hand_out(given, self._fixed_inputs(given, static))
-        self._arena.leave()
+        self._arena.leave(caller)
         return outputs
 
     def when_memory_goes(

@@ -266,9 +266,9 @@ def test_a_capture_comes_after_the_last_replay(
     order: list[str] = []
     wait, warm_up = Arena.wait, ReplayingDevice.warm_up
 
-    def watched_wait(arena: Arena) -> None:
+    def watched_wait(arena: Arena) -> Any:
         order.append("waits")
-        wait(arena)
+        return wait(arena)
 
     def watched_warm_up(one: ReplayingDevice, *args: Any, **kwargs: Any) -> None:
         order.append("warms up")
@@ -289,9 +289,9 @@ def test_a_backward_that_is_not_frozen_takes_its_turn_too(
     left: list[Arena] = []
     leave = Arena.leave
 
-    def watched(arena: Arena) -> None:
+    def watched(arena: Arena, *args: Any) -> None:
         left.append(arena)
-        leave(arena)
+        leave(arena, *args)
 
     monkeypatch.setattr(Arena, "leave", watched)
     monkeypatch.setattr("nimble_fx.compiler.refuse_what_cannot_be_captured", refuse_backwards)

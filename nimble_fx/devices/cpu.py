@@ -6,7 +6,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from nimble_fx.devices import Capture, Stream
-from nimble_fx.devices.lock import Lock
+from nimble_fx.devices.lock import Lock, NoLock
 from nimble_fx.errors import UnsupportedError
 
 
@@ -37,6 +37,7 @@ class CpuStream:
 
 _STREAM = CpuStream()
 _EVENT = CpuEvent()
+_NO_LOCK = NoLock()
 
 
 class Cpu:
@@ -50,8 +51,8 @@ class Cpu:
     is_capturing = False
 
     def exclusive(self) -> Lock:
-        """A lock of this call alone: streams have no state."""
-        return Lock()
+        """Nothing to hold: streams have no state."""
+        return _NO_LOCK
 
     def streams(self, n: int) -> tuple[Stream, ...]:
         """`n` times the one stream."""

@@ -29,3 +29,23 @@ class Lock:
     ) -> None:
         self._here.depth -= 1
         self._lock.release()
+
+
+class NoLock(Lock):
+    """A lock that any number of threads hold at a time."""
+
+    @property
+    def is_held_here(self) -> bool:
+        """That it is held is nothing that anybody waits for."""
+        return False
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
