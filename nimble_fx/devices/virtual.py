@@ -333,4 +333,6 @@ class Virtual:
 
     def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
         """The first `n` side streams, without the caller's."""
-        return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[: max(n, 0)]
+        if n <= 0:
+            return ()
+        return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[:n]
