@@ -2,8 +2,8 @@
 
 Launched programs are measured on the CPU, frozen ones on the virtual device with replays that do
 nothing. From both the time of the operators is taken off, of which a frozen call has two: a copy of
-its input and one of its output. What is left is nimble_fx's own. With a GPU, the host time of a call
-beyond `CUDAGraph.replay()` is measured beside that of `mode="reduce-overhead"`.
+its input and one of its output. What is left is nimble_fx's own. With a GPU, the host time of a
+call beyond `CUDAGraph.replay()` is measured beside that of `mode="reduce-overhead"`.
 """
 
 import gc
