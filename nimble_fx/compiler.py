@@ -31,7 +31,7 @@ from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import file_name, write
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
-from nimble_fx.pipeline import Pass, passes, schedule
+from nimble_fx.pipeline import Pass, Policy, passes, schedule
 from nimble_fx.program import Program, register
 from nimble_fx.status import Status
 from nimble_fx.trace import trace
@@ -205,25 +205,31 @@ def legal_module(
     """The schedule by the user's policy, and its text; the serial one if that is not legal."""
     graph = program.traced.graph
     limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
-    pipeline = passes(options.policy, min(limits, default=None))
+    limit = min(limits, default=None)
+    pipeline = passes(options.policy, limit)
     try:
         if options.cache_dir is not None:
             cache = Cache(Path(options.cache_dir).expanduser().absolute(), reporter.warn)
-            return cache.get(program, pipeline, lambda: _emitted(graph, pipeline, options))
-        return _emitted(graph, pipeline, options)
+            return cache.get(program, pipeline, lambda: _emitted(graph, pipeline, options, limit))
+        return _emitted(graph, pipeline, options, limit)
     except ScheduleError as error:
         serial = _emitted(graph, passes("serial", None), options)
-        reporter.report(_fallback(graph.name, "on one stream", error))
+        reporter.report(_fallback(graph.name, "on one stream", error, options.policy))
         return serial
 
 
-def _emitted(graph: TaskGraph, pipeline: Sequence[Pass], options: Options) -> tuple[TaskGraph, str]:
+def _emitted(
+    graph: TaskGraph, pipeline: Sequence[Pass], options: Options, max_streams: int | None = None
+) -> tuple[TaskGraph, str]:
     """A schedule and its text, both proved legal unless the user asked for no proof.
 
     Raises:
-        ScheduleError: the schedule is not legal, or the text is not that schedule.
+        ScheduleError: the schedule is not legal or has too many streams, or the text is not that
+            schedule.
     """
     scheduled = schedule(graph, pipeline)
+    if max_streams is not None and scheduled.n_streams > max_streams:
+        raise ScheduleError(f"it has {scheduled.n_streams} streams, of at most {max_streams}")
     if options.verify:
         verify(scheduled, graph)
     source = emit(scheduled)
@@ -254,8 +260,12 @@ def _n_seen(metadata: ViewAndMutationMeta | None) -> int | None:
     return len(metadata.tokens) + metadata.num_forward
 
 
-def _fallback(name: str, runs: str, error: UnsupportedError | ScheduleError) -> Fallback:
+def _fallback(
+    name: str, runs: str, error: UnsupportedError | ScheduleError, policy: Policy = "nimble"
+) -> Fallback:
     if isinstance(error, UnsupportedError):
         return Fallback(name, runs, str(error), error.node, error.source)
+    if not isinstance(policy, str):
+        return Fallback(name, runs, f"the schedule of policy {policy.name} is not legal: {error}")
     bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
     return Fallback(name, runs, f"{bug}: {error}")

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nimble_fx.errors import OptionError
 from nimble_fx.fallback import OnFallback
-from nimble_fx.passes.assign_streams import Policy
+from nimble_fx.passes.assign_streams import Policy as NamedPolicy
+from nimble_fx.pipeline import Policy
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -23,7 +24,8 @@ class Options:
     """The options of `torch.compile(model, backend="nimble", options={...})`.
 
     Attributes:
-        policy: "nimble" for maximum concurrency with the fewest waits, or "serial": one stream.
+        policy: "nimble" for maximum concurrency with the fewest waits, "serial" for one stream, or
+            a pass of your own that gives each launching task a stream; see `pipeline.Policy`.
         max_streams: at most so many streams; None for as many as the device has.
         freeze: capture a CUDA graph where the program allows it.
         copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
@@ -54,9 +56,10 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        policies = get_args(Policy)
+        policies = get_args(NamedPolicy)
         known = isinstance(self.policy, str) and self.policy in policies
-        _require(known, "policy", self.policy, _choices(policies))
+        expected = f"{_choices(policies)}, or a pass: a dataclass with a name that can be called"
+        _require(known or _is_pass(self.policy), "policy", self.policy, expected)
         streams = self.max_streams
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
@@ -97,6 +100,11 @@ class Options:
             meant = _suggestion(name, known)
             raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
+
+
+def _is_pass(policy: object) -> bool:
+    named = isinstance(getattr(policy, "name", None), str)
+    return named and callable(policy) and is_dataclass(policy) and not isinstance(policy, type)
 
 
 def _require(valid: bool, name: str, value: object, expected: str) -> None:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import TaskGraph
-from nimble_fx.passes.assign_streams import AssignStreams, Policy
+from nimble_fx.passes.assign_streams import AssignStreams
+from nimble_fx.passes.assign_streams import Policy as NamedPolicy
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.passes.free_memory import FreeMemory
 from nimble_fx.passes.insert_waits import InsertWaits
@@ -26,16 +27,32 @@ class Pass(Protocol):
         """A new graph, or the same object if there is nothing to change."""
 
 
+Policy = NamedPolicy | Pass
+"""Which streams tasks run on and in which order they are launched: a name, or a pass that says."""
+
+
 def passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
-    """The passes that turn a traced graph into a schedule."""
+    """The passes that turn a traced graph into a schedule.
+
+    Args:
+        policy: a name, or a pass that gives each launching task a stream and may put the tasks in
+            another launch order (see `launch_order`).
+        max_streams: at most so many streams; it is up to a pass of yours to keep to it.
+    """
     return (
         ChainBookkeeping(),  # first: it adds orders, which the reduction then takes into account
         ReduceEdges(),  # before streams: they follow the edges of the minimum equivalent graph
-        AssignStreams(policy, max_streams),
-        OrderLaunches(),  # after streams: on one stream the program's order stands
+        *_streams_and_order(policy, max_streams),
         InsertWaits(),  # after launch order: which waits are implied depends on it
         FreeMemory(),  # last: when memory is safe depends on the waits
     )
+
+
+def _streams_and_order(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
+    if not isinstance(policy, str):
+        return (policy,)
+    # Order after streams: on one stream the program's order stands.
+    return AssignStreams(policy, max_streams), OrderLaunches()
 
 
 def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:

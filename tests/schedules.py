@@ -11,8 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.analysis import hazards
 from nimble_fx.ir import TaskGraph
-from nimble_fx.passes.assign_streams import Policy
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import Policy, passes, schedule
 from nimble_fx.trace import Traced, trace
 from tests.strategies import task_graphs
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,46 @@ def test_an_illegal_schedule_is_never_run(monkeypatch: pytest.MonkeyPatch) -> No
     (program,) = nimble_fx.programs()
     assert program.graph.n_streams == 1
     program.verify()
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """A policy of a user: task after task on the next of so many streams; on none if 0."""
+
+    n_streams: int = 2
+    name = "in-turn"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        n = self.n_streams
+        streams = {task.name: i % n for i, task in enumerate(graph.launching)} if n else {}
+        return graph.replace_tasks(t.updated(stream=streams.get(t.name)) for t in graph.tasks)
+
+
+def test_a_policy_may_be_a_pass_of_the_users_own() -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    options = {"policy": InTurn(), "device": "virtual"}
+    with torch.no_grad():
+        assert_same(torch.compile(model, backend="nimble", options=options)(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert "in-turn(n_streams=2)" in program.graph.provenance
+    assert [task.stream for task in program.graph.launching] == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (InTurn(3), "it has 3 streams, of at most 2"),
+        (InTurn(0), "mm launches kernels without a stream"),
+    ],
+)
+def test_a_policy_that_makes_no_legal_schedule_is_not_run_and_named(
+    policy: InTurn, why: str
+) -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="nimble", options={"policy": policy, "max_streams": 2})
+    named = f"runs on one stream: the schedule of policy in-turn is not legal: .*{why}"
+    with torch.no_grad(), pytest.warns(NimbleWarning, match=named):
+        assert_same(compiled(x), model(x))
 
 
 def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:

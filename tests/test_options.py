@@ -7,6 +7,7 @@ import pytest
 
 from nimble_fx.errors import OptionError
 from nimble_fx.options import Options
+from nimble_fx.passes.assign_streams import AssignStreams
 
 
 def test_defaults() -> None:
@@ -46,6 +47,8 @@ def test_an_unknown_mode_lists_all_of_them() -> None:
         ("policy", "fastest"),
         ("policy", None),
         ("policy", ["nimble"]),
+        ("policy", lambda graph: graph),
+        ("policy", AssignStreams),
         ("max_streams", 0),
         ("max_streams", True),
         ("max_streams", 2.0),

@@ -1,5 +1,7 @@
 """DAGs and traced task graphs."""
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from hypothesis import strategies as st
 
@@ -67,6 +69,18 @@ def _with_after(task: Task, after: tuple[str, ...]) -> Task:
     from dataclasses import replace
 
     return replace(task, after=after)
+
+
+@st.composite
+def topological_orders(draw: st.DrawFn, earlier: Mapping[str, Sequence[str]]) -> list[str]:
+    """The keys in any order in which each comes after its values."""
+    order: list[str] = []
+    left = list(earlier)
+    while left:
+        ready = [name for name in left if not set(earlier[name]).intersection(left)]
+        order.append(draw(st.sampled_from(ready)))
+        left.remove(order[-1])
+    return order
 
 
 Given = tuple[int, tuple[int, ...]]
