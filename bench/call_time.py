@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from bench.models.examples import NASNET_NAMES, Example, nasnet
-from bench.record import Target, console, finish, parser, print_table
+from bench.record import Target, finish, parser
+from bench.screen import console, print_table
 from bench.timing import Spread, interleaved_seconds, ratios
 
 AOT_EAGER_TARGET = 1.03

@@ -18,7 +18,8 @@ import torch
 from bench.figures import Figures, FirstCalls, count_rows, stage_rows, total_rows
 from bench.models.examples import NASNET_NAMES, Example, default_device, nasnet
 from bench.models.synthetic import cell_graph
-from bench.record import Target, finish, parser, print_table
+from bench.record import Target, finish, parser
+from bench.screen import print_table
 from bench.stages import (
     FirstCall,
     Seconds,

@@ -20,7 +20,8 @@ from torch import Tensor
 
 import nimble_fx
 from bench.models.examples import NASNET_NAMES, Example, nasnet
-from bench.record import console, finish, parser, print_table
+from bench.record import finish, parser
+from bench.screen import console, print_table
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.program import Program
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.record import console
+from bench.screen import console
 from nimble_fx.devices import Stream
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual import Virtual

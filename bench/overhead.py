@@ -22,7 +22,8 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.record import Target, finish, parser, print_table
+from bench.record import Target, finish, parser
+from bench.screen import print_table
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.arena import Arena
 from nimble_fx.devices import Capture

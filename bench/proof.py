@@ -15,7 +15,8 @@ import torch
 
 from bench.models.examples import NASNET_NAMES
 from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
-from bench.record import Target, console, finish, parser, print_table
+from bench.record import Target, finish, parser
+from bench.screen import console, print_table
 from bench.tried import (
     BrokenSums,
     JudgedMutants,

@@ -1,9 +1,10 @@
-"""What the commands share: their options, targets, tables on the screen, and results as JSON."""
+"""What the commands share: their options, targets, and results as JSON."""
 
 import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from bench.screen import say
 from nimble_fx import __version__
 
 RESULTS = Path("bench/results")
-_PIPED_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -54,40 +53,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog=f"python -m {spec.name}" if spec else None, description=description
     )
-    made.add_argument("--out", type=Path, default=RESULTS, help="directory for the JSON result")
+    made.add_argument("--out", type=Path, default=RESULTS, help="directory of results by device")
     made.add_argument("--no-write", action="store_true", help="print only, write no JSON")
     return made
-
-
-def console() -> Console:
-    """Where results go: stdout; a fixed width where that is a file or a pipe."""
-    screen = Console(highlight=False, soft_wrap=False)
-    if not screen.is_terminal:
-        screen.width = _PIPED_WIDTH
-    return screen
-
-
-def print_table(
-    title: str, header: Sequence[str], sections: Iterable[Iterable[Sequence[str]]]
-) -> None:
-    """Prints a table, a line between its sections; the first column names what the others hold.
-
-    The header is left out if all of it is empty.
-    """
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=any(header))
-    for i, name in enumerate(header):
-        table.add_column(name, justify="right" if i else "left", no_wrap=i == 0)
-    for section in sections:
-        for row in section:
-            table.add_row(*row)
-        table.add_section()
-    console().print(table)
 
 
 def print_targets(targets: Iterable[Target]) -> None:
     """One line a target: the figure, the limit, and "met" or "NOT met"."""
     for target in targets:
-        console().print(str(target), style="green" if target.met else "bold red")
+        say(str(target), good=target.met)
 
 
 def finish(
@@ -96,27 +70,54 @@ def finish(
     results: Mapping[str, object],
     targets: Sequence[Target] = (),
 ) -> None:
-    """Prints the targets and, unless told not to, writes `results` with all that describes them.
+    """Prints the targets and, unless told not to, writes the results and says where.
+
+    Args: as of `keep`.
+    """
+    print_targets(targets)
+    path = keep(name, args, results, targets)
+    if path is not None:
+        say(f"written to {path}")
+
+
+def keep(
+    name: str,
+    args: argparse.Namespace,
+    results: Mapping[str, object],
+    targets: Sequence[Target] = (),
+) -> Path | None:
+    """Writes `results` with all that describes them, unless told not to; the file.
 
     Args:
-        name: the command's; the file is NAME.json.
+        name: the command's; the file is OUT/DEVICE/NAME.json.
         args: of a parser made by `parser`.
         results: what was measured: dataclasses, lists, dicts, numbers and strings.
         targets: what the figures should be.
     """
-    print_targets(targets)
-    if not args.no_write:
-        chosen = {k: v for k, v in vars(args).items() if not isinstance(v, Path)}
-        chosen.pop("no_write")
-        judged = [{**asdict(target), "met": target.met} for target in targets]
-        document = {
-            "command": name,
-            "options": chosen,
-            "environment": environment(),
-            "targets": judged,
-            "results": results,
-        }
-        console().print(f"written to {write_json(args.out, name, document)}")
+    if args.no_write:
+        return None
+    chosen = {k: v for k, v in vars(args).items() if not isinstance(v, Path)}
+    chosen.pop("no_write")
+    document = {
+        "command": name,
+        "options": chosen,
+        "environment": environment(),
+        "targets": [{**asdict(target), "met": target.met} for target in targets],
+        "results": results,
+    }
+    device = torch.device(chosen.get("device") or default_device())
+    return write_json(args.out / device_directory(device), name, document)
+
+
+def default_device() -> torch.device:
+    """The first CUDA device where there is one, else the CPU."""
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def device_directory(device: torch.device) -> str:
+    """What results of a device are kept under: "cpu", "nvidia-h200"."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def environment() -> dict[str, Any]:

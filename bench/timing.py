@@ -12,6 +12,7 @@ import torch
 from nimble_fx import garbage
 
 Call = Callable[[], object]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,29 @@ def interleaved_seconds(
     rounds: int,
     calls_per_round: int = 1,
     after_round: Call = lambda: None,
+    device: torch.device = CPU,
 ) -> dict[str, list[float]]:
     """Seconds a call takes, for each of `calls` and each round.
 
     In a round each takes its turn: one call that is not timed, then `calls_per_round` that are,
     as one sample. The order rotates from round to round. Python's collector runs between rounds
     only.
+
+    Args:
+        calls: the contestants.
+        rounds: how many samples of each.
+        calls_per_round: how many calls a sample is the mean of.
+        after_round: is called between rounds.
+        device: what the calls run on: a GPU's time is read off events on its current stream.
     """
+    seconds_per_call = _gpu_seconds_per_call if device.type == "cuda" else _seconds_per_call
     names = list(calls)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds):
         first = i % len(names)
         with collected_before():
             for name in names[first:] + names[:first]:
-                samples[name].append(_seconds_per_call(calls[name], calls_per_round))
+                samples[name].append(seconds_per_call(calls[name], calls_per_round))
         after_round()
     return samples
 
@@ -85,12 +95,34 @@ def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread
 
 def _seconds_per_call(call: Call, n_calls: int) -> float:
     call()
-    synchronize()
     start = perf_counter()
     for _ in range(n_calls):
         call()
-    synchronize()
     return (perf_counter() - start) / n_calls
+
+
+def _gpu_seconds_per_call(call: Call, n_calls: int) -> float:
+    """From an idle GPU until it has done the last call."""
+    call()
+    gpu_seconds = gpu_stopwatch()
+    for _ in range(n_calls):
+        call()
+    return gpu_seconds() / n_calls
+
+
+def gpu_stopwatch() -> Callable[[], float]:
+    """Starts now, with an idle GPU; what it returns stops, and gives the seconds that the GPU
+    took for what the current stream was given in between."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+
+    def stop() -> float:
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    return stop
 
 
 @contextmanager

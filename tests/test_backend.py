@@ -176,7 +176,7 @@ class InTurn:
 
 def test_a_policy_may_be_a_pass_of_the_users_own() -> None:
     model, x = Branchy(), torch.randn(2, 4)
-    options = {"policy": InTurn(), "device": "virtual"}
+    options: dict[str, Any] = {"policy": InTurn(), "device": "virtual"}
     with torch.no_grad():
         assert_same(torch.compile(model, backend="nimble", options=options)(x), model(x))
     (program,) = nimble_fx.programs()

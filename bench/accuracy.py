@@ -1,0 +1,80 @@
+"""Whether a contestant computes what eager does: both are held against float64.
+
+Kernels of different libraries round differently, and so does eager; what counts is the distance
+from the exact result. A contestant may be a few times as far from it as eager is.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+TIMES_EAGER = 3.0
+"""How many times eager's distance is allowed, as in PyTorch's own benchmarks."""
+
+ROUNDING = 1e-5
+"""A distance that is always allowed: a few roundings of float32, relative to what is rounded."""
+
+
+class InaccurateError(Exception):
+    """A contestant's result is further from the exact one than it may be."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a call should return.
+
+    Attributes:
+        eager: what PyTorch returns by itself.
+        exact: what it returns in float64.
+    """
+
+    eager: Sequence[Tensor]
+    exact: Sequence[Tensor]
+
+    def check(self, results: Sequence[Tensor]) -> float:
+        """The greatest distance of a result from the exact one.
+
+        Distances are root mean squares over that of the exact tensor.
+
+        Raises:
+            InaccurateError: a result is of another shape, or too far from the exact one.
+        """
+        if len(results) != len(self.exact):
+            raise InaccurateError(f"{len(results)} results instead of {len(self.exact)}")
+        largest = max((_rms(exact) for exact in self.exact), default=0.0)
+        triples = zip(results, self.eager, self.exact, strict=True)
+        return max((_check(i, *triple, largest) for i, triple in enumerate(triples)), default=0.0)
+
+
+def double(model: nn.Module) -> nn.Module:
+    """A copy of the model in float64."""
+    return copy.deepcopy(model).double()
+
+
+def in_double(value: Any) -> Any:
+    """A tensor of floating point in float64; anything else as it is."""
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _check(i: int, result: Tensor, eager: Tensor, exact: Tensor, largest: float) -> float:
+    if result.shape != exact.shape or result.dtype != eager.dtype:
+        raise InaccurateError(f"result {i} is {_kind(result)} instead of {_kind(eager)}")
+    size = _rms(exact)
+    distance, eagers = _rms(result.double() - exact), _rms(eager.double() - exact)
+    allowed = TIMES_EAGER * eagers + ROUNDING * (size + 1e-3 * largest)
+    if not distance <= allowed:
+        raise InaccurateError(
+            f"result {i} is {distance:.3g} from float64's, eager's {eagers:.3g}, of {size:.3g}"
+        )
+    return distance / size if size else distance
+
+
+def _rms(tensor: Tensor) -> float:
+    return float(tensor.double().square().mean().sqrt()) if tensor.numel() else 0.0
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"

@@ -1,0 +1,79 @@
+"""What a comparison leaves behind: a row for each model and batch size, to JSON and back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.floor import Floor
+from bench.timing import Spread, ratios
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What nimble_fx made of one graph of a model by one policy."""
+
+    policy: str
+    program: str
+    n_tasks: int
+    n_streams: int
+    n_waits: int
+    frozen: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a contestant did.
+
+    Attributes:
+        error: why it failed; None if it did not.
+        first_seconds: of the first call, with compiling.
+        distance: of its results from those in float64: root mean squares, relative.
+        samples: seconds of a call, round by round.
+    """
+
+    error: str | None = None
+    first_seconds: float | None = None
+    distance: float | None = None
+    samples: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model at a batch size.
+
+    Attributes:
+        model: its name in the zoo.
+        title: what a person calls it, with its form and batch size.
+        batch: the batch size.
+        inputs: what a call takes: "f32[1, 3, 224, 224]".
+        n_parameters: of this form.
+        floor: what its tasks take; None if they could not be timed.
+        schedules: by policy and graph.
+        results: by contestant.
+    """
+
+    model: str
+    title: str
+    batch: int
+    inputs: Sequence[str]
+    n_parameters: int
+    floor: Floor | None
+    schedules: Sequence[Schedule]
+    results: Mapping[str, Result]
+
+    def ratio(self, name: str, over: str) -> Spread | None:
+        """How long a contestant takes over another in the same round; None if one failed."""
+        mine, other = (self.results.get(n, Result()).samples for n in (name, over))
+        return ratios(mine, other) if mine and other else None
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> "Row":
+        """The row that JSON was made from."""
+        return Row(
+            **{
+                **plain,
+                "floor": plain["floor"] and Floor(**plain["floor"]),
+                "schedules": [Schedule(**each) for each in plain["schedules"]],
+                "results": {name: Result(**each) for name, each in plain["results"].items()},
+            }
+        )

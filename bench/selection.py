@@ -1,0 +1,75 @@
+"""What a command measures: the options that choose models, batch sizes, policies and a device."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from bench.models.model import Form, Model
+from bench.models.registry import ZOO, UnknownModelError, find
+from bench.policies import POLICIES
+from bench.record import default_device, parser
+
+
+def selecting_parser(
+    description: str | None, models: Sequence[str], policies: Sequence[str]
+) -> argparse.ArgumentParser:
+    """A command's parser, with the options that choose what is measured.
+
+    Args:
+        description: of the command.
+        models: those that are measured unless others are asked for.
+        policies: likewise.
+    """
+    made = parser(description)
+    named = "names as `python -m bench.models` lists them, or torchvision:NAME, timm:NAME, "
+    made.add_argument(
+        *("--models", "-m"), nargs="+", default=list(models), type=_model_name, metavar="NAME",
+        help=f"{named}transformers:NAME (default: {' '.join(models)})",
+    )  # fmt: skip
+    made.add_argument(
+        "--batch", type=_at_least_one, nargs="+", help="batch sizes (default: each model's own)"
+    )
+    made.add_argument(
+        "--policies", nargs="*", choices=list(POLICIES), default=list(policies),
+        help=f"schedules by nimble_fx (default: {' '.join(policies)})",
+    )  # fmt: skip
+    made.add_argument("--device", type=_device, default=str(default_device()), help="cpu or cuda:N")
+    return made
+
+
+def chosen(args: argparse.Namespace, training: bool) -> Iterator[tuple[Model, Form, int]]:
+    """Each model that was asked for, in each of its forms, at each batch size."""
+    for name in args.models:
+        model = find(name)
+        for form in model.training if training else (model.inference,):
+            for batch in args.batch or form.batches:
+                yield model, form, batch
+
+
+def zoo() -> list[str]:
+    """The names of all models that are written here."""
+    return list(ZOO)
+
+
+def _model_name(text: str) -> str:
+    try:
+        return find(text).name
+    except UnknownModelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _device(text: str) -> str:
+    try:
+        device = torch.device(text)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise argparse.ArgumentTypeError(f"there is no device {text!r}: {reason}") from error
+    return str(device)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
