@@ -8,7 +8,6 @@ from bench.models.bert import Layer
 
 @torch.no_grad()
 def test_a_layer_computes_what_torchs_encoder_layer_does() -> None:
-    torch.manual_seed(0)
     layer = Layer(width=8, heads=2, inner=16)
     reference = nn.TransformerEncoderLayer(
         8, 2, 16, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True

@@ -8,7 +8,6 @@ from bench.models.deepfm import second_order
 
 
 def test_the_second_order_term_is_the_sum_over_all_pairs_of_fields() -> None:
-    torch.manual_seed(0)
     fields = torch.randn(4, 7, 10)
     pairs = combinations(fields.unbind(1), 2)
     expected = torch.stack([(one * other).sum(1) for one, other in pairs]).sum(0)

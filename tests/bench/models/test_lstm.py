@@ -8,7 +8,6 @@ from bench.models.lstm import Cell, LSTMStack
 
 @torch.no_grad()
 def test_it_computes_what_torchs_lstm_does() -> None:
-    torch.manual_seed(0)
     stack, reference = LSTMStack(layers=3, width=8), nn.LSTM(8, 8, num_layers=3, batch_first=True)
     for layer, cell in enumerate(stack.cells):
         assert isinstance(cell, Cell)

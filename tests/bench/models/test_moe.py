@@ -17,7 +17,6 @@ def _routed(mixture: Mixture, token: Tensor) -> Tensor:
 
 @torch.no_grad()
 def test_a_token_gets_the_shared_experts_and_those_it_chose() -> None:
-    torch.manual_seed(0)
     mixture = Mixture(width=8, inner=6, shared=2, routed=5, chosen=2)
     x = torch.randn(1, 9, 8)
     tokens = x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
@@ -28,6 +27,5 @@ def test_a_token_gets_the_shared_experts_and_those_it_chose() -> None:
 
 @torch.no_grad()
 def test_a_token_chooses_two_experts() -> None:
-    torch.manual_seed(0)
     weights = Mixture(width=8, inner=6, shared=2, routed=5, chosen=2).router(torch.randn(3, 9, 8))
     assert ((weights > 0).sum(-1) == 2).all()

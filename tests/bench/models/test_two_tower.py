@@ -7,7 +7,6 @@ from bench.models.two_tower import CANDIDATE, MODELS, QUERY, TEMPERATURE, TwoTow
 
 @torch.no_grad()
 def test_a_row_is_a_query_and_a_column_a_candidate() -> None:
-    torch.manual_seed(0)
     model = TwoTower()
     query, history, candidate = MODELS[0].inference.inputs(3)
     scores = model(query, history, candidate)
@@ -18,7 +17,6 @@ def test_a_row_is_a_query_and_a_column_a_candidate() -> None:
 
 @torch.no_grad()
 def test_the_history_is_averaged_in_the_table_of_videos() -> None:
-    torch.manual_seed(0)
     model = TwoTower()
     query, history, candidate = MODELS[0].inference.inputs(2)
     table = model.tables["video"]
