@@ -3,11 +3,34 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from bench.models import amoebanet, darts, nasnet
+from bench.models import (
+    amoebanet,
+    bert,
+    darts,
+    deepfm,
+    dlrm,
+    efficientnet,
+    ensemble,
+    googlenet,
+    hrnet,
+    inception_v3,
+    lstm,
+    mobilenet_v2,
+    moe,
+    nasnet,
+    resnet,
+    sparse_autoencoder,
+    squeezenet,
+    two_tower,
+)
 from bench.models.model import Model
 from bench.models.packages import PACKAGES, is_installed
 
-_FILES = (nasnet, amoebanet, darts)
+_FILES = (
+    *(resnet, googlenet, inception_v3, mobilenet_v2, efficientnet, squeezenet, hrnet),
+    *(nasnet, amoebanet, darts),
+    *(bert, lstm, moe, ensemble, dlrm, deepfm, two_tower, sparse_autoencoder),
+)
 
 ZOO: Mapping[str, Model] = {model.name: model for file in _FILES for model in file.MODELS}
 """The models that are written here, in the order in which they are listed."""
