@@ -1,7 +1,8 @@
 """AmoebaNet-A for ImageNet at the size of mobile networks, with random weights.
 
 Source: Real, Aggarwal, Huang, Le, "Regularized Evolution for Image Classifier Architecture Search",
-AAAI 2019: figure 5 (the cells), section Methods (N and F); arXiv:1802.01548 has the mobile size.
+AAAI 2019: figure 5 (the cells), section Methods Details (N and F); arXiv:1802.01548 has the mobile
+size.
 The states that a cell concatenates are those of the authors' release, github.com/tensorflow/tpu,
 some of which the cell has used as well: only with them do the sizes match the paper's.
 """

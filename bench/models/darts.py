@@ -1,7 +1,7 @@
 """The cells that DARTS found with its second-order gradient, for ImageNet and for CIFAR-10.
 
 Source: Liu, Simonyan, Yang, "DARTS: Differentiable Architecture Search", ICLR 2019: figures 4 and 5
-(the cells), section 3.2 and appendix A (the operations, how cells are stacked).
+(the cells), section 3 and appendix A (the operations, how cells are stacked).
 There is no auxiliary tower and no path dropout.
 """
 

@@ -1,7 +1,7 @@
 """NASNet-A for ImageNet, with random weights: `nasnet_a_mobile` and `nasnet_a_large`.
 
 Source: Zoph, Vasudevan, Shlens, Le, "Learning Transferable Architectures for Scalable Image
-Recognition", CVPR 2018: figure 4 (the cells), table 2 (the sizes).
+Recognition", CVPR 2018: figure 4 (the cells), tables 2 and 3 (the sizes).
 """
 
 from functools import partial
