@@ -18,8 +18,11 @@ from bench.models import (
     mobilenet_v2,
     moe,
     nasnet,
+    randwire,
     resnet,
     sparse_autoencoder,
+    sparse_dnn,
+    spiking,
     squeezenet,
     two_tower,
 )
@@ -28,8 +31,9 @@ from bench.models.packages import PACKAGES, is_installed
 
 _FILES = (
     *(resnet, googlenet, inception_v3, mobilenet_v2, efficientnet, squeezenet, hrnet),
-    *(nasnet, amoebanet, darts),
-    *(bert, lstm, moe, ensemble, dlrm, deepfm, two_tower, sparse_autoencoder),
+    *(nasnet, amoebanet, darts, randwire),
+    *(bert, lstm, moe, ensemble, dlrm, deepfm, two_tower),
+    *(sparse_autoencoder, sparse_dnn, spiking),
 )
 
 ZOO: Mapping[str, Model] = {model.name: model for file in _FILES for model in file.MODELS}
