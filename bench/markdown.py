@@ -1,0 +1,142 @@
+"""Results as Markdown: one table a command and device, and the table of gains for the README."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.memory import MemoryRow
+from bench.rows import Result, Row
+from bench.timing import Spread
+
+Document = Mapping[str, Any]
+"""What a command wrote: its options, the environment, targets and results."""
+
+NIMBLE = "nimble"
+
+NO_GAINS = (
+    "No gain on a GPU has been measured yet: there is no result of one in "
+    "[`bench/results/`](bench/results/README.md)."
+)
+
+
+def comparison(document: Document) -> list[str]:
+    """The rows of `bench.inference` or `bench.training`."""
+    rows = rows_of(document)
+    names = list(dict.fromkeys(name for row in rows for name in row.results))
+    header = ["model", "tasks / longest path", "longest path", "all tasks", *names]
+    body = [[*_floor(row), *(_result(row, name) for name in names)] for row in rows]
+    failures = [
+        f"- {row.title}, {name}: {result.error}"
+        for row in rows
+        for name, result in row.results.items()
+        if result.error is not None
+    ]
+    return [
+        "Milliseconds a call, median (least to greatest), and how many times those of nimble in "
+        "the same rounds. *Longest path* and *all tasks* are of the tasks' own times.",
+        "",
+        *table(header, body),
+        *(["", "Failed:", "", *failures] if failures else []),
+    ]
+
+
+def memory(document: Document) -> list[str]:
+    """The rows of `bench.memory`."""
+    rows = [MemoryRow.of(plain) for plain in document["results"]["rows"]]
+    names = list(dict.fromkeys(name for row in rows for name in row.policies))
+    body = [[row.title, *(_mib(row, name) for name in names)] for row in rows]
+    return [
+        "MiB that the allocator takes, and how many times those of one stream; in brackets how "
+        "many times if each stream had a pool without segments; behind a slash what was measured "
+        "on this GPU.",
+        "",
+        *table(["model", *names], body),
+    ]
+
+
+def targets(document: Document) -> list[str]:
+    """What was to be reached, and whether it was."""
+    rows = [
+        [each["name"], f"{each['figure']:.3f}", f"{each['limit']:g}", _verdict(each["met"])]
+        for each in document["targets"]
+    ]
+    return table(["target", "figure", "limit", ""], rows) if rows else []
+
+
+def gains(documents: Mapping[str, Document]) -> list[str]:
+    """How many times faster nimble is than each other contestant, on each GPU.
+
+    Args:
+        documents: results of `bench.inference` by device.
+    """
+    on_gpus = {device: each for device, each in documents.items() if each["environment"]["gpus"]}
+    lines: list[str] = []
+    for document in on_gpus.values():
+        rows = rows_of(document)
+        names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != NIMBLE]
+        body = [[row.title, *(_times(row, name) for name in names)] for row in rows]
+        title = f"{document['environment']['gpus'][0]}, PyTorch {document['environment']['torch']}"
+        lines += [
+            f"{title}: time of a call over nimble's.",
+            "",
+            *table(["model", *names], body),
+            "",
+        ]
+    return lines[:-1] or [NO_GAINS]
+
+
+def rows_of(document: Document) -> list[Row]:
+    """The rows of a comparison."""
+    return [Row.of(plain) for plain in document["results"]["rows"]]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A Markdown table; the first column to the left, the others to the right."""
+    lines = [_line(header), _line([":--", *["--:"] * (len(header) - 1)])]
+    return lines + [_line(row) for row in rows]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _floor(row: Row) -> list[str]:
+    floor = row.floor
+    if floor is None:
+        return [row.title, "-", "-", "-"]
+    times = (f"{1e3 * seconds:.2f}" for seconds in (floor.path_seconds, floor.total_seconds))
+    return [row.title, f"{floor.parallelism:.2f}", *times]
+
+
+def _result(row: Row, name: str) -> str:
+    result = row.results.get(name, Result())
+    if result.error is not None:
+        return "failed"
+    if not result.samples:
+        return "-"
+    low, middle, high = _milliseconds(Spread.of(result.samples))
+    over = row.ratio(name, over=NIMBLE)
+    times = "" if over is None or name == NIMBLE else f", {over.median:.2f} x"
+    return f"{middle} ({low} to {high}){times}"
+
+
+def _milliseconds(spread: Spread) -> tuple[str, str, str]:
+    low, middle, high = (f"{1e3 * x:.3g}" for x in (spread.min, spread.median, spread.max))
+    return low, middle, high
+
+
+def _times(row: Row, name: str) -> str:
+    ratio = row.ratio(name, over=NIMBLE)
+    failed = row.results.get(name, Result()).error is not None
+    return f"{ratio.median:.2f}" if ratio is not None else "failed" if failed else "-"
+
+
+def _mib(row: MemoryRow, name: str) -> str:
+    mine, serial = row.policies[name], row.policies["serial"]
+    times = mine.reserved_bytes / max(serial.reserved_bytes, 1)
+    pooled = mine.pooled_bytes / max(serial.pooled_bytes, 1)
+    measured = "" if mine.measured_bytes is None else f" / {mine.measured_bytes / 2**20:.1f}"
+    return f"{mine.reserved_bytes / 2**20:.1f}, {times:.2f} x [{pooled:.2f} x]{measured}"
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "**not met**"

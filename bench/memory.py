@@ -1,0 +1,152 @@
+"""What memory a schedule takes: each policy's over that of one stream.
+
+The lives of a graph's values are played to PyTorch's caching allocator by its rules, where each
+stream has blocks of its own and nothing goes back before the end. On a GPU the pools of the frozen
+programs are measured beside it; these hold the libraries' workspaces too.
+"""
+
+import argparse
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+import nimble_fx
+from bench.contest import Step
+from bench.footprint import footprint
+from bench.models.model import Form, Inputs, Model
+from bench.peers import policies
+from bench.policies import POLICIES
+from bench.record import finish, keep
+from bench.screen import print_table, progress
+from bench.selection import chosen, selecting_parser, zoo
+from bench.traces import Traces
+from nimble_fx.ir import TaskGraph
+from nimble_fx.pipeline import passes, schedule
+
+MAX_STREAMS = 32
+"""What a CUDA device has."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a model takes by one policy, forward and backward together.
+
+    Attributes:
+        n_streams: of the graph that has most.
+        reserved_bytes, pooled_bytes, peak_bytes: see `footprint.Footprint`.
+        measured_bytes: the frozen programs' pools on this GPU; None where there is none.
+    """
+
+    n_streams: int
+    reserved_bytes: int
+    pooled_bytes: int
+    peak_bytes: int
+    measured_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """A model at a batch size."""
+
+    model: str
+    title: str
+    batch: int
+    policies: Mapping[str, Memory]
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> "MemoryRow":
+        """The row that JSON was made from."""
+        memory = {name: Memory(**each) for name, each in plain["policies"].items()}
+        return MemoryRow(**{**plain, "policies": memory})
+
+
+def measure(model: Model, form: Form, batch: int, args: argparse.Namespace) -> MemoryRow:
+    """Traces a model once and plays its graphs by each policy; "serial" is always among them."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    device, step = torch.device(args.device), Step(form, args.training)
+    built = form.build().to(device).train(args.training)
+    inputs = tuple(x.to(device) for x in form.inputs(batch))
+    traces = Traces()
+    step(built, torch.compile(built, backend=traces), inputs)
+    rows = {}
+    for name in dict.fromkeys(["serial", *args.policies]):
+        owned = pools(step, built, inputs, name) if device.type == "cuda" else None
+        rows[name] = replace(played(traces.graphs, name), measured_bytes=owned)
+    title = f"{model.title}, {form.title}, batch {batch}" + ", training" * args.training
+    return MemoryRow(model.name, title, batch, rows)
+
+
+def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
+    """What the graphs take when they share no memory with each other."""
+    scheduled = [schedule(graph, passes(POLICIES[policy], MAX_STREAMS)) for graph in graphs]
+    footprints = [footprint(graph) for graph in scheduled]
+    return Memory(
+        n_streams=max((graph.n_streams for graph in scheduled), default=0),
+        reserved_bytes=sum(each.reserved for each in footprints),
+        pooled_bytes=sum(each.pooled for each in footprints),
+        peak_bytes=sum(each.peak for each in footprints),
+    )
+
+
+def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:
+    """Bytes of the pools that the frozen programs of a policy own on this GPU."""
+    torch.compiler.reset()
+    (compile_,) = policies([policy]).values()
+    run = compile_(model, inputs)
+    for _ in range(2):
+        step(model, run, inputs)
+    owned = {program.status.nbytes for program in nimble_fx.programs()}
+    return sum(map(sum, owned))
+
+
+def print_row(row: MemoryRow) -> None:
+    """A line for each policy."""
+    header = ["", "streams", "segments", "a pool a stream", "in use at once", "on this GPU"]
+    serial = row.policies["serial"]
+    lines = [
+        [
+            name,
+            str(each.n_streams),
+            _mib(each.reserved_bytes, serial.reserved_bytes),
+            _mib(each.pooled_bytes, serial.pooled_bytes),
+            _mib(each.peak_bytes, serial.peak_bytes),
+            _mib(each.measured_bytes, serial.measured_bytes),
+        ]
+        for name, each in row.policies.items()
+    ]
+    print_table(f"{row.title}: MiB, and times those of serial", header, [lines])
+
+
+def _mib(nbytes: int | None, serial: int | None) -> str:
+    if nbytes is None:
+        return "-"
+    return f"{nbytes / 2**20:.1f}" + (f" ({nbytes / serial:.2f})" if serial else "")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints, writes; 0."""
+    options = selecting_parser(__doc__, zoo(), list(POLICIES))
+    options.add_argument("--training", action="store_true", help="forward and backward")
+    args = options.parse_args(argv)
+    cases = list(chosen(args, args.training))
+    rows: list[MemoryRow] = []
+    name = "memory_training" if args.training else "memory"
+    with progress(name, len(cases)) as begin:
+        for model, form, batch in cases:
+            begin(f"{model.title}, batch {batch}")
+            rows.append(measure(model, form, batch, args))
+            gc.collect()
+            print_row(rows[-1])
+            keep(name, args, {"rows": rows})
+    finish(name, args, {"rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""A picture of a comparison: for each model, each contestant's time over nimble's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from bench.markdown import NIMBLE
+from bench.rows import Row
+
+BAR = 0.8
+"""The part of a model's place that its bars fill."""
+
+
+def plot(rows: Sequence[Row], title: str, path: Path) -> None:
+    """Writes an SVG file; the same rows make the same file."""
+    names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != NIMBLE]
+    figure = Figure(figsize=(9, 1.5 + 0.14 * len(rows) * max(len(names), 1)), layout="constrained")
+    axes = figure.add_subplot()
+    for i, name in enumerate(names):
+        ratios = [(k, row.ratio(name, over=NIMBLE)) for k, row in enumerate(rows)]
+        drawn = [(k, ratio.median) for k, ratio in ratios if ratio is not None]
+        height = BAR / len(names)
+        places = [k - BAR / 2 + (i + 0.5) * height for k, _ in drawn]
+        axes.barh(places, [times for _, times in drawn], height, label=name)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xscale("log")
+    axes.set_xlabel("time of a call over nimble's (longer: nimble is faster)")
+    axes.set_yticks(range(len(rows)), [row.title for row in rows], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_title(title)
+    axes.legend(fontsize=7)
+    with mpl.rc_context({"svg.hashsalt": "nimble_fx", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None})

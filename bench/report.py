@@ -1,0 +1,138 @@
+"""Tables and plots of all that is under bench/results, and the README's table of gains.
+
+Everything is made from the JSON files that the commands wrote, so nothing is typed by hand.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench import markdown
+from bench.markdown import Document
+from bench.plot import plot
+from bench.record import RESULTS
+
+BEGIN, END = "<!-- gains: made by bench.report -->", "<!-- end of gains -->"
+
+COMPARISONS = ("inference", "training")
+
+BODIES: Mapping[str, Callable[[Document], list[str]]] = {
+    "inference": markdown.comparison,
+    "training": markdown.comparison,
+    "memory": markdown.memory,
+    "memory_training": markdown.memory,
+}
+"""What is shown of a command's results besides its targets."""
+
+Documents = Mapping[str, Mapping[str, Document]]
+"""By device and command."""
+
+
+class ReportError(Exception):
+    """A file is not what it should be; the message says which, and what to do."""
+
+
+def read(results: Path) -> Documents:
+    """All results.
+
+    Raises:
+        ReportError: a file is not one that a command wrote.
+    """
+    found: dict[str, dict[str, Document]] = {}
+    for path in sorted(results.glob("*/*.json")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            command, _ = document["command"], document["environment"]["torch"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ReportError(f"{path} is no result of a command: {error!r}; delete it") from error
+        found.setdefault(path.parent.name, {})[command] = document
+    return found
+
+
+def page(documents: Documents) -> str:
+    """The Markdown page of all results."""
+    lines = ["# Results", "", "Made by `python -m bench.report` from the JSON files beside it."]
+    for device, commands in documents.items():
+        lines += ["", f"## {device}"]
+        for command, document in commands.items():
+            lines += ["", f"### {command}", "", *_origin(document)]
+            if command in BODIES:
+                lines += ["", *BODIES[command](document)]
+            if command in COMPARISONS:
+                lines += ["", f"![{command}]({device}/{command}.svg)"]
+            targets = markdown.targets(document)
+            lines += ["", *targets] if targets else []
+    return "\n".join(lines) + "\n"
+
+
+def _origin(document: Document) -> Iterator[str]:
+    """The command that makes these results again, and where and from what they were made."""
+    environment = document["environment"]
+    yield f"`{_command(document)}`"
+    yield ""
+    hardware = ", ".join(environment["gpus"]) or f"{environment['processor']}, no GPU"
+    yield (
+        f"{environment['date']}, commit {environment['commit']}, PyTorch {environment['torch']}, "
+        f"Python {environment['python']}, {hardware}, {environment['n_cpus']} CPUs, "
+        f"{environment['n_torch_threads']} threads, load {environment['load_average']:.1f}"
+    )
+
+
+def _command(document: Document) -> str:
+    """As one would type it."""
+    name = document["command"].removesuffix("_training")
+    words = [f"python -m bench.{name}"]
+    for option, value in document["options"].items():
+        flag = f"--{option.replace('_', '-')}"
+        if isinstance(value, list):
+            words += [flag, *map(str, value)]
+        elif value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return " ".join(words)
+
+
+def with_gains(readme: str, documents: Documents) -> str:
+    """The README with its table of gains made anew.
+
+    Raises:
+        ReportError: it has no place for one.
+    """
+    head, begin, rest = readme.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise ReportError(f"the README has no lines {BEGIN} and {END}, between which gains go")
+    inference = {d: each["inference"] for d, each in documents.items() if "inference" in each}
+    lines = "\n".join(markdown.gains(inference))
+    return f"{head}{begin}\n{lines}\n{end}{tail}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes; 0, or 1 if a file is not what it should be."""
+    options = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
+    options.add_argument("--results", type=Path, default=RESULTS, help="directory of results")
+    options.add_argument("--readme", type=Path, default=Path("README.md"))
+    args = options.parse_args(argv)
+    try:
+        documents = read(args.results)
+        readme = with_gains(args.readme.read_text(encoding="utf-8"), documents)
+    except (ReportError, OSError) as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    args.results.mkdir(parents=True, exist_ok=True)
+    (args.results / "README.md").write_text(page(documents), encoding="utf-8")
+    for device, commands in documents.items():
+        for command in set(commands).intersection(COMPARISONS):
+            title = f"bench.{command} on {device}"
+            rows = markdown.rows_of(commands[command])
+            plot(rows, title, args.results / device / f"{command}.svg")
+    args.readme.write_text(readme, encoding="utf-8")
+    print(f"written: {args.results / 'README.md'}, plots beside it, gains in {args.readme}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
