@@ -1,6 +1,7 @@
 """Results bit by bit: numbers, layouts, and which tensors share an object or memory."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from ctypes import string_at
 from typing import Any
 
 import torch
@@ -56,7 +57,13 @@ def _bits(value: Any) -> Any:
     flat = torch.view_as_real(plain) if plain.is_complex() else plain
     if flat.is_floating_point():
         flat = torch.where(flat.isnan(), torch.nan, flat)
-    return flat.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+    return bytes_of(flat)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor's elements, in order; without NumPy, which need not be here."""
+    elements = tensor.detach().cpu().contiguous()
+    return string_at(elements.data_ptr(), elements.nbytes)
 
 
 def _storage(value: Any) -> Hashable:

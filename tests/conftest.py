@@ -1,11 +1,13 @@
 """Settings for all tests: no deadlines, no state left between two, GPU tests where there is one."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
 from hypothesis import settings
 
+from nimble_fx.backend import nimble
 from tests.replaying import ReplayingDevice
 
 # The suite tries the same examples each time; `make fuzz` is there to find new ones.
@@ -13,6 +15,15 @@ settings.register_profile("nimble", deadline=None, max_examples=100, derandomize
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
 torch.set_num_threads(1)  # tensors are tiny; threads that spin for work only slow each other down
+
+
+if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not installed
+    torch._dynamo.register_backend(nimble, name="nimble")
+
+_NEEDS = {"transformers": "test_generation.py", "numpy": "test_outputs.py"}
+"""Packages that a machine with PyTorch, pytest and hypothesis alone lacks, and who uses them."""
+
+collect_ignore = [file for package, file in _NEEDS.items() if not find_spec(package)]
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from types import ModuleType
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from rich.console import Console
-from rich.table import Table
+
+from bench.screen import print_table
 
 settings.register_profile(
     "fuzz",
@@ -121,18 +121,16 @@ def fuzz(minutes: float, out: Path) -> Fuzzer:
 
 def report(fuzzer: Fuzzer) -> None:
     """Prints the examples of each property, and the files of those that failed."""
-    table = Table("property", "examples", "", title="Fuzzed", title_justify="left")
+    rows = []
     for name, n in sorted(fuzzer.examples.items()):
         failure = fuzzer.failures.get(name)
-        table.add_row(name, f"{n:,}", f"FAILED: {failure}" if failure else "held")
+        rows.append([name, f"{n:,}", f"FAILED: {failure}" if failure else "held"])
     for name in sorted(fuzzer.failures.keys() - fuzzer.examples.keys()):
-        table.add_row(name, "-", f"FAILED: {fuzzer.failures[name]}")
-    table.add_section()
+        rows.append([name, "-", f"FAILED: {fuzzer.failures[name]}"])
     n_run = len(fuzzer.examples.keys() | fuzzer.failures.keys())
     reached = f"{n_run} of {fuzzer.n_properties} properties"
-    table.add_row(reached, f"{fuzzer.examples.total():,}", f"{len(fuzzer.failures)} failed")
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-    console.print(table)
+    total = [reached, f"{fuzzer.examples.total():,}", f"{len(fuzzer.failures)} failed"]
+    print_table("Fuzzed", ["property", "examples", ""], [rows, [total]])
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -5,9 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.bits import bytes_of
+
 
 def bits(tensor: Tensor | None) -> bytes | None:
-    return None if tensor is None else tensor.detach().contiguous().numpy().tobytes()
+    return None if tensor is None else bytes_of(tensor)
 
 
 def snapshot(model: nn.Module, inputs: tuple[Any, ...]) -> Any:

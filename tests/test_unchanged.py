@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.unchanged import unchanged
+from tests.bits import bytes_of
 
 
 class Restless(nn.Module):
@@ -35,7 +36,7 @@ class Restless(nn.Module):
 
 
 def bits(model: nn.Module) -> dict[str, bytes]:
-    return {k: v.numpy().tobytes() for k, v in model.state_dict().items()}
+    return {k: bytes_of(v) for k, v in model.state_dict().items()}
 
 
 def state(model: nn.Module) -> tuple[Any, ...]:

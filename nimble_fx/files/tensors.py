@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Iterable
+from ctypes import string_at
 
 import torch
 from torch import Tensor
@@ -68,7 +69,7 @@ def _bytes(tensor: Tensor) -> bytes:
     elements = elements.reshape(n, tensor.itemsize)
     clean = torch.zeros_like(elements)
     clean[used] = elements[used]
-    return clean.numpy().tobytes()
+    return string_at(clean.data_ptr(), clean.nbytes)  # PyTorch does without NumPy, so we do
 
 
 def _geometry(of: TensorType) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
