@@ -2,7 +2,11 @@
 
 import argparse
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import astuple
+from math import inf
+from time import monotonic
+from typing import Any
 
 import torch
 
@@ -10,9 +14,11 @@ from bench.contest import Contest, hold
 from bench.peers import Compile, peers, policies
 from bench.record import Target, finish, keep
 from bench.rows import Result, Row
-from bench.screen import print_table, progress
-from bench.selection import chosen, selecting_parser, zoo
+from bench.screen import print_table, progress, say
+from bench.selection import Case, chosen, selecting_parser, zoo
 from bench.timing import Spread
+
+HEADER = ("", "a call", "over nimble", "off float64", "eager's bits", "first call, s")
 
 CPU_LIMIT = 1.03
 """On a CPU, what nimble may take over eager and aot_eager, which run the same operators."""
@@ -22,33 +28,40 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
     """Runs the command; 0, or 1 if there is a contestant that failed.
 
     Args:
-        name: the command's, which its results are kept under.
+        name: the command's.
         description: for `--help`.
         training: whether iterations have a backward.
         argv: the arguments; None for those of the process.
     """
-    args = _parse(description, argv)
+    args = _parse(name, description, argv)
     contestants = _contestants(args, training)
     cases = list(chosen(args, training))
     rows: list[Row] = []
-    with progress(name, len(cases)) as begin:
+    end = inf if args.minutes is None else monotonic() + 60 * args.minutes
+    with progress(args.name, len(cases)) as begin:
         for model, form, batch in cases:
+            if monotonic() > end:
+                break
             contest = Contest(model, form, batch, training, torch.device(args.device), args.rounds)
             begin(contest.title)
             rows.append(hold(contest, contestants))
             gc.collect()
             print_row(rows[-1])
-            keep(name, args, {"rows": rows}, targets(rows, args.device))
-    finish(name, args, {"rows": rows}, targets(rows, args.device))
+            keep(args.name, args, results(rows, cases), targets(rows, args.device))
+    finish(args.name, args, results(rows, cases), targets(rows, args.device))
     return int(any(result.error for row in rows for result in row.results.values()))
 
 
-def _parse(description: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(name: str, description: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
     options = selecting_parser(description, zoo(), ["nimble", "serial"])
     options.add_argument(
         "--peers", nargs="*", help="what else to compare with (default: all that are here)"
     )
     options.add_argument("--rounds", type=int, default=15, help="samples of each contestant")
+    options.add_argument("--name", default=name, help="what the results are kept under")
+    options.add_argument(
+        "--minutes", type=float, help="begin no model after so long (default: measure all)"
+    )
     args = options.parse_args(argv)
     there = list(peers(torch.device(args.device), training=False))
     args.peers = there if args.peers is None else args.peers
@@ -65,6 +78,12 @@ def _contestants(args: argparse.Namespace, training: bool) -> dict[str, Compile]
     return wanted | policies(args.policies)
 
 
+def results(rows: Sequence[Row], cases: Sequence[Case]) -> dict[str, Any]:
+    """What is kept: rows, and the models that there was no time for."""
+    left = [f"{model.title}, {form.title}, batch {batch}" for model, form, batch in cases]
+    return {"rows": rows, "not_reached": left[len(rows) :]}
+
+
 def targets(rows: Sequence[Row], device: str) -> list[Target]:
     """On a CPU, where streams gain nothing, nimble must not cost anything either."""
     if torch.device(device).type != "cpu":
@@ -79,34 +98,34 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
 
 def print_row(row: Row) -> None:
     """A line for each contestant: time, time over nimble's in the same rounds, accuracy."""
-    header = ["", "a call", "over nimble", "off float64", "first call, s"]
     lines = [_line(row, name, result) for name, result in row.results.items()]
-    print_table(row.title, header, [lines, _floor_lines(row)])
+    padded = [[*line, *[""] * (len(HEADER) - len(line))] for line in _floor_lines(row)]
+    print_table(row.title, HEADER, [lines, padded])
+    for name, result in row.results.items():
+        if result.error is not None:
+            say(f"{name} FAILED: {result.error}", good=False)
 
 
 def _line(row: Row, name: str, result: Result) -> list[str]:
     if result.error is not None:
-        return [name, f"FAILED: {result.error}", "", "", ""]
+        return [name, "FAILED", *["-"] * (len(HEADER) - 2)]
     over = row.ratio(name, over="nimble")
     return [
         name,
         Spread.of(result.samples).milliseconds(),
         "-" if over is None else over.ratio(),
-        "-" if result.distance is None else f"{result.distance:.1e}",
-        "-" if result.first_seconds is None else f"{result.first_seconds:.1f}",
+        f"{result.distance:.1e}",
+        "yes" if result.same_bits else "no",
+        f"{result.first_seconds:.1f}",
     ]
 
 
 def _floor_lines(row: Row) -> list[list[str]]:
     if row.floor is None:
-        return []
-    times: Mapping[str, float] = {
-        "all tasks, one by one": row.floor.total_seconds,
-        "longest path of tasks": row.floor.path_seconds,
-    }
-    lines = [[what, f"{1e3 * seconds:.2f} ms", "", "", ""] for what, seconds in times.items()]
-    n_tasks, n_path = row.floor.n_tasks, row.floor.n_path
+        return [["floor", f"FAILED: {row.floor_error}"]]
+    total, path, n_tasks, n_path = astuple(row.floor)
     return [
-        *lines,
-        ["tasks / longest path", f"{n_tasks} / {n_path} = {n_tasks / n_path:.2f}", "", "", ""],
+        ["all tasks, one by one", f"{1e3 * total:.2f} ms"],
+        ["longest path of tasks", f"{1e3 * path:.2f} ms"],
+        ["tasks / longest path", f"{n_tasks} / {n_path} = {row.floor.parallelism:.2f}"],
     ]

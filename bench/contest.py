@@ -91,87 +91,125 @@ class Step:
         return Reference(self(model, model, inputs), exact)
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model that has been built, what it is fed, and what it should return.
+
+    Attributes:
+        step: what an iteration is.
+        model: on its device, in its mode.
+        sets: of inputs, which each contestant is checked with and takes in turn.
+        references: for each set.
+    """
+
+    step: Step
+    model: nn.Module
+    sets: Sequence[Inputs]
+    references: Sequence[Reference]
+
+    @staticmethod
+    def of(contest: Contest) -> "Case":
+        """The same weights and inputs each time.
+
+        Raises:
+            InaccurateError: the model returns the same for different inputs, so that a contestant
+                that returns what it returned before would pass.
+        """
+        torch.manual_seed(0)
+        step = Step(contest.form, contest.training)
+        model = contest.form.build().to(contest.device).train(contest.training)
+        drawn = [contest.form.inputs(contest.batch) for _ in range(N_SETS)]
+        sets = [tuple(x.to(contest.device) for x in inputs) for inputs in drawn]
+        references = [step.reference(model, inputs) for inputs in sets]
+        for one, other in pairwise(reference.eager[0] for reference in references):
+            if torch.allclose(one, other):
+                raise InaccurateError(f"{contest.title}: different inputs, same output")
+        return Case(step, model, sets, references)
+
+    def run(self, run: Run, i: int) -> tuple[Tensor, ...]:
+        """One iteration of a contestant with one of the sets."""
+        return self.step(self.model, run, self.sets[i])
+
+    def endless(self, run: Run) -> Call:
+        """A call that does an iteration with the next set."""
+        order = cycle(range(N_SETS))
+        return lambda: self.run(run, next(order))
+
+
 def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
-    """Prepares, checks and times the contestants; a contestant that fails is a result that says so.
+    """Prepares, checks and times the contestants; one that fails is a result that says so.
 
     "eager" must be one of them.
     """
     torch.compiler.reset()
-    torch.manual_seed(0)
-    step = Step(contest.form, contest.training)
-    model = contest.form.build().to(contest.device).train(contest.training)
-    sets = [_inputs(contest) for _ in range(N_SETS)]
+    case = Case.of(contest)
+    runs: dict[str, Run] = {}
+    results: dict[str, Result] = {}
+    schedules: list[Schedule] = []
     with torch._dynamo.config.patch(recompile_limit=MANY_CONTESTANTS):
-        runs, results, schedules = _prepared(step, model, sets, contestants)
-        calls = {name: _call(step, model, run, sets) for name, run in runs.items()}
+        for name, compile_ in contestants.items():
+            known = len(nimble_fx.programs())
+            results[name], run = _first_calls(case, compile_)
+            runs |= {} if run is None else {name: run}
+            schedules += _schedules(name, known)
+        calls = {name: case.endless(run) for name, run in runs.items()}
         for name, samples in _timed(calls, contest).items():
-            results[name] = replace(results[name], samples=samples)
-        floor_of_tasks = _floor(step, model, sets[0])
+            results[name] = _last_calls(case, runs[name], results[name], samples)
+        floor_of_tasks, floor_error = _floor(case)
     return Row(
         model=contest.model.name,
         title=contest.title,
         batch=contest.batch,
-        inputs=[_described(x) for x in sets[0]],
-        n_parameters=sum(p.numel() for p in model.parameters()),
+        inputs=[_described(x) for x in case.sets[0]],
+        n_parameters=sum(p.numel() for p in case.model.parameters()),
         floor=floor_of_tasks,
+        floor_error=floor_error,
         schedules=schedules,
         results=results,
     )
 
 
-def _inputs(contest: Contest) -> Inputs:
-    return tuple(x.to(contest.device) for x in contest.form.inputs(contest.batch))
+def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
+    """A contestant's first call, timed, and its checks; None for one that failed."""
+    try:
+        start = perf_counter()
+        run = compile_(case.model, case.sets[0])
+        case.run(run, 0)
+        synchronize()
+        first_seconds = perf_counter() - start
+        distance, same_bits = _check(case, run)
+    except Exception as error:  # whatever a contestant raises is its result
+        return Result(error=_in_a_line(error)), None
+    return Result(None, first_seconds, distance, same_bits), run
 
 
-def _prepared(
-    step: Step, model: nn.Module, sets: Sequence[Inputs], contestants: Mapping[str, Compile]
-) -> tuple[dict[str, Run], dict[str, Result], list[Schedule]]:
-    """Those that are right, how each did so far, and what nimble_fx made of the model."""
-    references = [step.reference(model, inputs) for inputs in sets]
-    _check_that_inputs_matter(references)
-    runs: dict[str, Run] = {}
-    results: dict[str, Result] = {}
-    schedules: list[Schedule] = []
-    for name, compile_ in contestants.items():
-        known = len(nimble_fx.programs())
-        try:
-            start = perf_counter()
-            run = compile_(model, sets[0])
-            step(model, run, sets[0])
-            synchronize()
-            first_seconds = perf_counter() - start
-            distance = _distance(step, model, run, sets, references)
-        except Exception as error:  # whatever a contestant raises is its result
-            results[name] = Result(error=f"{type(error).__name__}: {error}".splitlines()[0])
-        else:
-            runs[name] = run
-            results[name] = Result(None, first_seconds, distance)
-        schedules += _schedules(name, known)
-    return runs, results, schedules
+def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) -> Result:
+    """The result with its times, once the contestant was checked again: it ran often meanwhile."""
+    try:
+        _, same_bits = _check(case, run)
+    except Exception as error:
+        return Result(error=f"after it was timed: {_in_a_line(error)}")
+    return replace(result, samples=samples, same_bits=result.same_bits and same_bits)
 
 
-def _check_that_inputs_matter(references: Sequence[Reference]) -> None:
-    """Else any contestant that returns what it returned before would pass.
+def _check(case: Case, run: Run) -> tuple[float, bool]:
+    """How far results are from float64's, and whether all are eager's bit by bit.
+
+    Twice around, so that a result that the next call overwrites would be noticed.
 
     Raises:
-        InaccurateError: two sets of inputs give the same output.
+        InaccurateError: one is too far.
     """
-    outputs = [reference.eager[0] for reference in references]
-    for one, other in pairwise(outputs):
-        if torch.allclose(one, other):
-            raise InaccurateError("eager's output is the same for different inputs")
+    distance, same_bits = 0.0, True
+    for i in [*range(N_SETS)] * 2:
+        results, reference = case.run(run, i), case.references[i]
+        distance = max(distance, reference.check(results))
+        same_bits &= all(map(torch.equal, results, reference.eager))
+    return distance, same_bits
 
 
-def _distance(
-    step: Step,
-    model: nn.Module,
-    run: Run,
-    sets: Sequence[Inputs],
-    references: Sequence[Reference],
-) -> float:
-    """The greatest distance from the exact results over all sets of inputs, twice around."""
-    pairs = [*zip(sets, references, strict=True)] * 2
-    return max(reference.check(step(model, run, inputs)) for inputs, reference in pairs)
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _schedules(policy: str, known: int) -> list[Schedule]:
@@ -189,12 +227,6 @@ def _schedules(policy: str, known: int) -> list[Schedule]:
     ]
 
 
-def _call(step: Step, model: nn.Module, run: Run, sets: Sequence[Inputs]) -> Call:
-    """A call with the next set of inputs."""
-    endless = cycle(sets)
-    return lambda: step(model, run, next(endless))
-
-
 def _timed(calls: Mapping[str, Call], contest: Contest) -> dict[str, list[float]]:
     start = perf_counter()
     calls["eager"]()
@@ -205,10 +237,14 @@ def _timed(calls: Mapping[str, Call], contest: Contest) -> dict[str, list[float]
     )
 
 
-def _floor(step: Step, model: nn.Module, inputs: Inputs) -> Floor:
+def _floor(case: Case) -> tuple[Floor | None, str | None]:
+    """The floor, or why it could not be measured."""
     timed = TimedTasks()
-    step(model, torch.compile(model, backend=timed), inputs)
-    return floor(timed.graphs)
+    try:
+        case.run(torch.compile(case.model, backend=timed), 0)
+    except Exception as error:  # an operator that a GPU cannot capture is no reason to lose the row
+        return None, _in_a_line(error)
+    return floor(timed.graphs), None
 
 
 def _described(x: Tensor) -> str:

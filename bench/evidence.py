@@ -1,122 +1,146 @@
-"""Whether it works on this GPU, and what it gains: the main job, checked and timed side by side.
+"""One command for a machine with a GPU: the tests that need one, then as much as fits of the rest.
 
-Inference of NASNet-A: eager, a CUDA graph of the same kernels on one stream (policy "serial"),
-nimble, and Inductor's "reduce-overhead". Each output is compared with eager's; nimble's, bit by
-bit, with the one-stream graph's. Without a GPU it runs what a CPU can and writes nothing: that is
-no evidence.
+Each step is a process of its own with a share of the time, the most telling models first; it writes
+as it goes, so that what is cut short leaves its results. Nothing is needed but this repository and
+a Python with PyTorch, pytest and hypothesis.
 """
 
-import argparse
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import killpg
+from pathlib import Path
+from signal import SIGKILL
+from threading import Timer
+from time import monotonic
 
 import torch
-from torch import Tensor
 
-import nimble_fx
-from bench.models.examples import NASNET_NAMES, Example, nasnet
-from bench.record import finish, parser
-from bench.screen import console, print_table
-from bench.timing import Spread, interleaved_seconds, ratios
+from bench.models.registry import ZOO
+from bench.policies import POLICIES
+from bench.record import finish, keep, parser
+from bench.screen import print_table, say
 
-N_REPEATS = 20
-"""Calls whose outputs must all be the same bits: a race would show as a difference."""
+TELLING = (
+    *("googlenet", "inception_v3", "nasnet_a_mobile", "hrnet_w18_small", "randwire_ws"),
+    *("lstm_stack", "moe_shared_experts", "dlrm", "ensemble_8", "squeezenet1_1", "resnet50"),
+    *("bert_base", "nasnet_a_large", "darts_v2_imagenet", "spiking_lif"),
+)
+"""Where several streams should gain most, and two where they have lost: these come first."""
 
-Call = Callable[[], Tensor]
+TRAINED = ("resnet50", "mobilenet_v2", "efficientnet_b0", "googlenet", "ensemble_8", "lstm_stack")
+"""Those that Nimble's paper trains, and some with wide backwards."""
 
+MIN_SECONDS = 10.0
+"""What a step needs at least: PyTorch takes some to import."""
 
-def contenders(example: Example) -> dict[str, Call]:
-    """A warm call by each contender."""
-    options: dict[str, dict[str, object]] = {
-        "one stream": {"backend": "nimble", "options": {"policy": "serial"}},
-        "nimble": {"backend": "nimble"},
-    }
-    if torch.cuda.is_available():
-        options["reduce-overhead"] = {"mode": "reduce-overhead"}
-    calls: dict[str, Call] = {"eager": example.run}
-    for name, chosen in options.items():
-        compiled = torch.compile(example.model, **chosen)  # type: ignore[call-overload]
-        calls[name] = partial(compiled, example.x)
-        for _ in range(3):
-            calls[name]()
-    return calls
+ROOT = Path(__file__).parent.parent
+TAIL = 2000
+"""How much of what a failing step printed is kept, in characters."""
 
 
-def check(calls: Mapping[str, Call]) -> dict[str, float]:
-    """The greatest difference of each from eager.
+@dataclass(frozen=True)
+class Step:
+    """A command and its share of the time.
 
-    Raises:
-        AssertionError: one is not eager's within `torch.testing.assert_close`'s tolerances, or
-            nimble's bits are not those of the one-stream graph in each of its calls.
+    Attributes:
+        name: what it is called.
+        arguments: of `python -m`.
+        share: of the time that is left when it begins, the most that it may take.
     """
-    expected = calls["eager"]()
-    greatest = {}
-    for name, call in calls.items():
-        output = call().clone()
-        torch.testing.assert_close(output, expected, msg=partial("{}: {}".format, name))
-        greatest[name] = float((output - expected).abs().max())
-    one_stream = calls["one stream"]()
-    for i in range(N_REPEATS):
-        if not torch.equal(calls["nimble"](), one_stream):
-            raise AssertionError(f"call {i} of nimble differs from one stream in its bits")
-    return greatest
+
+    name: str
+    arguments: Sequence[str]
+    share: float
 
 
-def report(example: Example, seconds: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
-    """Prints times and how often nimble fits into each; the ratios."""
-    gains = {name: ratios(seconds[name], seconds["nimble"]) for name in seconds if name != "nimble"}
-    times = [[name, Spread.of(samples).milliseconds()] for name, samples in seconds.items()]
-    rows = [[f"{name} / nimble", ratio.ratio()] for name, ratio in gains.items()]
-    print_table(f"A call of {example.title}", ["", "median (least to greatest)"], [times, rows])
-    return gains
+@dataclass(frozen=True)
+class Outcome:
+    """How a step went.
 
-
-def measure(example: Example, args: argparse.Namespace) -> dict[str, Any]:
-    """Checks and times one model; what came out.
-
-    Raises:
-        AssertionError: an output is wrong.
+    Attributes:
+        status: "passed", "failed" or "cut short".
+        printed: the end of what it printed, unless it passed.
     """
-    torch.compiler.reset()
-    with torch.no_grad():
-        calls = contenders(example)
-        differences = check(calls)
-        seconds = interleaved_seconds(calls, args.rounds, args.calls)
-    states = [(p.name, p.status.frozen, p.status.reason) for p in nimble_fx.programs()]
-    return {
-        "model": example.title,
-        "programs": states,
-        "max_difference": differences,
-        "seconds": {name: Spread.of(samples) for name, samples in seconds.items()},
-        "over_nimble": report(example, seconds),
-    }
+
+    name: str
+    status: str
+    seconds: float
+    printed: str = ""
+
+
+def steps(out: Path, device: str) -> Iterator[Step]:
+    """What is run, in order."""
+    on_gpu = torch.device(device).type == "cuda"
+    models = [*TELLING, *(name for name in ZOO if name not in TELLING)]
+    to = ("--out", str(out.absolute()))
+    here = (*to, "--device", device)
+    quick = ("cudagraphs", "inductor", "reduce-overhead") if on_gpu else ("aot_eager",)
+    strongest = ("reduce-overhead", "max-autotune") if on_gpu else ("inductor",)
+    tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider")
+    inference, training = ("bench.inference", *here), ("bench.training", *here)
+    autotuned = ("--peers", *strongest, "--name", "inference_autotuned")
+    yield Step("tests", tests, 0.4)
+    yield Step(
+        "inference",
+        (*inference, "--peers", *quick, "--policies", *POLICIES, "--models", *models),
+        0.55,
+    )
+    yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)
+    yield Step("training", (*training, "--peers", *quick, "--models", *TRAINED), 0.4)
+    yield Step("memory", ("bench.memory", *here, "--models", *models), 0.4)
+    yield Step("autotuned", (*inference, *autotuned, "--models", *TELLING), 1.0)
+
+
+def run(step: Step, seconds: float) -> Outcome:
+    """Runs a step; what it prints is shown as it comes."""
+    say(f"{step.name}: at most {seconds:.0f} s")
+    start = monotonic()
+    command = [sys.executable, "-m", *step.arguments]
+    pipe = subprocess.PIPE
+    printed: list[str] = []
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        timer = Timer(seconds, killpg, (process.pid, SIGKILL))  # its compile workers too
+        timer.start()
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            printed.append(line)
+        process.wait()
+        timer.cancel()
+    status = "passed" if process.returncode == 0 else "failed"
+    if process.returncode == -SIGKILL:
+        status = "cut short"
+    tail = "" if status == "passed" else "".join(printed)[-TAIL:]
+    return Outcome(step.name, status, monotonic() - start, tail)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 if an output is wrong or a program is not frozen on a GPU; 2 without a GPU."""
+    """0; 1 if a step failed; 2 without a GPU, where there is nothing to give evidence of."""
     options = parser(__doc__)
-    options.add_argument("--models", nargs="+", choices=NASNET_NAMES, default=["mobile"])
-    options.add_argument("--size", type=int, help="height and width of images; the paper's if none")
-    options.add_argument("--rounds", type=int, default=30)
-    options.add_argument("--calls", type=int, default=10, help="timed calls of each in a round")
-    options.add_argument("--on-cpu", action="store_true", help="try the command without a GPU")
+    options.add_argument("--minutes", type=float, default=8.0, help="for all steps together")
+    options.add_argument("--device", default="cuda:0", help="cpu tries the command without a GPU")
     args = options.parse_args(argv)
-    if not (torch.cuda.is_available() or args.on_cpu):
-        console().print("No CUDA device: there is nothing to give evidence of.")
+    if args.device != "cpu" and not torch.cuda.is_available():
+        say("No CUDA device: there is nothing to give evidence of.")
         return 2
-    try:
-        results = [measure(nasnet(name, args.size), args) for name in args.models]
-    except AssertionError as error:
-        print(f"FAILED: {error}", file=sys.stderr)
-        return 1
-    if not torch.cuda.is_available():
-        console().print("No GPU: nothing was frozen, and this is no evidence. Nothing is written.")
-        return 2
-    finish("evidence", args, {"models": results})
-    frozen = [is_frozen for result in results for _, is_frozen, _ in result["programs"]]
-    return 0 if frozen and all(frozen) else 1
+    end = monotonic() + 60 * args.minutes
+    outcomes: list[Outcome] = []
+    for step in steps(args.out, args.device):
+        left = end - monotonic()
+        if left < MIN_SECONDS:
+            break
+        outcomes.append(run(step, step.share * left))
+        keep("evidence", args, {"steps": outcomes})
+    print_table(
+        "evidence",
+        ["step", "", "seconds"],
+        [[[each.name, each.status, f"{each.seconds:.0f}"] for each in outcomes]],
+    )
+    finish("evidence", args, {"steps": outcomes})
+    return int(any(each.status == "failed" for each in outcomes))
 
 
 if __name__ == "__main__":

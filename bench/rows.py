@@ -28,12 +28,14 @@ class Result:
         error: why it failed; None if it did not.
         first_seconds: of the first call, with compiling.
         distance: of its results from those in float64: root mean squares, relative.
+        same_bits: whether all its results were eager's, bit by bit.
         samples: seconds of a call, round by round.
     """
 
     error: str | None = None
     first_seconds: float | None = None
     distance: float | None = None
+    same_bits: bool = False
     samples: Sequence[float] = ()
 
 
@@ -48,6 +50,7 @@ class Row:
         inputs: what a call takes: "f32[1, 3, 224, 224]".
         n_parameters: of this form.
         floor: what its tasks take; None if they could not be timed.
+        floor_error: why not.
         schedules: by policy and graph.
         results: by contestant.
     """
@@ -58,6 +61,7 @@ class Row:
     inputs: Sequence[str]
     n_parameters: int
     floor: Floor | None
+    floor_error: str | None
     schedules: Sequence[Schedule]
     results: Mapping[str, Result]
 

@@ -10,6 +10,9 @@ from bench.models.registry import ZOO, UnknownModelError, find
 from bench.policies import POLICIES
 from bench.record import default_device, parser
 
+Case = tuple[Model, Form, int]
+"""A model in one of its forms at a batch size."""
+
 
 def selecting_parser(
     description: str | None, models: Sequence[str], policies: Sequence[str]
@@ -38,7 +41,7 @@ def selecting_parser(
     return made
 
 
-def chosen(args: argparse.Namespace, training: bool) -> Iterator[tuple[Model, Form, int]]:
+def chosen(args: argparse.Namespace, training: bool) -> Iterator[Case]:
     """Each model that was asked for, in each of its forms, at each batch size."""
     for name in args.models:
         model = find(name)
