@@ -1,4 +1,4 @@
-"""How long a compile takes, by stage: NASNet-A, and synthetic graphs of up to 20,000 tasks.
+"""How long a compile takes, by stage: models, and synthetic graphs of up to 20,000 tasks.
 
 A stage's figure is the median of repeated runs: for a model on the ATen graph of its first call,
 for a synthetic graph, which is not traced, on a TaskGraph. Python's garbage collector is paused
@@ -8,18 +8,30 @@ within the whole first call of a compiled model.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
+from time import perf_counter
 from typing import TypeVar
 
 import torch
 
-from bench.figures import Figures, FirstCalls, count_rows, stage_rows, total_rows
-from bench.models.examples import NASNET_NAMES, Example, default_device, nasnet
+from bench.figures import (
+    Figures,
+    FirstCalls,
+    count_rows,
+    peer_rows,
+    stage_rows,
+    total_rows,
+)
+from bench.models.examples import Example, example
 from bench.models.synthetic import cell_graph
-from bench.record import Target, finish, parser
-from bench.screen import print_table
+from bench.peers import peers
+from bench.policies import POLICIES
+from bench.record import Target, finish
+from bench.screen import print_table, progress
+from bench.selection import selecting_parser
 from bench.stages import (
     FirstCall,
     Seconds,
@@ -29,11 +41,12 @@ from bench.stages import (
     time_graph,
     time_traced,
 )
-from bench.timing import Spread, collected_before, ratios
+from bench.timing import Spread, collected_before, ratios, synchronize
 from nimble_fx.ir import TaskGraph
 
 _T = TypeVar("_T")
 
+LARGE = "nasnet_a_large"
 LARGE_TARGET_SECONDS = 0.3
 CELLS_TARGET_SECONDS = 5.0
 EXPONENT_TARGET = 1.4
@@ -73,17 +86,34 @@ def measure(
     return figures, graph
 
 
-def measure_model(name: str, args: argparse.Namespace) -> Figures:
-    """NASNet-A "mobile" or "large": whole first calls, then the stages on their own."""
-    example = nasnet(name, args.size)
-    calls = [first_call(example) for _ in range(args.first_calls)]
-    figures, graph = measure(example.title, lambda: calls[-1].retrace, time_traced, args.rounds)
-    whole, ours = [c.whole_seconds for c in calls], [c.nimble_seconds for c in calls]
-    return replace(
-        figures,
-        first_calls=FirstCalls(Spread.of(whole), Spread.of(ours), ratios(ours, whole)),
-        as_in_first_call=graph.tasks == calls[-1].program.graph.tasks,
-    )
+def measure_model(name: str, batch: int | None, args: argparse.Namespace) -> Iterator[Figures]:
+    """For each policy, whole first calls, then the stages on their own."""
+    built = example(name, batch, args.device)
+    by_peers = {peer: peer_seconds(built, peer) for peer in args.peers}
+    for policy in args.policies:
+        calls = [first_call(built, POLICIES[policy]) for _ in range(args.first_calls)]
+        stages = partial(time_traced, policy=POLICIES[policy])
+        retrace = calls[-1].retrace
+        title = built.title + f", {policy}" * (policy != "nimble")
+        figures, graph = measure(title, lambda retrace=retrace: retrace, stages, args.rounds)  # type: ignore[misc]
+        whole, ours = [c.whole_seconds for c in calls], [c.nimble_seconds for c in calls]
+        yield replace(
+            figures,
+            first_calls=FirstCalls(Spread.of(whole), Spread.of(ours), ratios(ours, whole)),
+            as_in_first_call=graph.tasks == calls[-1].program.graph.tasks,
+            peer_seconds=by_peers,
+        )
+
+
+def peer_seconds(built: Example, peer: str) -> float:
+    """One whole first call by another compiler."""
+    torch.compiler.reset()
+    compile_ = peers(torch.device(built.inputs[0].device), training=False)[peer]
+    with torch.no_grad():
+        start = perf_counter()
+        compile_(built.model, built.inputs)(*built.inputs)
+        synchronize()
+        return perf_counter() - start
 
 
 def measure_cells(n_tasks: int, rounds: int) -> Figures:
@@ -92,10 +122,10 @@ def measure_cells(n_tasks: int, rounds: int) -> Figures:
     return measure(name, lambda: cell_graph(n_tasks), time_graph, rounds)[0]
 
 
-def warm_up() -> FirstCall:
+def warm_up(device: str) -> FirstCall:
     """Compiles a tiny model, so that no figure holds the import of torch's compiler."""
-    x = torch.randn(2, 2, device=default_device())
-    return first_call(Example("warm-up", torch.nn.ReLU(), x))
+    x = torch.randn(2, 2, device=device)
+    return first_call(Example("warm-up", torch.nn.ReLU(), (x,)))
 
 
 def targets(large: Sequence[Figures], cells: Sequence[Figures], exponent: float) -> list[Target]:
@@ -119,34 +149,45 @@ def targets(large: Sequence[Figures], cells: Sequence[Figures], exponent: float)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__)
-    options.add_argument("--models", nargs="*", choices=NASNET_NAMES, default=list(NASNET_NAMES))
-    options.add_argument("--size", type=int, help="height and width of images; the paper's if none")
+    options = selecting_parser(__doc__, ["nasnet_a_mobile", LARGE], ["nimble"])
+    options.add_argument("--peers", nargs="*", default=[], help="whose first calls to time too")
     options.add_argument("--tasks", type=int, nargs="+", default=[1000, 5000, 20000])
     options.add_argument("--rounds", type=int, default=5, help="runs of the stages")
     options.add_argument("--first-calls", type=int, default=3, help="whole compiles of a model")
     args = options.parse_args(argv)
     if len(set(args.tasks)) < 2:
         options.error("--tasks takes two sizes or more: growth is fitted to them")
+    there = peers(torch.device(args.device), training=False)
+    unknown = sorted(set(args.peers).difference(there))
+    if unknown:
+        options.error(f"no peer {unknown[0]!r} on {args.device}; there are {', '.join(there)}")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints, writes; 0."""
     args = _parse(argv)
-    warm_up()
-    models = {name: measure_model(name, args) for name in args.models}
-    cells = [measure_cells(n_tasks, args.rounds) for n_tasks in sorted(args.tasks)]
+    warm_up(args.device)
+    cases = [(name, batch) for name in args.models for batch in args.batch or [None]]
+    models: list[tuple[str, Figures]] = []
+    cells: list[Figures] = []
+    with progress("compile time", len(cases) + len(args.tasks)) as begin:
+        for name, batch in cases:
+            begin(name)
+            models += [(name, figures) for figures in measure_model(name, batch, args)]
+        for n_tasks in sorted(args.tasks):
+            begin(f"{n_tasks} tasks")
+            cells.append(measure_cells(n_tasks, args.rounds))
     totals = [f.total_seconds.median for f in cells]
     exponent = growth_exponent([f.n_tasks for f in cells], totals)
-    figures = [*models.values(), *cells]
+    figures = [*(f for _, f in models), *cells]
     print_table(
         "From ATen graph, or synthetic TaskGraph, to loaded module",
         ["", *(f.name.replace(", ", "\n") for f in figures)],
-        [count_rows(figures), stage_rows(figures), total_rows(figures)],
+        [count_rows(figures), stage_rows(figures), total_rows(figures), peer_rows(figures)],
     )
     results = {"graphs": figures, "growth_exponent": exponent}
-    large = [f for name, f in models.items() if name == "large"]
+    large = [f for name, f in models if name == LARGE]
     finish("compile_time", args, results, targets(large, cells, exponent))
     return 0
 

@@ -27,9 +27,6 @@ SAMPLE_SECONDS = 0.05
 
 MAX_CALLS = 100
 
-MANY_CONTESTANTS = 64
-"""How often Dynamo may compile one piece of code: once for each contestant."""
-
 
 @dataclass(frozen=True)
 class Contest:
@@ -146,16 +143,15 @@ def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
     runs: dict[str, Run] = {}
     results: dict[str, Result] = {}
     schedules: list[Schedule] = []
-    with torch._dynamo.config.patch(recompile_limit=MANY_CONTESTANTS):
-        for name, compile_ in contestants.items():
-            known = len(nimble_fx.programs())
-            results[name], run = _first_calls(case, compile_)
-            runs |= {} if run is None else {name: run}
-            schedules += _schedules(name, known)
-        calls = {name: case.endless(run) for name, run in runs.items()}
-        for name, samples in _timed(calls, contest).items():
-            results[name] = _last_calls(case, runs[name], results[name], samples)
-        floor_of_tasks, floor_error = _floor(case)
+    for name, compile_ in contestants.items():
+        known = len(nimble_fx.programs())
+        results[name], run = _first_calls(case, compile_)
+        runs |= {} if run is None else {name: run}
+        schedules += _schedules(name, known)
+    calls = {name: case.endless(run) for name, run in runs.items()}
+    for name, samples in _timed(calls, contest).items():
+        results[name] = _last_calls(case, runs[name], results[name], samples)
+    floor_of_tasks, floor_error = _floor(case)
     return Row(
         model=contest.model.name,
         title=contest.title,

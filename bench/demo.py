@@ -19,8 +19,9 @@ from rich.syntax import Syntax
 from torch import Tensor
 
 import nimble_fx
-from bench.models.examples import NASNET_NAMES, Example, nasnet
-from bench.record import finish, parser
+from bench.models.examples import example
+from bench.models.registry import ZOO
+from bench.record import default_device, finish, parser
 from bench.screen import console, print_table
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.program import Program
@@ -90,7 +91,7 @@ def print_module(program: Program) -> None:
 
 
 def print_figures(
-    example: Example, greatest: float, stages: Stages, samples: dict[str, list[float]]
+    title: str, greatest: float, stages: Stages, samples: dict[str, list[float]]
 ) -> None:
     """What came out: that it is right, how long the stages took, what a call takes."""
     calls = [[name, Spread.of(seconds).milliseconds()] for name, seconds in samples.items()]
@@ -100,27 +101,27 @@ def print_figures(
         [[f"{name}, s", f"{seconds:.2f}"] for name, seconds in stages.seconds.items()],
         [*calls, ["eager / nimble, medians", f"{ratio:.3f}"]],
     ]
-    print_table(example.title, ["", ""], rows)
+    print_table(title, ["", ""], rows)
 
 
 def run(args: argparse.Namespace) -> int:
     """Builds, compiles, checks, times and prints; the exit status."""
     with progress_bar() as stages, torch.no_grad():
         with stages.stage("build"):
-            example = nasnet(args.model)
+            shown = example(args.model, device=default_device())
         with stages.stage("compile, first call"):
             compiled = torch.compile(
-                example.model, backend="nimble", options={"dump": str(args.dump)}
+                shown.model, backend="nimble", options={"dump": str(args.dump)}
             )
-            compiled(example.x)
+            compiled(*shown.inputs)
             synchronize()
         with stages.stage("check"):
             try:
-                greatest = difference(compiled(example.x), example.run())
+                greatest = difference(compiled(*shown.inputs), shown.run())
             except AssertionError as error:
                 print(f"FAILED: {error}", file=sys.stderr)
                 return 1
-        calls = {"eager": example.run, "nimble": lambda: compiled(example.x)}
+        calls = {"eager": shown.run, "nimble": lambda: compiled(*shown.inputs)}
         with stages.stage("time both", args.rounds) as advance:
             samples = interleaved_seconds(calls, args.rounds, after_round=advance)
 
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         print("FAILED: nimble scheduled nothing; its warning says why", file=sys.stderr)
         return 1
     program = nimble_fx.programs()[-1]
-    print_figures(example, greatest, stages, samples)
+    print_figures(shown.title, greatest, stages, samples)
     if program.device == "cpu":
         print(
             "On a CPU tasks run in launch order: this shows that the schedule is right, not fast."
@@ -136,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     print(program.summary())
     print_module(program)
     results = {
-        "model": example.title,
+        "model": shown.title,
         "max_difference": greatest,
         "stage_seconds": stages.seconds,
         "call_seconds": {name: Spread.of(seconds) for name, seconds in samples.items()},
@@ -149,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """0; 1 if the compiled model does not compute what eager computes."""
     options = parser(__doc__)
-    options.add_argument("--model", choices=NASNET_NAMES, default="mobile")
+    options.add_argument("--model", choices=list(ZOO), default="nasnet_a_mobile")
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--dump", type=Path, default=Path("build/demo"), help="for the module")
     return run(options.parse_args(argv))

@@ -1,7 +1,7 @@
 """What is measured of a compile, as data and as rows of a table with a column for each graph."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bench.stages import Seconds, Theory
 from bench.timing import Spread
@@ -27,6 +27,7 @@ class Figures:
         stage_seconds: medians.
         total_seconds: of all stages.
         first_calls: of a model; None for a synthetic graph.
+        peer_seconds: of a whole first call by other compilers.
         as_in_first_call: whether the stages made the very schedule that the first call runs.
     """
 
@@ -41,6 +42,7 @@ class Figures:
     total_seconds: Spread
     first_calls: FirstCalls | None = None
     as_in_first_call: bool | None = None
+    peer_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def count_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
@@ -72,6 +74,13 @@ def total_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
     yield _paid("in the first call, ms", figures, lambda p: 1e3 * p.nimble_seconds.median)
     yield _paid("whole first call, ms", figures, lambda p: 1e3 * p.whole_seconds.median)
     yield _paid("share of it, %", figures, lambda p: 1e2 * p.share.median)
+
+
+def peer_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
+    """Whole first calls by other compilers."""
+    for peer in dict.fromkeys(peer for f in figures for peer in f.peer_seconds):
+        cells = [f.peer_seconds.get(peer) for f in figures]
+        yield [f"{peer}, s", *("-" if s is None else f"{s:.1f}" for s in cells)]
 
 
 def _paid(title: str, figures: Sequence[Figures], of: Callable[[FirstCalls], float]) -> list[str]:

@@ -18,7 +18,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 
 import nimble_fx
@@ -177,7 +176,7 @@ def many_calls(n_calls: int) -> Memory:
 
 def run_in_turn(compiled: Callable[[Tensor], object], xs: Sequence[Tensor], n: int) -> None:
     """Calls with each of the inputs in turn."""
-    for i in track(range(n), "calls over a few shapes", transient=True):
+    for i in range(n):
         compiled(xs[i % len(xs)])
 
 

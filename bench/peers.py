@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bench.policies import POLICIES
 from nimble_fx.backend import nimble
+from nimble_fx.entry import own_function
 
 Run = Callable[..., Tensor]
 """Takes a model's arguments and returns its output."""
@@ -43,7 +44,8 @@ def policies(names: Sequence[str]) -> dict[str, Compile]:
 
 
 def _by_torch(**how: Any) -> Compile:
-    return lambda model, inputs: torch.compile(model, **how)
+    """By `torch.compile`; with code of its own, or Dynamo would search what others compiled."""
+    return lambda model, inputs: torch.compile(own_function(model), **how)
 
 
 def _is_installed(*packages: str) -> bool:

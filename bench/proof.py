@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from bench.models.examples import NASNET_NAMES
 from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
-from bench.record import Target, finish, parser
-from bench.screen import console, print_table
+from bench.record import Target, finish
+from bench.screen import print_table, progress, say
+from bench.selection import selecting_parser
 from bench.tried import (
     BrokenSums,
     JudgedMutants,
@@ -129,14 +129,13 @@ def targets(
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__)
+    options = selecting_parser(__doc__, ["nasnet_a_mobile", "nasnet_a_large"])
     options.add_argument("--programs", type=int, default=N_PROGRAMS)
     options.add_argument("--seed", type=int, default=0, help="of the drawn programs")
     options.add_argument("--mutants", type=int, default=3, help="of each kind, a schedule")
     options.add_argument("--sums", type=int, default=300, help="drawn DAGs of sums")
     options.add_argument("--tasks", type=int, nargs="+", default=[1000, 5000, 20000])
     options.add_argument("--rounds", type=int, default=9, help="of each proof that is timed")
-    options.add_argument("--models", nargs="*", choices=NASNET_NAMES, default=list(NASNET_NAMES))
     options.add_argument("--failures", type=Path, default=Path("fuzz_failures"))
     return options.parse_args(argv)
 
@@ -145,12 +144,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Checks, prints, writes; 1 if a result was wrong or a broken schedule was missed."""
     args = _parse(argv)
     costs = [cost(n_tasks, args.rounds) for n_tasks in args.tasks]
-    shares = [share(name) for name in args.models]
+    batches = args.batch or [None]
+    cases = [(name, batch) for name in args.models for batch in batches]
+    shares = []
+    with progress("first calls", len(cases)) as begin:
+        for name, batch in cases:
+            begin(name)
+            shares.append(share(name, batch, args.device))
     torch.set_num_threads(1)  # the tensors of drawn programs are tiny
     tried, kept = try_programs(args.programs, args.seed)
     if tried.wrong:
         path = tried.leave_failure(args.failures)
-        console().print(f"a result is not eager's; run {path}", style="bold red")
+        say(f"a result is not eager's; run {path}", good=False)
     judged = judge_mutants(kept, args.mutants)
     sums = play_broken_sums(args.sums, args.seed)
     report(tried, judged, sums, costs, shares)

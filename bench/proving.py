@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
-from bench.models.examples import nasnet
+from bench.models.examples import example
 from bench.models.synthetic import BLOCKS_FOR_16_STREAMS, cell_graph
 from bench.stages import first_call
 from bench.timing import Spread, uncollected_seconds
@@ -62,8 +62,8 @@ def cost(n_tasks: int, rounds: int) -> Cost:
     )
 
 
-def share(name: str) -> Share:
-    """Of NASNet-A "mobile" or "large", in one first call."""
+def share(name: str, batch: int | None, device: str) -> Share:
+    """Of a model of the zoo, in one first call."""
     seconds = {"verify": 0.0, "verify_source": 0.0}
 
     def watched(proof: str, function: Callable[..., None]) -> Callable[..., None]:
@@ -74,13 +74,13 @@ def share(name: str) -> Share:
 
         return run
 
-    example = nasnet(name, None)
+    built = example(name, batch, device)
     with ExitStack() as watching:
         for proof, function in (("verify", verify), ("verify_source", verify_source)):
             watching.enter_context(patch.object(compiler, proof, watched(proof, function)))
-        call = first_call(example)
+        call = first_call(built)
     return Share(
-        example.title,
+        built.title,
         seconds["verify"],
         seconds["verify_source"],
         call.nimble_seconds,

@@ -15,14 +15,14 @@ Case = tuple[Model, Form, int]
 
 
 def selecting_parser(
-    description: str | None, models: Sequence[str], policies: Sequence[str]
+    description: str | None, models: Sequence[str], policies: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """A command's parser, with the options that choose what is measured.
 
     Args:
         description: of the command.
         models: those that are measured unless others are asked for.
-        policies: likewise.
+        policies: likewise; none for a command that has no choice of them.
     """
     made = parser(description)
     named = "names as `python -m bench.models` lists them, or torchvision:NAME, timm:NAME, "
@@ -33,10 +33,11 @@ def selecting_parser(
     made.add_argument(
         "--batch", type=_at_least_one, nargs="+", help="batch sizes (default: each model's own)"
     )
-    made.add_argument(
-        "--policies", nargs="*", choices=list(POLICIES), default=list(policies),
-        help=f"schedules by nimble_fx (default: {' '.join(policies)})",
-    )  # fmt: skip
+    if policies:
+        made.add_argument(
+            "--policies", nargs="+", choices=list(POLICIES), default=list(policies),
+            help=f"schedules by nimble_fx (default: {' '.join(policies)})",
+        )  # fmt: skip
     made.add_argument("--device", type=_device, default=str(default_device()), help="cpu or cuda:N")
     return made
 

@@ -16,10 +16,11 @@ import torch
 from bench.models.examples import Example
 from bench.timing import synchronize
 from nimble_fx import compiler
+from nimble_fx.backend import nimble
 from nimble_fx.emit import emit
 from nimble_fx.ir import TaskGraph
 from nimble_fx.load import file_name, load
-from nimble_fx.pipeline import describe, passes
+from nimble_fx.pipeline import Policy, describe, passes
 from nimble_fx.program import Program, register
 from nimble_fx.trace import Traced, trace
 from nimble_fx.verify import verify, verify_source, verify_structure
@@ -49,7 +50,7 @@ class FirstCall:
     program: Program
 
 
-def first_call(example: Example) -> FirstCall:
+def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
     """Compiles a model from nothing and calls it once, with a clock at both ends of nimble_fx.
 
     The ends are the compiler's calls of `trace` and `register`; they are watched, not replaced.
@@ -66,27 +67,29 @@ def first_call(example: Example) -> FirstCall:
         register(program)
 
     torch.compiler.reset()
-    compiled = torch.compile(example.model, backend="nimble")
+    compiled = torch.compile(example.model, backend=nimble, options={"policy": policy})
     with ExitStack() as watching, torch.no_grad():
         watching.enter_context(patch.object(compiler, "trace", watched_trace))
         watching.enter_context(patch.object(compiler, "register", watched_register))
         start = perf_counter()
-        compiled(example.x)
+        compiled(*example.inputs)
         synchronize()
         whole_seconds = perf_counter() - start
     ((began, retrace),), ((ended, program),) = traces, ends
     return FirstCall(whole_seconds, ended - began, retrace, program)
 
 
-def time_traced(retrace: Callable[[], Traced]) -> tuple[Seconds, TaskGraph]:
+def time_traced(
+    retrace: Callable[[], Traced], policy: Policy = "nimble"
+) -> tuple[Seconds, TaskGraph]:
     """Seconds by stage from an ATen graph to a loaded module; the scheduled graph."""
     seconds: Seconds = {}
     traced = _timed(seconds, "trace", retrace)
-    rest, graph = time_graph(traced.graph)
+    rest, graph = time_graph(traced.graph, policy)
     return seconds | rest, graph
 
 
-def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
+def time_graph(graph: TaskGraph, policy: Policy = "nimble") -> tuple[Seconds, TaskGraph]:
     """Seconds by stage from a traced TaskGraph to a loaded module; the scheduled graph.
 
     The same steps as `nimble_fx.compiler` takes with its default options; the checks that follow
@@ -94,7 +97,7 @@ def time_graph(graph: TaskGraph) -> tuple[Seconds, TaskGraph]:
     """
     seconds: Seconds = {}
     check_seconds = 0.0
-    for step in passes("nimble", None):
+    for step in passes(policy, None):
         graph = _timed(seconds, step.name, partial(step, graph))
         start = perf_counter()
         verify_structure(graph)

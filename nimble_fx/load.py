@@ -10,6 +10,35 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
+
+
+class _Operators:
+    """`torch.ops.aten` for loaded modules: `aten.add.Tensor` is the dispatcher's own function.
+
+    `torch.ops` has it wrapped in an object whose `__call__` is one more frame of Python for each
+    operator: on a CPU, 0.6 us of the 2 us that a small addition takes.
+    """
+
+    def __getattr__(self, name: str) -> "_Overloads":
+        overloads = self.__dict__[name] = _Overloads(getattr(torch.ops.aten, name))
+        return overloads
+
+
+class _Overloads:
+    """An operator's overloads, each without its wrapper."""
+
+    def __init__(self, packet: torch._ops.OpOverloadPacket) -> None:
+        self._packet = packet
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(self._packet, name).op
+        self.__dict__[name] = function
+        return function
+
+
+_ATEN = _Operators()
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -57,6 +86,7 @@ def load(source: str, file: str) -> Loaded:
     linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
     module: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
     exec(compile(source, file, "exec"), module)
+    module["aten"] = _ATEN
     return Loaded(
         module["call"],
         module["N_STREAMS"],

@@ -61,3 +61,12 @@ def test_a_failed_write_leaves_nothing_behind(
     with pytest.raises(OSError, match="disk full"):
         write(tmp_path, "a.py", "x = 1\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loaded_module_calls_the_dispatchers_own_functions() -> None:
+    source = emit(schedule_of(lambda x, y: x + y, torch.ones(2), torch.ones(2)))
+    loaded = load(source, "nimble_fx/add.py")
+    called = loaded.call.__globals__["aten"].add.Tensor
+    assert called is torch.ops.aten.add.Tensor.op
+    (result,) = loaded.call([torch.ones(2), torch.ones(2)], None, Cpu().streams(1), None)
+    assert torch.equal(result, torch.full((2,), 2.0))

@@ -1,59 +1,48 @@
-"""Models by name, with random weights and inputs that are the same in every run."""
+"""A model of the zoo that is built and fed: the same weights and inputs in every run."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from bench.models.nasnet import nasnet_a_large, nasnet_a_mobile
-
-_NASNET: Mapping[str, tuple[str, Callable[[], nn.Module], int]] = {
-    "mobile": ("NASNet-A mobile", nasnet_a_mobile, 224),
-    "large": ("NASNet-A large", nasnet_a_large, 331),
-}
-NASNET_NAMES = tuple(_NASNET)
+from bench.models.model import Inputs
+from bench.models.registry import find
 
 
 @dataclass(frozen=True)
 class Example:
-    """A model in evaluation mode and an input for it, on the device that is there.
+    """A model in evaluation mode and inputs for it, on a device.
 
     Attributes:
-        title: what a person calls it: "NASNet-A mobile, 1 x 3 x 224 x 224, cpu".
+        title: what a person calls it: "NASNet-A mobile, 224 x 224, batch 1, cpu".
         model: the model.
-        x: images (batch, 3, size, size), float32.
+        inputs: a set of positional arguments.
     """
 
     title: str
     model: nn.Module
-    x: Tensor
+    inputs: Inputs
 
     def run(self) -> Tensor:
         """The model's output, as PyTorch computes it by itself."""
-        output: Tensor = self.model(self.x)
+        output: Tensor = self.model(*self.inputs)
         return output
 
 
-def default_device() -> torch.device:
-    """The first CUDA device where there is one, else the CPU."""
-    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-
-
-def nasnet(name: str, size: int | None = None, batch: int = 1, seed: int = 0) -> Example:
-    """NASNet-A "mobile" or "large" with weights and an input drawn from `seed`.
+def example(
+    name: str, batch: int | None = None, device: str | torch.device = "cpu", seed: int = 0
+) -> Example:
+    """A model in its form for inference.
 
     Args:
-        name: one of `NASNET_NAMES`.
-        size: height and width of the images; None for those of the paper.
-        batch: how many images.
-        seed: of the random weights and the input.
+        name: as in `registry.find`.
+        batch: the batch size; None for the model's own.
+        device: where.
+        seed: of the random weights and inputs.
     """
-    title, build, usual_size = _NASNET[name]
-    device, size = default_device(), size or usual_size
+    model = find(name)
+    form = model.inference
     torch.manual_seed(seed)
-    model = build().eval()
-    x = torch.randn(batch, 3, size, size)
-    return Example(
-        f"{title}, {batch} x 3 x {size} x {size}, {device}", model.to(device), x.to(device)
-    )
+    built, size = form.build().eval().to(device), batch or form.batches[0]
+    inputs = tuple(x.to(device) for x in form.inputs(size))
+    return Example(f"{model.title}, {form.title}, batch {size}, {device}", built, inputs)
