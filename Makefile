@@ -22,8 +22,11 @@ check: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench.compile_time
-	$(BIN)/python -m bench.call_time
 	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.inference
+	$(BIN)/python -m bench.training
+	$(BIN)/python -m bench.report
 
 # The properties on new random examples; a failure is left in fuzz_failures/ as a file to run.
 fuzz: $(VENV)/.installed

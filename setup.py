@@ -30,6 +30,7 @@ setup(
         "test": [
             "hypothesis",
             "import-linter",
+            "matplotlib",
             "mypy",
             "numpy",
             "pytest",
@@ -41,7 +42,7 @@ setup(
             "types-networkx",
             "types-setuptools",
         ],
-        "pictures": ["matplotlib", "rich"],
+        "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "rich"],
     },
     entry_points={"torch_dynamo_backends": ["nimble = nimble_fx.backend:nimble"]},
 )

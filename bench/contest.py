@@ -76,7 +76,7 @@ class Step:
         """
         if not self.training:
             with torch.no_grad():
-                return (run(*inputs),)
+                return (run(*inputs).detach(),)
         output = run(*inputs)
         parameters = [p for p in model.parameters() if p.requires_grad]
         return output.detach(), *torch.autograd.grad(self.form.loss(output), parameters)

@@ -142,19 +142,19 @@ def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Pa
     """Writes `directory/NAME.json`, indented, with a newline at its end; its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
-    text = json.dumps(_plain(document), indent=1, allow_nan=False)
+    text = json.dumps(plain(document), indent=1, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
     return path
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Dataclasses as dicts, and floats to six digits: what a person reads, and JSON can hold."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

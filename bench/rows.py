@@ -38,6 +38,11 @@ class Result:
     same_bits: bool = False
     samples: Sequence[float] = ()
 
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> "Result":
+        """The result that JSON was made from."""
+        return Result(**{**plain, "samples": tuple(plain["samples"])})
+
 
 @dataclass(frozen=True)
 class Row:
@@ -78,6 +83,6 @@ class Row:
                 **plain,
                 "floor": plain["floor"] and Floor(**plain["floor"]),
                 "schedules": [Schedule(**each) for each in plain["schedules"]],
-                "results": {name: Result(**each) for name, each in plain["results"].items()},
+                "results": {name: Result.of(each) for name, each in plain["results"].items()},
             }
         )

@@ -1,0 +1,124 @@
+"""What is shown of results is made from them, all of it, and nothing else."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import markdown
+from bench.record import RESULTS, write_json
+from bench.report import BEGIN, END, ReportError, main, page, read, with_gains
+from bench.rows import Result, Row
+
+README = Path("README.md")
+
+
+def document(gpus: list[str], rows: list[Row], command: str = "inference") -> dict[str, Any]:
+    environment = {
+        "gpus": gpus,
+        "torch": "2.11.0",
+        "date": "2030-01-01",
+        "commit": "abc",
+        "python": "3.12",
+        "processor": "x86_64",
+        "n_cpus": 2,
+        "n_torch_threads": 2,
+        "load_average": 0.5,
+    }
+    return {
+        "command": command,
+        "options": {"models": ["m"], "batch": None, "no_compile": True, "rounds": 2},
+        "environment": environment,
+        "targets": [{"name": "a", "figure": 1.2, "limit": 1.0, "met": False}],
+        "results": {"rows": rows, "not_reached": []},
+    }
+
+
+ROW = Row(
+    model="m",
+    title="Model M, batch 1",
+    batch=1,
+    inputs=["f32[1]"],
+    n_parameters=1,
+    floor=None,
+    floor_error="none",
+    schedules=[],
+    results={
+        "eager": Result(None, 1.0, 1e-7, True, (3e-3, 4e-3, 9e-3)),
+        "nimble": Result(None, 1.0, 1e-7, True, (1e-3, 2e-3, 3e-3)),
+        "rival": Result("ValueError: no"),
+    },
+)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    write_json(tmp_path / "results" / "cpu", "inference", document([], [ROW]))
+    return tmp_path / "results"
+
+
+def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> None:
+    text = page(read(results))
+    assert "4 (3 to 9), 3.00 x" in text  # 3, 2 and 3 times, not the ratio of the medians
+    assert "2 (1 to 3) |" in text
+    assert "- Model M, batch 1, rival: ValueError: no" in text
+    assert "| a | 1.200 | 1 | **not met** |" in text
+    assert "`python -m bench.inference --models m --no-compile --rounds 2`" in text
+
+
+def test_without_results_of_a_gpu_the_readme_says_that_there_is_no_gain_yet(results: Path) -> None:
+    text = with_gains(f"before\n{BEGIN}\nold\n{END}\nafter", read(results))
+    assert text == f"before\n{BEGIN}\n{markdown.NO_GAINS}\n{END}\nafter"
+
+
+def test_gains_are_those_on_a_gpu(results: Path) -> None:
+    write_json(results / "nvidia-x", "inference", document(["NVIDIA X"], [ROW]))
+    text = with_gains(f"{BEGIN}{END}", read(results))
+    assert "NVIDIA X, PyTorch 2.11.0" in text
+    assert "| Model M, batch 1 | 3.00 | failed |" in text
+
+
+def test_a_readme_without_a_place_for_gains_is_an_error(results: Path) -> None:
+    with pytest.raises(ReportError, match="no lines <!-- gains"):
+        with_gains("nothing", read(results))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"command": "inference"}', "{"])
+def test_a_file_that_is_no_result_is_named(results: Path, text: str) -> None:
+    (results / "cpu" / "broken.json").write_text(text)
+    with pytest.raises(ReportError, match=r"broken\.json is no result"):
+        read(results)
+
+
+def test_the_same_results_make_the_same_files(results: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}{END}")
+    arguments = ["--results", str(results), "--readme", str(readme)]
+    assert main(arguments) == 0
+    made = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    assert {path.name for path in made} == {"README.md", "inference.svg", "inference.json"}
+    assert main(arguments) == 0
+    assert made == {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+
+
+def test_what_the_repository_shows_is_what_its_results_say(tmp_path: Path) -> None:
+    results, readme = tmp_path / "results", tmp_path / "README.md"
+    shutil.copytree(RESULTS, results)
+    shutil.copy(README, readme)
+    assert main(["--results", str(results), "--readme", str(readme)]) == 0
+    assert (results / "README.md").read_text() == (RESULTS / "README.md").read_text()
+    assert readme.read_text() == README.read_text()
+    pictures = [path.relative_to(RESULTS) for path in RESULTS.rglob("*.svg")]
+    assert pictures
+    assert all((results / path).exists() for path in pictures)
+
+
+def test_memory_is_shown_over_one_stream(results: Path) -> None:
+    memory = {"n_streams": 2, "reserved_bytes": 3 << 20, "pooled_bytes": 3 << 20, "peak_bytes": 1}
+    serial = memory | {"n_streams": 1, "reserved_bytes": 2 << 20, "pooled_bytes": 1 << 20}
+    row = {"model": "m", "title": "M", "batch": 1, "policies": {"serial": serial, "nimble": memory}}
+    made = document([], [], "memory") | {"results": {"rows": [row]}}
+    (results / "cpu" / "memory.json").write_text(json.dumps(made))
+    assert "| M | 2.0, 1.00 x [1.00 x] | 3.0, 1.50 x [3.00 x] |" in page(read(results))
