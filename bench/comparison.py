@@ -18,7 +18,7 @@ from bench.screen import print_table, progress, say
 from bench.selection import Case, chosen, selecting_parser, zoo
 from bench.timing import Spread
 
-HEADER = ("", "a call", "over nimble", "off float64", "eager's bits", "first call, s")
+HEADER = ("", "a call", "over nimble", "off float64", "same bits", "first call, s")
 
 CPU_LIMIT = 1.03
 """On a CPU, what nimble may take over eager and aot_eager, which run the same operators."""

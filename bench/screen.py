@@ -16,7 +16,7 @@ except ImportError:
 else:
     HAS_RICH = True
 
-_PIPED_WIDTH = 120
+_PIPED_WIDTH = 130
 
 Rows = Iterable[Iterable[Sequence[str]]]
 """Sections of rows of cells."""
