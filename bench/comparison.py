@@ -47,8 +47,8 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
             rows.append(hold(contest, contestants))
             gc.collect()
             print_row(rows[-1])
-            keep(args.name, args, results(rows, cases), targets(rows, args.device))
-    finish(args.name, args, results(rows, cases), targets(rows, args.device))
+            keep(name, args, results(rows, cases), targets(rows, args.device), args.name)
+    finish(name, args, results(rows, cases), targets(rows, args.device), args.name)
     return int(any(result.error for row in rows for result in row.results.values()))
 
 

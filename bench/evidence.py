@@ -76,19 +76,17 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     models = [*TELLING, *(name for name in ZOO if name not in TELLING)]
     to = ("--out", str(out.absolute()))
     here = (*to, "--device", device)
-    quick = ("cudagraphs", "inductor", "reduce-overhead") if on_gpu else ("aot_eager",)
-    strongest = ("reduce-overhead", "max-autotune") if on_gpu else ("inductor",)
-    tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider")
+    usual = "reduce-overhead" if on_gpu else "aot_eager"
+    others = ("cudagraphs", "inductor") if on_gpu else ()
+    strongest = "max-autotune" if on_gpu else "inductor"
     inference, training = ("bench.inference", *here), ("bench.training", *here)
-    autotuned = ("--peers", *strongest, "--name", "inference_autotuned")
-    yield Step("tests", tests, 0.4)
-    yield Step(
-        "inference",
-        (*inference, "--peers", *quick, "--policies", *POLICIES, "--models", *models),
-        0.55,
-    )
+    rivals = ("--peers", *others, "--policies", *POLICIES, "--name", "inference_rivals")
+    autotuned = ("--peers", strongest, "--name", "inference_autotuned")
+    yield Step("tests", ("pytest", "-m", "gpu", "-p", "no:cacheprovider"), 0.35)
+    yield Step("inference", (*inference, "--peers", usual, "--models", *models), 0.5)
+    yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4)
     yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)
-    yield Step("training", (*training, "--peers", *quick, "--models", *TRAINED), 0.4)
+    yield Step("training", (*training, "--peers", usual, "--models", *TRAINED), 0.4)
     yield Step("memory", ("bench.memory", *here, "--models", *models), 0.4)
     yield Step("autotuned", (*inference, *autotuned, "--models", *TELLING), 1.0)
 

@@ -136,15 +136,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = options.parse_args(argv)
     cases = list(chosen(args, args.training))
     rows: list[MemoryRow] = []
-    name = "memory_training" if args.training else "memory"
-    with progress(name, len(cases)) as begin:
+    stem = "memory_training" if args.training else "memory"
+    with progress(stem, len(cases)) as begin:
         for model, form, batch in cases:
             begin(f"{model.title}, batch {batch}")
             rows.append(measure(model, form, batch, args))
             gc.collect()
             print_row(rows[-1])
-            keep(name, args, {"rows": rows})
-    finish(name, args, {"rows": rows})
+            keep("memory", args, {"rows": rows}, stem=stem)
+    finish("memory", args, {"rows": rows}, stem=stem)
     return 0
 
 

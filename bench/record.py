@@ -69,13 +69,14 @@ def finish(
     args: argparse.Namespace,
     results: Mapping[str, object],
     targets: Sequence[Target] = (),
+    stem: str | None = None,
 ) -> None:
     """Prints the targets and, unless told not to, writes the results and says where.
 
     Args: as of `keep`.
     """
     print_targets(targets)
-    path = keep(name, args, results, targets)
+    path = keep(name, args, results, targets, stem)
     if path is not None:
         say(f"written to {path}")
 
@@ -85,14 +86,16 @@ def keep(
     args: argparse.Namespace,
     results: Mapping[str, object],
     targets: Sequence[Target] = (),
+    stem: str | None = None,
 ) -> Path | None:
     """Writes `results` with all that describes them, unless told not to; the file.
 
     Args:
-        name: the command's; the file is OUT/DEVICE/NAME.json.
+        name: the command's: "inference".
         args: of a parser made by `parser`.
         results: what was measured: dataclasses, lists, dicts, numbers and strings.
         targets: what the figures should be.
+        stem: the file is OUT/DEVICE/STEM.json; `name` if None.
     """
     if args.no_write:
         return None
@@ -106,7 +109,7 @@ def keep(
         "results": results,
     }
     device = torch.device(chosen.get("device") or default_device())
-    return write_json(args.out / device_directory(device), name, document)
+    return write_json(args.out / device_directory(device), stem or name, document)
 
 
 def default_device() -> torch.device:

@@ -22,12 +22,11 @@ BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "inference": markdown.comparison,
     "training": markdown.comparison,
     "memory": markdown.memory,
-    "memory_training": markdown.memory,
 }
 """What is shown of a command's results besides its targets."""
 
 Documents = Mapping[str, Mapping[str, Document]]
-"""By device and command."""
+"""By device and what they are kept under."""
 
 
 class ReportError(Exception):
@@ -35,7 +34,7 @@ class ReportError(Exception):
 
 
 def read(results: Path) -> Documents:
-    """All results.
+    """All results, by the names of their directory and file.
 
     Raises:
         ReportError: a file is not one that a command wrote.
@@ -44,24 +43,24 @@ def read(results: Path) -> Documents:
     for path in sorted(results.glob("*/*.json")):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            command, _ = document["command"], document["environment"]["torch"]
+            _ = document["command"], document["environment"]["torch"]
         except (ValueError, KeyError, TypeError) as error:
             raise ReportError(f"{path} is no result of a command: {error!r}; delete it") from error
-        found.setdefault(path.parent.name, {})[command] = document
+        found.setdefault(path.parent.name, {})[path.stem] = document
     return found
 
 
 def page(documents: Documents) -> str:
     """The Markdown page of all results."""
     lines = ["# Results", "", "Made by `python -m bench.report` from the JSON files beside it."]
-    for device, commands in documents.items():
+    for device, kept in documents.items():
         lines += ["", f"## {device}"]
-        for command, document in commands.items():
-            lines += ["", f"### {command}", "", *_origin(document)]
-            if command in BODIES:
-                lines += ["", *BODIES[command](document)]
-            if command in COMPARISONS:
-                lines += ["", f"![{command}]({device}/{command}.svg)"]
+        for stem, document in kept.items():
+            lines += ["", f"### {stem}", "", *_origin(document)]
+            if document["command"] in BODIES:
+                lines += ["", *BODIES[document["command"]](document)]
+            if document["command"] in COMPARISONS:
+                lines += ["", f"![{stem}]({device}/{stem}.svg)"]
             targets = markdown.targets(document)
             lines += ["", *targets] if targets else []
     return "\n".join(lines) + "\n"
@@ -82,8 +81,7 @@ def _origin(document: Document) -> Iterator[str]:
 
 def _command(document: Document) -> str:
     """As one would type it."""
-    name = document["command"].removesuffix("_training")
-    words = [f"python -m bench.{name}"]
+    words = [f"python -m bench.{document['command']}"]
     for option, value in document["options"].items():
         flag = f"--{option.replace('_', '-')}"
         if isinstance(value, list):
@@ -124,11 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     args.results.mkdir(parents=True, exist_ok=True)
     (args.results / "README.md").write_text(page(documents), encoding="utf-8")
-    for device, commands in documents.items():
-        for command in set(commands).intersection(COMPARISONS):
-            title = f"bench.{command} on {device}"
-            rows = markdown.rows_of(commands[command])
-            plot(rows, title, args.results / device / f"{command}.svg")
+    for device, kept in documents.items():
+        for stem, document in kept.items():
+            if document["command"] in COMPARISONS:
+                path = args.results / device / f"{stem}.svg"
+                plot(markdown.rows_of(document), f"{stem} on {device}", path)
     args.readme.write_text(readme, encoding="utf-8")
     print(f"written: {args.results / 'README.md'}, plots beside it, gains in {args.readme}")
     return 0
