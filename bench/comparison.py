@@ -11,21 +11,26 @@ from typing import Any
 import torch
 
 from bench.contest import Contest, hold
-from bench.peers import Compile, peers, policies
+from bench.peers import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
 from bench.record import Target, finish, keep
 from bench.rows import Result, Row
 from bench.screen import print_table, progress, say
-from bench.selection import Case, chosen, selecting_parser, zoo
+from bench.selection import Case, at_least_one, chosen, selecting_parser, zoo
 from bench.timing import Spread
 
-HEADER = ("", "a call", "over nimble", "off float64", "same bits", "first call, s")
+HEADER = ("", "a call", "times nimble's", "off float64", "same bits", "first call, s")
+
+ON_A_CPU = (
+    "On a CPU tasks run one after another in launch order: there is nothing for streams to gain, "
+    "and schedules differ by launch order and noise alone."
+)
 
 CPU_LIMIT = 1.03
 """On a CPU, what nimble may take over eager and aot_eager, which run the same operators."""
 
 
 def compare(name: str, description: str | None, training: bool, argv: Sequence[str] | None) -> int:
-    """Runs the command; 0, or 1 if there is a contestant that failed.
+    """Runs the command; 0, 1 if there is a contestant that failed, 2 if there is no model.
 
     Args:
         name: the command's.
@@ -33,9 +38,12 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
         training: whether iterations have a backward.
         argv: the arguments; None for those of the process.
     """
-    args = _parse(name, description, argv)
+    args = _parse(name, description, training, argv)
     contestants = _contestants(args, training)
     cases = list(chosen(args, training))
+    if not cases:
+        say(f"There is nothing to measure: {' '.join(args.models)} has no form for {name}.", False)
+        return 2
     rows: list[Row] = []
     end = inf if args.minutes is None else monotonic() + 60 * args.minutes
     with progress(args.name, len(cases)) as begin:
@@ -48,26 +56,31 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
             gc.collect()
             print_row(rows[-1])
             keep(name, args, results(rows, cases), targets(rows, args.device), args.name)
+    if torch.device(args.device).type == "cpu":
+        say(ON_A_CPU)
     finish(name, args, results(rows, cases), targets(rows, args.device), args.name)
     return int(any(result.error for row in rows for result in row.results.values()))
 
 
-def _parse(name: str, description: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(
+    name: str, description: str | None, training: bool, argv: Sequence[str] | None
+) -> argparse.Namespace:
     options = selecting_parser(description, zoo(), ["nimble", "serial"])
     options.add_argument(
-        "--peers", nargs="*", help="what else to compare with (default: all that are here)"
+        "--peers",
+        nargs="*",
+        metavar="NAME",
+        help=f"what else to compare with: {', '.join(ALL_PEERS)}; all that are here if not given",
     )
-    options.add_argument("--rounds", type=int, default=15, help="samples of each contestant")
-    options.add_argument("--name", default=name, help="what the results are kept under")
     options.add_argument(
-        "--minutes", type=float, help="begin no model after so long (default: measure all)"
+        "--rounds", type=at_least_one, default=15, help="samples of each contestant"
     )
+    options.add_argument("--name", default=name, help="what the results are kept under")
+    options.add_argument("--minutes", type=float, help="begin no model after so long")
     args = options.parse_args(argv)
-    there = list(peers(torch.device(args.device), training=False))
-    args.peers = there if args.peers is None else args.peers
-    unknown = sorted(set(args.peers).difference(there))
-    if unknown:
-        options.error(f"no peer {unknown[0]!r} on {args.device}; there are {', '.join(there)}")
+    if args.peers is None:
+        args.peers = list(peers(torch.device(args.device), training))
+    refuse_unknown_peers(options, args.peers, args.device)
     return args
 
 
@@ -100,7 +113,8 @@ def print_row(row: Row) -> None:
     """A line for each contestant: time, time over nimble's in the same rounds, accuracy."""
     lines = [_line(row, name, result) for name, result in row.results.items()]
     padded = [[*line, *[""] * (len(HEADER) - len(line))] for line in _floor_lines(row)]
-    print_table(row.title, HEADER, [lines, padded])
+    n_rounds = max((len(result.samples) for result in row.results.values()), default=0)
+    print_table(f"{row.title}: {n_rounds} rounds", HEADER, [lines, padded])
     for name, result in row.results.items():
         if result.error is not None:
             say(f"{name} FAILED: {result.error}", good=False)

@@ -27,11 +27,11 @@ from bench.figures import (
 )
 from bench.models.examples import Example, example
 from bench.models.synthetic import cell_graph
-from bench.peers import peers
-from bench.policies import POLICIES
+from bench.peers import peers, refuse_unknown_peers
+from bench.policies import find_policy
 from bench.record import Target, finish
 from bench.screen import print_table, progress
-from bench.selection import selecting_parser
+from bench.selection import at_least_one, selecting_parser
 from bench.stages import (
     FirstCall,
     Seconds,
@@ -91,8 +91,8 @@ def measure_model(name: str, batch: int | None, args: argparse.Namespace) -> Ite
     built = example(name, batch, args.device)
     by_peers = {peer: peer_seconds(built, peer) for peer in args.peers}
     for policy in args.policies:
-        calls = [first_call(built, POLICIES[policy]) for _ in range(args.first_calls)]
-        stages = partial(time_traced, policy=POLICIES[policy])
+        calls = [first_call(built, find_policy(policy)) for _ in range(args.first_calls)]
+        stages = partial(time_traced, policy=find_policy(policy))
         retrace = calls[-1].retrace
         title = built.title + f", {policy}" * (policy != "nimble")
         figures, graph = measure(title, lambda retrace=retrace: retrace, stages, args.rounds)  # type: ignore[misc]
@@ -151,16 +151,21 @@ def targets(large: Sequence[Figures], cells: Sequence[Figures], exponent: float)
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = selecting_parser(__doc__, ["nasnet_a_mobile", LARGE], ["nimble"])
     options.add_argument("--peers", nargs="*", default=[], help="whose first calls to time too")
-    options.add_argument("--tasks", type=int, nargs="+", default=[1000, 5000, 20000])
-    options.add_argument("--rounds", type=int, default=5, help="runs of the stages")
-    options.add_argument("--first-calls", type=int, default=3, help="whole compiles of a model")
+    options.add_argument(
+        "--tasks",
+        type=int,
+        nargs="+",
+        default=[1000, 5000, 20000],
+        help="sizes of synthetic graphs, two or more",
+    )
+    options.add_argument("--rounds", type=at_least_one, default=5, help="runs of the stages")
+    options.add_argument(
+        "--first-calls", type=at_least_one, default=3, help="whole compiles of a model"
+    )
     args = options.parse_args(argv)
     if len(set(args.tasks)) < 2:
         options.error("--tasks takes two sizes or more: growth is fitted to them")
-    there = peers(torch.device(args.device), training=False)
-    unknown = sorted(set(args.peers).difference(there))
-    if unknown:
-        options.error(f"no peer {unknown[0]!r} on {args.device}; there are {', '.join(there)}")
+    refuse_unknown_peers(options, args.peers, args.device)
     return args
 
 

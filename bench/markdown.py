@@ -62,15 +62,16 @@ def targets(document: Document) -> list[str]:
     return table(["target", "figure", "limit", ""], rows) if rows else []
 
 
-def gains(documents: Mapping[str, Document]) -> list[str]:
-    """How many times faster nimble is than each other contestant, on each GPU.
+def gains(documents: Iterable[Document]) -> list[str]:
+    """How many times faster nimble is than each other contestant, on GPUs.
 
     Args:
-        documents: results of `bench.inference` by device.
+        documents: results of `bench.inference`.
     """
-    on_gpus = {device: each for device, each in documents.items() if each["environment"]["gpus"]}
     lines: list[str] = []
-    for document in on_gpus.values():
+    for document in documents:
+        if not document["options"]["device"].startswith("cuda"):
+            continue
         rows = rows_of(document)
         names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != NIMBLE]
         body = [[row.title, *(_times(row, name) for name in names)] for row in rows]

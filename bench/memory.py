@@ -1,8 +1,10 @@
 """What memory a schedule takes: each policy's over that of one stream.
 
-The lives of a graph's values are played to PyTorch's caching allocator by its rules, where each
-stream has blocks of its own and nothing goes back before the end. On a GPU the pools of the frozen
-programs are measured beside it; these hold the libraries' workspaces too.
+The lives of a graph's values are played to PyTorch's caching allocator by its rules. "Segments" is
+what it takes of CUDA, 2 or 20 MiB at a time and more, for each stream apart; none of it goes back
+while the graph lives. "A pool a stream" is what it would be without segments, the most that each
+stream has in use; "in use at once" is the most of all streams together. On a GPU the pools of the
+frozen programs are measured beside it; these hold the libraries' workspaces too.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from bench.contest import Step
 from bench.footprint import footprint
 from bench.models.model import Form, Inputs, Model
 from bench.peers import policies
-from bench.policies import POLICIES
+from bench.policies import POLICIES, find_policy
 from bench.record import finish, keep
 from bench.screen import print_table, progress
 from bench.selection import chosen, selecting_parser, zoo
@@ -84,7 +86,7 @@ def measure(model: Model, form: Form, batch: int, args: argparse.Namespace) -> M
 
 def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
     """What the graphs take when they share no memory with each other."""
-    scheduled = [schedule(graph, passes(POLICIES[policy], MAX_STREAMS)) for graph in graphs]
+    scheduled = [schedule(graph, passes(find_policy(policy), MAX_STREAMS)) for graph in graphs]
     footprints = [footprint(graph) for graph in scheduled]
     return Memory(
         n_streams=max((graph.n_streams for graph in scheduled), default=0),
@@ -107,7 +109,9 @@ def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:
 
 def print_row(row: MemoryRow) -> None:
     """A line for each policy."""
-    header = ["", "streams", "segments", "a pool a stream", "in use at once", "on this GPU"]
+    on_gpu = any(each.measured_bytes for each in row.policies.values())
+    header = ["", "streams", "segments", "a pool a stream", "in use at once"]
+    header += ["on this GPU"] * on_gpu
     serial = row.policies["serial"]
     lines = [
         [
@@ -116,7 +120,7 @@ def print_row(row: MemoryRow) -> None:
             _mib(each.reserved_bytes, serial.reserved_bytes),
             _mib(each.pooled_bytes, serial.pooled_bytes),
             _mib(each.peak_bytes, serial.peak_bytes),
-            _mib(each.measured_bytes, serial.measured_bytes),
+            *[_mib(each.measured_bytes, serial.measured_bytes)] * on_gpu,
         ]
         for name, each in row.policies.items()
     ]

@@ -1,5 +1,6 @@
 """What nimble_fx is compared with: eager PyTorch, its other compilers, onnxruntime."""
 
+import argparse
 import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.policies import POLICIES
+from bench.policies import find_policy
 from nimble_fx.backend import nimble
 from nimble_fx.entry import own_function
 
@@ -17,6 +18,24 @@ Run = Callable[..., Tensor]
 
 Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 """Makes a contestant of a model and example inputs; what it raises is a row of the results."""
+
+
+ALL_PEERS = (
+    *("eager", "aot_eager", "cudagraphs", "inductor", "reduce-overhead", "max-autotune"),
+    "onnxruntime",
+)
+
+
+def refuse_unknown_peers(
+    options: argparse.ArgumentParser, names: Sequence[str], device: str
+) -> None:
+    """Ends the command if a peer is not here, and says why."""
+    there = peers(torch.device(device), training=False)
+    for name in names:
+        if name == "onnxruntime" and name not in there:
+            options.error('onnxruntime is not installed: pip install -e ".[bench]"')
+        if name not in there:
+            options.error(f"no peer {name!r} on {device}; there are {', '.join(there)}")
 
 
 def peers(device: torch.device, training: bool) -> dict[str, Compile]:
@@ -38,7 +57,9 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
 def policies(names: Sequence[str]) -> dict[str, Compile]:
     """nimble_fx by each policy. What falls back to a slower way is an error, not a contestant."""
     return {
-        name: _by_torch(backend=nimble, options={"policy": POLICIES[name], "on_fallback": "error"})
+        name: _by_torch(
+            backend=nimble, options={"policy": find_policy(name), "on_fallback": "error"}
+        )
         for name in names
     }
 

@@ -51,7 +51,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """A command's parser, with the options that all of them have."""
     spec = sys.modules["__main__"].__spec__
     made = argparse.ArgumentParser(
-        prog=f"python -m {spec.name}" if spec else None, description=description
+        prog=f"python -m {spec.name}" if spec else None,
+        description=description,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     made.add_argument("--out", type=Path, default=RESULTS, help="directory of results by device")
     made.add_argument("--no-write", action="store_true", help="print only, write no JSON")

@@ -37,8 +37,10 @@ def read(results: Path) -> Documents:
     """All results, by the names of their directory and file.
 
     Raises:
-        ReportError: a file is not one that a command wrote.
+        ReportError: there is no such directory, or a file in it is not one that a command wrote.
     """
+    if not results.is_dir():
+        raise ReportError(f"there is no directory {results}")
     found: dict[str, dict[str, Document]] = {}
     for path in sorted(results.glob("*/*.json")):
         try:
@@ -103,8 +105,8 @@ def with_gains(readme: str, documents: Documents) -> str:
     _, end, tail = rest.partition(END)
     if not (begin and end):
         raise ReportError(f"the README has no lines {BEGIN} and {END}, between which gains go")
-    inference = {d: each["inference"] for d, each in documents.items() if "inference" in each}
-    lines = "\n".join(markdown.gains(inference))
+    kept = [document for commands in documents.values() for document in commands.values()]
+    lines = "\n".join(markdown.gains([d for d in kept if d["command"] == "inference"]))
     return f"{head}{begin}\n{lines}\n{end}{tail}"
 
 
@@ -120,7 +122,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ReportError, OSError) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
-    args.results.mkdir(parents=True, exist_ok=True)
     (args.results / "README.md").write_text(page(documents), encoding="utf-8")
     for device, kept in documents.items():
         for stem, document in kept.items():

@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 
 try:
     from rich.console import Console
@@ -81,7 +82,7 @@ def _print_rich_table(title: str, header: Sequence[str], sections: Rows) -> None
 
 @contextmanager
 def progress(title: str, n_steps: int) -> Iterator[Begin]:
-    """Shows how far a command is, on stderr, if a person is looking; results alone go to stdout.
+    """Shows how far a command is, on stderr: a bar on a terminal, else a line a step.
 
     Args:
         title: what is done.
@@ -91,7 +92,10 @@ def progress(title: str, n_steps: int) -> Iterator[Begin]:
         What to call when a step begins.
     """
     if not (HAS_RICH and sys.stderr.isatty()):
-        yield lambda step: None
+        counted = count(1)
+        yield lambda step: print(
+            f"{title}, {next(counted)} of {n_steps}: {step}", file=sys.stderr, flush=True
+        )
         return
     columns = (
         TextColumn("{task.description}"),

@@ -7,7 +7,7 @@ import torch
 
 from bench.models.model import Form, Model
 from bench.models.registry import ZOO, UnknownModelError, find
-from bench.policies import POLICIES
+from bench.policies import POLICIES, UnknownPolicyError, find_policy
 from bench.record import default_device, parser
 
 Case = tuple[Model, Form, int]
@@ -27,16 +27,16 @@ def selecting_parser(
     made = parser(description)
     named = "names as `python -m bench.models` lists them, or torchvision:NAME, timm:NAME, "
     made.add_argument(
-        *("--models", "-m"), nargs="+", default=list(models), type=_model_name, metavar="NAME",
-        help=f"{named}transformers:NAME (default: {' '.join(models)})",
+        "--models", nargs="+", default=list(models), type=_model_name, metavar="NAME",
+        help=f"{named}transformers:NAME",
     )  # fmt: skip
     made.add_argument(
-        "--batch", type=_at_least_one, nargs="+", help="batch sizes (default: each model's own)"
+        "--batch", type=at_least_one, nargs="+", help="batch sizes; each model's own if none"
     )
     if policies:
         made.add_argument(
-            "--policies", nargs="+", choices=list(POLICIES), default=list(policies),
-            help=f"schedules by nimble_fx (default: {' '.join(policies)})",
+            "--policies", nargs="+", type=_policy_name, default=list(policies), metavar="NAME",
+            help=f"schedules by nimble_fx: {', '.join(POLICIES)}, or your own as module:Class",
         )  # fmt: skip
     made.add_argument("--device", type=_device, default=str(default_device()), help="cpu or cuda:N")
     return made
@@ -44,10 +44,10 @@ def selecting_parser(
 
 def chosen(args: argparse.Namespace, training: bool) -> Iterator[Case]:
     """Each model that was asked for, in each of its forms, at each batch size."""
-    for name in args.models:
+    for name in dict.fromkeys(args.models):
         model = find(name)
         for form in model.training if training else (model.inference,):
-            for batch in args.batch or form.batches:
+            for batch in dict.fromkeys(args.batch or form.batches):
                 yield model, form, batch
 
 
@@ -63,6 +63,14 @@ def _model_name(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _policy_name(text: str) -> str:
+    try:
+        find_policy(text)
+    except UnknownPolicyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def _device(text: str) -> str:
     try:
         device = torch.device(text)
@@ -73,7 +81,8 @@ def _device(text: str) -> str:
     return str(device)
 
 
-def _at_least_one(text: str) -> int:
+def at_least_one(text: str) -> int:
+    """The number that a command line's word is, if it is one."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)

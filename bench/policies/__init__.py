@@ -5,6 +5,8 @@ and frees are put in by nimble_fx's own passes, with the fewest waits that their
 that a rival loses nothing to how it was written down here.
 """
 
+from importlib import import_module
+
 from bench.policies.depth_round_robin import DepthRoundRobin
 from bench.policies.opara import Opara
 from bench.policies.static_weights import StaticWeights
@@ -16,3 +18,28 @@ POLICIES: dict[str, Policy] = {
     **{policy.name: policy for policy in (Opara(), DepthRoundRobin(), StaticWeights())},
 }
 """Every policy that can be compared, by the name that it has on a command line."""
+
+
+class UnknownPolicyError(ValueError):
+    """There is no policy of that name; the message says which there are."""
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of a name, or an instance of a class of yours: "my_module:MyPass".
+
+    Raises:
+        UnknownPolicyError: there is none.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(POLICIES)
+        raise UnknownPolicyError(
+            f"no policy {name!r}; there are {known}, and your own module:Class"
+        )
+    try:
+        policy: Policy = getattr(import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UnknownPolicyError(f"{name} cannot be made: {error}") from error
+    return policy
