@@ -65,8 +65,8 @@ class TimedTasks:
         return outputs
 
     def _seconds(self, task: Task, args: Any, kwargs: Any) -> float:
-        leaves, _ = pytree.tree_flatten((args, kwargs))
-        key = task.target, tuple(map(_kind, leaves))
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        key = task.target, structure, tuple(map(_kind, leaves))
         if key not in self._known:
             if not set(task.writes) <= set(task.allocates):  # a time is no reason to change a model
                 args, kwargs = pytree.tree_map_only(Tensor, torch.clone, (args, kwargs))
@@ -122,10 +122,13 @@ def gpu_seconds(call: Callable[[], object]) -> float:
     with torch.cuda.stream(side):
         call()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(MAX_REPEATS):
-            call()
+    graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(MAX_REPEATS):
+                call()
+    finally:
+        torch.cuda.set_stream(caller)  # ending a broken capture leaves torch on the capture stream
     graph.replay()
     samples = []
     for _ in range(N_SAMPLES):
@@ -142,5 +145,5 @@ def _given(arguments: Any, values: dict[str, Any]) -> Any:
 def _kind(leaf: object) -> object:
     """What of an argument a kernel's time depends on."""
     if isinstance(leaf, Tensor):
-        return tuple(leaf.shape), leaf.stride(), leaf.dtype
-    return leaf
+        return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device
+    return type(leaf), leaf  # 1 is not 1.0
