@@ -16,10 +16,11 @@ from bench.record import RESULTS
 
 BEGIN, END = "<!-- gains: made by bench.report -->", "<!-- end of gains -->"
 
-COMPARISONS = ("inference", "training")
+COMPARISONS = ("inference", "inference_autotuned", "training")
 
 BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "inference": markdown.comparison,
+    "inference_autotuned": markdown.comparison,
     "training": markdown.comparison,
     "memory": markdown.memory,
     "memory_training": markdown.memory,
@@ -82,7 +83,7 @@ def _origin(document: Document) -> Iterator[str]:
 
 def _command(document: Document) -> str:
     """As one would type it."""
-    name = document["command"].removesuffix("_training")
+    name = document["command"].removesuffix("_training").removesuffix("_autotuned")
     words = [f"python -m bench.{name}"]
     for option, value in document["options"].items():
         flag = f"--{option.replace('_', '-')}"
