@@ -17,6 +17,7 @@ from bench.peers import Compile, Run
 from bench.rows import Result, Row, Schedule
 from bench.task_times import TimedTasks
 from bench.timing import Call, interleaved_seconds, synchronize
+from nimble_fx.entry import own_function
 from nimble_fx.ir import dtype_name
 
 N_SETS = 3
@@ -26,6 +27,9 @@ SAMPLE_SECONDS = 0.05
 """A sample is of as many calls as take eager about so long."""
 
 MAX_CALLS = 100
+
+NO_LIMIT = 1000
+"""How often Dynamo may compile one function: each contestant does so."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,12 @@ def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
 
     "eager" must be one of them.
     """
+    # Past the limit, which a model with a graph break meets, Dynamo would run eager in silence.
+    with torch._dynamo.config.patch(recompile_limit=NO_LIMIT, fail_on_recompile_limit_hit=True):
+        return _held(contest, contestants)
+
+
+def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
     torch.compiler.reset()
     case = Case.of(contest)
     runs: dict[str, Run] = {}
@@ -191,7 +201,8 @@ def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) 
 def _check(case: Case, run: Run) -> tuple[float, bool]:
     """How far results are from float64's, and whether all are eager's bit by bit.
 
-    Twice around, so that a result that the next call overwrites would be noticed.
+    Twice around, so that one that returns what it returned before would be noticed. Each result is
+    checked before the next call, which may overwrite it.
 
     Raises:
         InaccurateError: one is too far.
@@ -237,9 +248,11 @@ def _floor(case: Case) -> tuple[Floor | None, str | None]:
     """The floor, or why it could not be measured."""
     timed = TimedTasks()
     try:
-        case.run(torch.compile(case.model, backend=timed), 0)
+        case.run(torch.compile(own_function(case.model), backend=timed), 0)
     except Exception as error:  # an operator that a GPU cannot capture is no reason to lose the row
         return None, _in_a_line(error)
+    if not any(seconds for _, seconds in timed.graphs):
+        return None, "no task was timed"
     return floor(timed.graphs), None
 
 

@@ -8,10 +8,11 @@ a Python with PyTorch, pytest and hypothesis.
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import killpg
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM, signal
 from threading import Timer
 from time import monotonic
 
@@ -103,11 +104,15 @@ def run(step: Step, seconds: float) -> Outcome:
     ) as process:
         timer = Timer(seconds, killpg, (process.pid, SIGKILL))  # its compile workers too
         timer.start()
-        for line in process.stdout or ():
-            print(line, end="", flush=True)
-            printed.append(line)
-        process.wait()
-        timer.cancel()
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                printed.append(line)
+            process.wait()
+        finally:
+            timer.cancel()
+            with suppress(ProcessLookupError):  # interrupted, or workers that outlive the command
+                killpg(process.pid, SIGKILL)
     status = "passed" if process.returncode == 0 else "failed"
     if process.returncode == -SIGKILL:
         status = "cut short"
@@ -124,7 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device != "cpu" and not torch.cuda.is_available():
         say("No CUDA device: there is nothing to give evidence of.")
         return 2
+    signal(SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: no step outlives this command
     end = monotonic() + 60 * args.minutes
+    keep("evidence", args, {"steps": []})  # now, if it cannot be written
     outcomes: list[Outcome] = []
     for step in steps(args.out, args.device):
         left = end - monotonic()

@@ -35,6 +35,8 @@ def footprint(graph: TaskGraph) -> Footprint:
     holds = {value.name: value.holds for value in graph.values}
     for task in graph.tasks:
         for storage, nbytes in allocated(task):
+            if not nbytes:  # PyTorch asks its allocator for nothing
+                continue
             blocks[storage] = allocator.allocate(nbytes, task.stream or 0)
         holders.update(task.holds)
         for name in task.frees:

@@ -144,11 +144,16 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Path:
-    """Writes `directory/NAME.json`, indented, with a newline at its end; its path."""
+    """Writes `directory/NAME.json`, whole or not at all, with a newline at its end; its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     text = json.dumps(plain(document), indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    temporary = directory / f".{name}.{os.getpid()}"  # `bench.evidence` kills what takes too long
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 

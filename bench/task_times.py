@@ -24,7 +24,7 @@ N_SAMPLES = 3
 MAX_REPEATS = 50
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
-"""A graph on one stream, and seconds by task that launches something."""
+"""A graph as it was traced, with no order that a pass added, and seconds by launching task."""
 
 
 class TimedTasks:
@@ -45,11 +45,12 @@ class TimedTasks:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return lower(gm, example_inputs, _TimedGraphs(gm, self))
 
-    def run(self, graph: TaskGraph, values: dict[str, Any]) -> list[Any]:
+    def run(self, traced: TaskGraph, graph: TaskGraph, values: dict[str, Any]) -> list[Any]:
         """The graph's outputs; times its tasks.
 
         Args:
-            graph: on one stream, with frees.
+            traced: the graph before any pass.
+            graph: the same on one stream, with frees.
             values: its inputs and constants by name; emptied as tasks free them.
         """
         seconds: dict[str, float] = {}
@@ -60,13 +61,13 @@ class TimedTasks:
             values[task.name] = task.target(*args, **kwargs)
             for name in task.frees:
                 values.pop(name)
-        self.graphs.append((graph, seconds))
+        self.graphs.append((traced, seconds))
         outputs: list[Any] = _given(list(graph.outputs), values)
         return outputs
 
     def _seconds(self, task: Task, args: Any, kwargs: Any) -> float:
-        leaves, _ = pytree.tree_flatten((args, kwargs))
-        key = task.target, tuple(map(_kind, leaves))
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        key = task.target, structure, tuple(map(_kind, leaves))
         if key not in self._known:
             if not set(task.writes) <= set(task.allocates):  # a time is no reason to change a model
                 args, kwargs = pytree.tree_map_only(Tensor, torch.clone, (args, kwargs))
@@ -93,7 +94,7 @@ class _TimedGraphs(Compiler):
         def run(args: list[Any]) -> list[Any]:
             values = dict(traced.constants) | dict(zip(names, args, strict=True))
             args.clear()
-            return self._timed.run(graph, values)
+            return self._timed.run(traced.graph, graph, values)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return run
@@ -122,10 +123,13 @@ def gpu_seconds(call: Callable[[], object]) -> float:
     with torch.cuda.stream(side):
         call()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(MAX_REPEATS):
-            call()
+    graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(MAX_REPEATS):
+                call()
+    finally:
+        torch.cuda.set_stream(caller)  # ending a broken capture leaves torch on the capture stream
     graph.replay()
     samples = []
     for _ in range(N_SAMPLES):
@@ -142,5 +146,5 @@ def _given(arguments: Any, values: dict[str, Any]) -> Any:
 def _kind(leaf: object) -> object:
     """What of an argument a kernel's time depends on."""
     if isinstance(leaf, Tensor):
-        return tuple(leaf.shape), leaf.stride(), leaf.dtype
-    return leaf
+        return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device
+    return type(leaf), leaf  # 1 is not 1.0

@@ -34,7 +34,7 @@ class Options:
             set of sizes. Past that the least recently used one goes.
         on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
             "error", or "silent"; `nimble_fx.fallback()` lists it in any case.
-        verify: prove each schedule legal before it runs.
+        verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program take over.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model

@@ -64,11 +64,25 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
     for step in pipeline:
         graph = step(graph)
         try:
+            _check_kind(graph)
             verify_structure(graph)
         except ScheduleError as error:
             raise ScheduleError(f"after pass {step.name}: {error}") from error
         graph = replace(graph, provenance=(*graph.provenance, describe(step)))
     return graph
+
+
+def _check_kind(graph: object) -> None:
+    """What a pass of the user's own may get wrong, and the next pass takes for granted.
+
+    Raises:
+        ScheduleError: it is no graph, or its streams are not 0, 1, 2, ...
+    """
+    if not isinstance(graph, TaskGraph) or type(graph.tasks) is not tuple:
+        raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
+    streams = {task.stream for task in graph.tasks} - {None}
+    if not all(type(stream) is int for stream in streams) or streams != set(range(len(streams))):
+        raise ScheduleError(f"its streams are {sorted(map(str, streams))}, not 0, 1, 2, ...")
 
 
 def describe(step: Pass) -> str:

@@ -20,7 +20,11 @@ torch.set_num_threads(1)  # tensors are tiny; threads that spin for work only sl
 if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not installed
     torch._dynamo.register_backend(nimble, name="nimble")
 
-_NEEDS = {"transformers": "test_generation.py", "numpy": "test_outputs.py"}
+_NEEDS = {
+    "transformers": "test_generation.py",
+    "numpy": "test_outputs.py",
+    "matplotlib": "bench/test_report.py",
+}
 """Packages that a machine with PyTorch, pytest and hypothesis alone lacks, and who uses them."""
 
 collect_ignore = [file for package, file in _NEEDS.items() if not find_spec(package)]

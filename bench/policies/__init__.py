@@ -34,10 +34,8 @@ def find_policy(name: str) -> Policy:
         return POLICIES[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        known = ", ".join(POLICIES)
-        raise UnknownPolicyError(
-            f"no policy {name!r}; there are {known}, and your own module:Class"
-        )
+        known = ", ".join([*POLICIES, "and your own as module:Class"])
+        raise UnknownPolicyError(f"no policy {name!r}; there are {known}")
     try:
         policy: Policy = getattr(import_module(module), attribute)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:

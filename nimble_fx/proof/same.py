@@ -10,7 +10,10 @@ from nimble_fx.ir import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.parse import Parsed
 from nimble_fx.proof.excerpt import describe, illegal
 
-_MEANING = ("target", "args", "kwargs", "index", "reads", "writes", "allocates", "holds", "ordered")
+_MEANING = (
+    *("target", "args", "kwargs", "type", "index"),
+    *("reads", "writes", "allocates", "holds", "ordered"),
+)
 _meaning = attrgetter(*_MEANING)
 _OF_SLICES = ("start", "stop", "step")
 
@@ -29,6 +32,15 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
             pairs = zip(_MEANING, found, expected, strict=True)
             changed = [attribute for attribute, one, other in pairs if one != other]
             raise ScheduleError(f"the schedule changes {', '.join(changed)} of {describe(task)}")
+        _check_same_arguments(task, program[name])
+
+
+def _check_same_arguments(task: Task, traced: Task) -> None:
+    """To the bit: equal is not enough, because Python's 1 equals 1.0 and True."""
+    for what in ("args", "kwargs"):
+        found, expected = getattr(task, what), getattr(traced, what)
+        if found is not expected and not _same(found, expected, {}):
+            raise ScheduleError(f"the schedule changes {what} of {describe(task)}")
 
 
 def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:

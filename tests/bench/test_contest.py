@@ -144,7 +144,9 @@ def test_the_command_writes_each_row_and_what_it_did_not_reach(
         (["--peers", "tensorrt"], "no peer 'tensorrt' on cpu; there are eager, aot_eager"),
         (["--batch", "0"], "'0' is not a number of at least 1"),
         (["--device", "gpu"], "there is no device 'gpu'"),
-        (["--policies", "fastest"], "invalid choice: 'fastest'"),
+        (["--policies", "fastest"], "no policy 'fastest'; there are nimble, serial, opara"),
+        (["--policies", "no_module:Mine"], "No module named 'no_module'"),
+        (["--rounds", "0"], "'0' is not a number of at least 1"),
     ],
 )
 def test_a_bad_argument_is_an_error_that_says_what_there_is(

@@ -29,7 +29,13 @@ def document(gpus: list[str], rows: list[Row], command: str = "inference") -> di
     }
     return {
         "command": command,
-        "options": {"models": ["m"], "batch": None, "no_compile": True, "rounds": 2},
+        "options": {
+            "models": ["m"],
+            "batch": None,
+            "no_compile": True,
+            "rounds": 2,
+            "device": "cuda:0" if gpus else "cpu",
+        },
         "environment": environment,
         "targets": [{"name": "a", "figure": 1.2, "limit": 1.0, "met": False}],
         "results": {"rows": rows, "not_reached": []},
@@ -65,7 +71,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> Non
     assert "2 (1 to 3) |" in text
     assert "- Model M, batch 1, rival: ValueError: no" in text
     assert "| a | 1.200 | 1 | **not met** |" in text
-    assert "`python -m bench.inference --models m --no-compile --rounds 2`" in text
+    assert "`python -m bench.inference --models m --no-compile --rounds 2 --device cpu`" in text
 
 
 def test_without_results_of_a_gpu_the_readme_says_that_there_is_no_gain_yet(results: Path) -> None:
