@@ -118,6 +118,8 @@ def print_row(row: Row) -> None:
     for name, result in row.results.items():
         if result.error is not None:
             say(f"{name} FAILED: {result.error}", good=False)
+        if result.note is not None:
+            say(f"{name}: {result.note}", good=False)
 
 
 def _line(row: Row, name: str, result: Result) -> list[str]:

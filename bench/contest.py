@@ -8,6 +8,7 @@ from time import perf_counter
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 import nimble_fx
 from bench.accuracy import InaccurateError, Reference, double, in_double
@@ -178,6 +179,7 @@ def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
 def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
     """A contestant's first call, timed, and its checks; None for one that failed."""
     try:
+        skipped = _skipped_cuda_graphs()
         start = perf_counter()
         run = compile_(case.model, case.sets[0])
         case.run(run, 0)
@@ -186,7 +188,14 @@ def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
         distance, same_bits = _check(case, run)
     except Exception as error:  # whatever a contestant raises is its result
         return Result(error=_in_a_line(error)), None
-    return Result(None, first_seconds, distance, same_bits), run
+    skipped = _skipped_cuda_graphs() - skipped
+    note = f"PyTorch made no CUDA graph of {skipped} of its graphs" if skipped else None
+    return Result(None, note, first_seconds, distance, same_bits), run
+
+
+def _skipped_cuda_graphs() -> int:
+    """How often PyTorch has run a graph as it is that was to be a CUDA graph."""
+    return int(counters["inductor"]["cudagraph_skips"])
 
 
 def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) -> Result:

@@ -24,18 +24,18 @@ def comparison(document: Document) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     header = ["model", "tasks / longest path", "longest path", "all tasks", *names]
     body = [[*_floor(row), *(_result(row, name) for name in names)] for row in rows]
-    failures = [
-        f"- {row.title}, {name}: {result.error}"
+    remarks = [
+        f"- {row.title}, {name}: {result.error or result.note}"
         for row in rows
         for name, result in row.results.items()
-        if result.error is not None
+        if result.error or result.note
     ]
     return [
         "Milliseconds a call, median (least to greatest), and how many times those of nimble in "
         "the same rounds. *Longest path* and *all tasks* are of the tasks' own times.",
         "",
         *table(header, body),
-        *(["", "Failed:", "", *failures] if failures else []),
+        *(["", "Failed, or not what the name promises:", "", *remarks] if remarks else []),
     ]
 
 

@@ -90,8 +90,9 @@ def _onnxruntime(device: torch.device, model: nn.Module, inputs: Sequence[Tensor
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     proto = exported.model_proto.SerializeToString()
-    session = ort.InferenceSession(proto, options, providers=[provider])
-    return partial(_run_session, session, model(*inputs))
+    exact = {"use_tf32": "0"} if device.type == "cuda" else {}  # as PyTorch's matrix products
+    session = ort.InferenceSession(proto, options, providers=[(provider, exact)])
+    return partial(_run_session, session, model(*inputs).detach().contiguous())
 
 
 def _run_session(session: Any, example: Tensor, *inputs: Tensor) -> Tensor:

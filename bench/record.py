@@ -19,6 +19,8 @@ from bench.screen import say
 from nimble_fx import __version__
 
 RESULTS = Path("bench/results")
+_CODE = ("../nimble_fx", "../passes", "*.py")
+"""What figures are of, seen from this directory."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def environment() -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _git("rev-parse", "--short", "HEAD"),
-        "modified": bool(_git("status", "--porcelain", "--", "../nimble_fx", "../passes")),
+        "modified": bool(_git("status", "--porcelain", "--", *_CODE)),
         "nimble_fx": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

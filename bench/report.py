@@ -75,10 +75,14 @@ def _origin(document: Document) -> Iterator[str]:
     yield ""
     hardware = ", ".join(environment["gpus"]) or f"{environment['processor']}, no GPU"
     yield (
-        f"{environment['date']}, commit {environment['commit']}, PyTorch {environment['torch']}, "
-        f"Python {environment['python']}, {hardware}, {environment['n_cpus']} CPUs, "
-        f"{environment['n_torch_threads']} threads, load {environment['load_average']:.1f}"
+        f"{environment['date']}, commit {environment['commit']}{_changed(environment)}, "
+        f"PyTorch {environment['torch']}, Python {environment['python']}, {hardware}, "
+        f"{environment['n_cpus']} CPUs, {environment['n_torch_threads']} threads, load {environment['load_average']:.1f}"
     )
+
+
+def _changed(environment: Mapping[str, object]) -> str:
+    return " with changes" if environment["modified"] else ""
 
 
 def _command(document: Document) -> str:

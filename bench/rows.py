@@ -26,6 +26,7 @@ class Result:
 
     Attributes:
         error: why it failed; None if it did not.
+        note: what it did not do that its name promises.
         first_seconds: of the first call, with compiling.
         distance: of its results from those in float64: root mean squares, relative.
         same_bits: whether all its results were eager's, bit by bit.
@@ -33,6 +34,7 @@ class Result:
     """
 
     error: str | None = None
+    note: str | None = None
     first_seconds: float | None = None
     distance: float | None = None
     same_bits: bool = False

@@ -60,9 +60,14 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
 
     Raises:
         ScheduleError: a pass broke the graph; the message says which.
+        Exception: what a pass raises itself, with a note that names it.
     """
     for step in pipeline:
-        graph = step(graph)
+        try:
+            graph = step(graph)
+        except Exception as error:
+            error.add_note(f"raised in pass {step.name}")
+            raise
         try:
             _check_kind(graph)
             verify_structure(graph)

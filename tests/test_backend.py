@@ -201,6 +201,45 @@ def test_a_policy_that_makes_no_legal_schedule_is_not_run_and_named(
         assert_same(compiled(x), model(x))
 
 
+@dataclass(frozen=True)
+class Forgets:
+    """A policy of a user that changes what is computed: what must come first, or a number."""
+
+    what: str
+    name = "forgets"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        if self.what == "orders":
+            tasks = [task.updated(after=(), stream=0) for task in graph.launching]
+            streams = {task.name: i for i, task in enumerate(tasks)}
+            changed = (t.updated(after=(), stream=streams.get(t.name)) for t in graph.tasks)
+        else:
+            changed = (
+                t.updated(stream=0 if t.launches else None, args=tuple(map(_int, t.args)))
+                for t in graph.tasks
+            )
+        return graph.replace_tasks(changed)
+
+
+def _int(arg: object) -> object:
+    return int(arg) if isinstance(arg, float) else arg
+
+
+@pytest.mark.parametrize("what", ["orders", "numbers"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_policy_that_changes_the_program_is_caught_with_and_without_proofs(
+    what: str, verify: bool
+) -> None:
+    def model(x: Tensor) -> Tensor:
+        return (x.exp() + 1.0).sin() * torch.full((4,), 2.0)
+
+    x = torch.randn(4)
+    options: dict[str, Any] = {"policy": Forgets(what), "verify": verify}
+    compiled = torch.compile(model, backend="nimble", options=options)
+    with pytest.warns(NimbleWarning, match="the schedule of policy forgets is not legal"):
+        assert_same(compiled(x), model(x))
+
+
 def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def losing_waits(graph: TaskGraph) -> str:
         return re.sub(r" +s\d\.wait_event\(e\.(?!fork).*\n", "", emit(graph))

@@ -39,6 +39,44 @@ def test_a_pass_that_breaks_a_graph_is_named() -> None:
         schedule(graph, [Reverse()])
 
 
+@dataclass(frozen=True)
+class Raises:
+    """A pass that fails."""
+
+    name = "raises"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        raise KeyError("oops")
+
+
+def test_what_a_pass_raises_names_it() -> None:
+    with pytest.raises(KeyError) as caught:
+        schedule(traced(torch.exp, torch.zeros(1)).graph, [Raises()])
+    assert caught.value.__notes__ == ["raised in pass raises"]
+
+
+@dataclass(frozen=True)
+class Gives:
+    """A pass that gives every launching task the same stream, or no graph at all."""
+
+    stream: object
+    name = "gives"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        if self.stream == "no graph":
+            return None  # type: ignore[return-value]
+        return graph.replace_tasks(
+            t.updated(stream=self.stream if t.launches else None) for t in graph.tasks
+        )
+
+
+@pytest.mark.parametrize("stream", [1, -1, 10**9, 0.0, True, "s0", "no graph"])
+def test_a_pass_that_gives_rubbish_is_named_before_the_next_one_sees_it(stream: object) -> None:
+    graph = traced(lambda x: x.exp().sin(), torch.zeros(1)).graph
+    with pytest.raises(ScheduleError, match="after pass gives: "):
+        schedule(graph, passes(Gives(stream), None))
+
+
 @given(task_graphs())
 def test_each_pass_keeps_the_program_and_does_nothing_the_second_time(graph: TaskGraph) -> None:
     names = sorted(task.name for task in graph.tasks)

@@ -14,11 +14,11 @@ from nimble_fx.launch_order import Earlier, earlier_tasks, in_launch_order
 class Opara:
     """Streams and launch order as in Opara.
 
-    Streams: a task takes the stream of the first of its predecessors whose stream no other
-    successor has taken, else a new one. Launch order: of the tasks that are ready, compute-bound
-    and memory-bound ones alternate, the one with the smallest demand first. The paper reads the
-    demand off a profile (threads, registers, shared memory); here it is the number of elements
-    that the task makes. PyTorch hands out 32 streams in turn, so more than that share.
+    Streams: a task takes the stream of the first of its predecessors of which it is the first
+    successor in program order, else a new one. Launch order: of the tasks that are ready,
+    compute-bound and memory-bound ones alternate, the one with the smallest demand first. The
+    paper reads the demand off a profile (threads, registers, shared memory); here it is the number
+    of elements that the task makes. PyTorch hands out 32 streams in turn, so more than that share.
 
     Requires: `after` holds the dependencies.
     Ensures: streams 0..n-1 are used, n <= `max_streams`.

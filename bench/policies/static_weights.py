@@ -14,18 +14,18 @@ MOE, GEMM, OTHER = 20, 10, 1
 
 @dataclass(frozen=True)
 class StaticWeights:
-    """Streams and launch order as in TensorRT-LLM's multi-stream pass.
+    """Streams as in TensorRT-LLM's multi-stream pass, launched in the order of their choice.
 
     Of the tasks that are ready, the one with the greatest weight still ahead of it comes next, on
     the first stream that is idle when it could start, else on the one that is idle first. A fused
     mixture of experts weighs 20, a matrix product 10, anything else 1. TensorRT-LLM lists the
-    products of language models; convolutions count as products here.
+    products of language models; convolutions count as products here. It then launches stream after
+    stream, as far as each is ready; here tasks are launched as they were chosen.
 
     Requires: `after` holds the dependencies.
     Ensures: streams 0..n-1 are used, n <= `max_streams`.
 
-    Source: NVIDIA TensorRT-LLM, `torch_compile_config: enable_userbuffers/max_num_streams`, the
-    auto multi-stream pass of its PyTorch backend (3 streams).
+    Source: NVIDIA TensorRT-LLM, the auto multi-stream pass of its PyTorch backend (3 streams).
     """
 
     max_streams: int = 3

@@ -52,12 +52,15 @@ def test_what_has_been_done_is_written(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         evidence, "steps", lambda out, device: [Step("one", ("this",), 1), Step("two", ("no",), 1)]
     )
-    assert main(["--out", str(tmp_path), "--device", "cpu"]) == 1
+    assert main(["--out", str(tmp_path), "--device", "cpu", "--minutes", "9"]) == 1
     written = json.loads((tmp_path / "cpu" / "evidence.json").read_text())["results"]["steps"]
     assert [(step["name"], step["status"]) for step in written] == [
         ("one", "passed"),
         ("two", "failed"),
     ]
+    assert main(["--out", str(tmp_path), "--device", "cpu", "--minutes", "0"]) == 1
+    written = json.loads((tmp_path / "cpu" / "evidence.json").read_text())["results"]["steps"]
+    assert [step["status"] for step in written] == ["not reached", "not reached"]
 
 
 def test_without_a_gpu_there_is_no_evidence(

@@ -21,6 +21,7 @@ def document(gpus: list[str], rows: list[Row], command: str = "inference") -> di
         "torch": "2.11.0",
         "date": "2030-01-01",
         "commit": "abc",
+        "modified": False,
         "python": "3.12",
         "processor": "x86_64",
         "n_cpus": 2,
@@ -52,8 +53,8 @@ ROW = Row(
     floor_error="none",
     schedules=[],
     results={
-        "eager": Result(None, 1.0, 1e-7, True, (3e-3, 4e-3, 9e-3)),
-        "nimble": Result(None, 1.0, 1e-7, True, (1e-3, 2e-3, 3e-3)),
+        "eager": Result(None, None, 1.0, 1e-7, True, (3e-3, 4e-3, 9e-3)),
+        "nimble": Result(None, None, 1.0, 1e-7, True, (1e-3, 2e-3, 3e-3)),
         "rival": Result("ValueError: no"),
     },
 )
