@@ -70,19 +70,14 @@ def page(documents: Documents) -> str:
 
 def _origin(document: Document) -> Iterator[str]:
     """The command that makes these results again, and where and from what they were made."""
-    environment = document["environment"]
+    at = document["environment"]
     yield f"`{_command(document)}`"
     yield ""
-    hardware = ", ".join(environment["gpus"]) or f"{environment['processor']}, no GPU"
-    yield (
-        f"{environment['date']}, commit {environment['commit']}{_changed(environment)}, "
-        f"PyTorch {environment['torch']}, Python {environment['python']}, {hardware}, "
-        f"{environment['n_cpus']} CPUs, {environment['n_torch_threads']} threads, load {environment['load_average']:.1f}"
-    )
-
-
-def _changed(environment: Mapping[str, object]) -> str:
-    return " with changes" if environment["modified"] else ""
+    hardware = ", ".join(at["gpus"]) or f"{at['processor']}, no GPU"
+    versions = f"PyTorch {at['torch']}, Python {at['python']}"
+    threads = f"{at['n_cpus']} CPUs, {at['n_torch_threads']} threads, load {at['load_average']:.1f}"
+    changed = " with changes" if at["modified"] else ""
+    yield f"{at['date']}, commit {at['commit']}{changed}, {versions}, {hardware}, {threads}"
 
 
 def _command(document: Document) -> str:
