@@ -15,7 +15,7 @@ from bench.peers import ALL_PEERS, Compile, peers, policies, refuse_unknown_peer
 from bench.record import Target, finish, keep
 from bench.rows import Result, Row
 from bench.screen import print_table, progress, say
-from bench.selection import Case, at_least_one, chosen, selecting_parser, zoo
+from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
 from bench.timing import Spread
 
 HEADER = ("", "a call", "times nimble's", "off float64", "same bits", "first call, s")
@@ -91,7 +91,7 @@ def _contestants(args: argparse.Namespace, training: bool) -> dict[str, Compile]
     return wanted | policies(args.policies)
 
 
-def results(rows: Sequence[Row], cases: Sequence[Case]) -> dict[str, Any]:
+def results(rows: Sequence[Row], cases: Sequence[Chosen]) -> dict[str, Any]:
     """What is kept: rows, and the models that there was no time for."""
     left = [f"{model.title}, {form.title}, batch {batch}" for model, form, batch in cases]
     return {"rows": rows, "not_reached": left[len(rows) :]}

@@ -139,13 +139,16 @@ class Case:
 
 
 def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
-    """Prepares, checks and times the contestants; one that fails is a result that says so.
+    """Prepares, checks and times the contestants; what fails is a result that says so.
 
     "eager" must be one of them.
     """
     # Past the limit, which a model with a graph break meets, Dynamo would run eager in silence.
     with torch._dynamo.config.patch(recompile_limit=NO_LIMIT, fail_on_recompile_limit_hit=True):
-        return _held(contest, contestants)
+        try:
+            return _held(contest, contestants)
+        except Exception as error:  # the next model may do better
+            return _failed(contest, _in_a_line(error))
 
 
 def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
@@ -173,6 +176,21 @@ def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
         floor_error=floor_error,
         schedules=schedules,
         results=results,
+    )
+
+
+def _failed(contest: Contest, error: str) -> Row:
+    """The row of a model that does not even run in eager, or whose timing broke off."""
+    return Row(
+        model=contest.model.name,
+        title=contest.title,
+        batch=contest.batch,
+        inputs=[],
+        n_parameters=contest.model.n_parameters,
+        floor=None,
+        floor_error=error,
+        schedules=[],
+        results={"eager": Result(error)},
     )
 
 

@@ -10,7 +10,7 @@ from bench.models.registry import ZOO, UnknownModelError, find
 from bench.policies import POLICIES, UnknownPolicyError, find_policy
 from bench.record import default_device, parser
 
-Case = tuple[Model, Form, int]
+Chosen = tuple[Model, Form, int]
 """A model in one of its forms at a batch size."""
 
 
@@ -42,7 +42,7 @@ def selecting_parser(
     return made
 
 
-def chosen(args: argparse.Namespace, training: bool) -> Iterator[Case]:
+def chosen(args: argparse.Namespace, training: bool) -> Iterator[Chosen]:
     """Each model that was asked for, in each of its forms, at each batch size."""
     for name in dict.fromkeys(args.models):
         model = find(name)

@@ -1,16 +1,17 @@
 """A contest checks before it times, says who failed and why, and keeps its rows as JSON."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from bench import comparison, inference, training
-from bench.accuracy import InaccurateError
 from bench.contest import Contest, hold
 from bench.models.model import Form, Model, mean_square
 from bench.peers import Compile, peers, policies
@@ -99,10 +100,26 @@ def test_one_that_is_wrong_or_fails_is_a_result_that_says_so(compile_: Compile, 
     assert row.results["nimble"].samples
 
 
-def test_a_model_that_returns_the_same_for_all_inputs_is_refused() -> None:
-    constant = replace(FORM, inputs=lambda batch: (torch.zeros(batch, 4),))
-    with pytest.raises(InaccurateError, match="different inputs, same output"):
-        hold(contest(constant), contestants())
+def explodes(batch: int) -> Form:
+    raise MemoryError("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error"),
+    [
+        (
+            lambda batch: (torch.zeros(batch, 4),),
+            "InaccurateError: .*different inputs, same output",
+        ),
+        (explodes, "MemoryError: out of memory"),
+    ],
+)
+def test_a_model_that_cannot_be_measured_is_a_row_that_says_so(
+    inputs: Callable[[int], Any], error: str
+) -> None:
+    row = hold(contest(replace(FORM, inputs=inputs)), contestants())
+    assert list(row.results) == ["eager"]
+    assert re.match(error, row.results["eager"].error or "")
 
 
 def test_a_row_comes_back_from_json_as_it_was() -> None:

@@ -1,0 +1,59 @@
+"""What measures on a GPU does so: contests, times of tasks, pools."""
+
+import pytest
+import torch
+
+from bench.contest import Contest, Step, hold
+from bench.memory import pools
+from bench.models.registry import find
+from bench.peers import peers, policies
+from bench.policies import POLICIES
+from bench.task_times import gpu_seconds
+from bench.timing import gpu_stopwatch
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_larger_product_takes_longer_and_the_current_stream_stays() -> None:
+    small, large = torch.randn(64, 64, device="cuda"), torch.randn(4096, 4096, device="cuda")
+    stream = torch.cuda.current_stream()
+    assert 0 < gpu_seconds(lambda: small @ small) < gpu_seconds(lambda: large @ large)
+    assert torch.cuda.current_stream() == stream
+
+
+def test_what_cannot_be_captured_is_an_error_and_leaves_the_current_stream() -> None:
+    x, stream = torch.ones(1, device="cuda"), torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        gpu_seconds(x.item)
+    assert torch.cuda.current_stream() == stream
+    assert x.item() == 1
+
+
+def test_a_stopwatch_sees_what_the_stream_was_given() -> None:
+    x = torch.randn(4096, 4096, device="cuda")
+    times = []
+    for n in (1, 50):
+        seconds = gpu_stopwatch()
+        for _ in range(n):
+            x @ x
+        times.append(seconds())
+    assert 0 < times[0] < times[1]
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_1", "ensemble_8"])
+@pytest.mark.parametrize("training", [False, True])
+def test_every_policy_is_frozen_and_right(name: str, training: bool) -> None:
+    model, device = find(name), torch.device("cuda:0")
+    form = model.training[0] if training else model.inference
+    contestants = {"eager": peers(device, training)["eager"], **policies(list(POLICIES))}
+    row = hold(Contest(model, form, 2, training, device, rounds=2), contestants)
+    assert {name: result.error for name, result in row.results.items() if result.error} == {}
+    assert all(schedule.frozen for schedule in row.schedules)
+    assert row.floor_error is None
+
+
+def test_the_pools_of_a_frozen_model_are_measured() -> None:
+    form = find("ensemble_8").inference
+    model = form.build().eval().cuda()
+    inputs = tuple(x.cuda() for x in form.inputs(1))
+    assert pools(Step(form, training=False), model, inputs, "nimble") > 0
