@@ -52,6 +52,8 @@ class Draw:
 
     It may run later, and after others that were launched behind it. CUDA does the same by offsets
     into a sequence; here the generator is moved on by a run on ones, whose results are dropped.
+    Operators that draw as many numbers as their data say (`rrelu` in training, `poisson`) leave
+    those behind them other numbers than in eager.
     """
 
     def __init__(self, kernel: Kernel, move_on: Callable[[], object]) -> None:

@@ -208,7 +208,6 @@ RANDOM = table(
             aten.bernoulli_.float({m!}, 0.5)
             aten.dropout.default({m}, 0.25, True)
             aten.normal.Tensor_float({m}, 0.5)
-            aten.rrelu_with_noise.default({m}, {m!}, 0.1, 0.3, True)
         """,
         "mb": "aten.native_dropout.default({m}, 0.5, True)",
         "v": "aten.randn.default([4], device=device)",
