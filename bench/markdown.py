@@ -24,6 +24,7 @@ def comparison(document: Document) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     header = ["model", "tasks / longest path", "longest path", "all tasks", *names]
     body = [[*_floor(row), *(_result(row, name) for name in names)] for row in rows]
+    left = document["results"]["not_reached"]
     remarks = [
         f"- {row.title}, {name}: {result.error or result.note}"
         for row in rows
@@ -35,6 +36,7 @@ def comparison(document: Document) -> list[str]:
         "the same rounds. *Longest path* and *all tasks* are of the tasks' own times.",
         "",
         *table(header, body),
+        *(["", f"Not reached: {'; '.join(left)}."] if left else []),
         *(["", "Failed, or not what the name promises:", "", *remarks] if remarks else []),
     ]
 

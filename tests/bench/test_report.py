@@ -39,7 +39,7 @@ def document(gpus: list[str], rows: list[Row], command: str = "inference") -> di
         },
         "environment": environment,
         "targets": [{"name": "a", "figure": 1.2, "limit": 1.0, "met": False}],
-        "results": {"rows": rows, "not_reached": []},
+        "results": {"rows": rows, "not_reached": ["Model N, batch 1"]},
     }
 
 
@@ -71,6 +71,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> Non
     assert "4 (3 to 9), 3.00 x" in text  # 3, 2 and 3 times, not the ratio of the medians
     assert "2 (1 to 3) |" in text
     assert "- Model M, batch 1, rival: ValueError: no" in text
+    assert "Not reached: Model N, batch 1." in text
     assert "| a | 1.200 | 1 | **not met** |" in text
     assert "`python -m bench.inference --models m --no-compile --rounds 2 --device cpu`" in text
 
