@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = selecting_parser(__doc__, zoo(), list(POLICIES))
     options.add_argument("--training", action="store_true", help="forward and backward")
     args = options.parse_args(argv)
-    cases = list(chosen(args, args.training))
+    cases = chosen(args, args.training)
     rows: list[MemoryRow] = []
     stem = "memory_training" if args.training else "memory"
     with progress(stem, len(cases)) as begin:

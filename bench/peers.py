@@ -27,12 +27,12 @@ ALL_PEERS = (
 
 
 def refuse_unknown_peers(
-    options: argparse.ArgumentParser, names: Sequence[str], device: str
+    options: argparse.ArgumentParser, names: Sequence[str], device: str, training: bool = False
 ) -> None:
     """Ends the command if a peer is not here, and says why."""
-    there = peers(torch.device(device), training=False)
+    there = peers(torch.device(device), training)
     for name in names:
-        if name == "onnxruntime" and name not in there:
+        if name == "onnxruntime" and name not in there and not training:
             options.error('onnxruntime is not installed: pip install -e ".[bench]"')
         if name not in there:
             options.error(f"no peer {name!r} on {device}; there are {', '.join(there)}")

@@ -1,7 +1,7 @@
 """What a command measures: the options that choose models, batch sizes, policies and a device."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -42,13 +42,21 @@ def selecting_parser(
     return made
 
 
-def chosen(args: argparse.Namespace, training: bool) -> Iterator[Chosen]:
-    """Each model that was asked for, in each of its forms, at each batch size."""
-    for name in dict.fromkeys(args.models):
-        model = find(name)
-        for form in model.training if training else (model.inference,):
-            for batch in dict.fromkeys(args.batch or form.batches):
-                yield model, form, batch
+def chosen(args: argparse.Namespace, training: bool) -> list[Chosen]:
+    """Each model that was asked for, in each of its forms, at each batch size.
+
+    Raises:
+        SystemExit: there is none, which the command says.
+    """
+    cases = [
+        (model, form, batch)
+        for model in map(find, dict.fromkeys(args.models))
+        for form in (model.training if training else (model.inference,))
+        for batch in dict.fromkeys(args.batch or form.batches)
+    ]
+    if not cases:
+        raise SystemExit(f"There is nothing to measure: no training of {' '.join(args.models)}.")
+    return cases
 
 
 def zoo() -> list[str]:

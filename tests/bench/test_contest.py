@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench import comparison, inference, training
+from bench import comparison, inference, memory, training
 from bench.contest import Contest, hold
 from bench.models.model import Form, Model, mean_square
 from bench.peers import Compile, peers, policies
@@ -100,7 +100,7 @@ def test_one_that_is_wrong_or_fails_is_a_result_that_says_so(compile_: Compile, 
     assert row.results["nimble"].samples
 
 
-def explodes(batch: int) -> Form:
+def explodes(batch: int) -> tuple[Tensor, ...]:
     raise MemoryError("out of memory")
 
 
@@ -172,3 +172,12 @@ def test_a_bad_argument_is_an_error_that_says_what_there_is(
     with pytest.raises(SystemExit):
         inference.main(["--device", "cpu", *arguments])
     assert message in capsys.readouterr().err
+
+
+def test_what_there_is_not_in_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        training.main(["--device", "cpu", "--models", "ensemble_8", "--peers", "onnxruntime"])
+    assert "no peer 'onnxruntime' on cpu; there are eager" in capsys.readouterr().err
+    for main in (training.main, lambda arguments: memory.main(["--training", *arguments])):
+        with pytest.raises(SystemExit, match="no training of nasnet_a_large"):
+            main(["--device", "cpu", "--models", "nasnet_a_large", "--no-write"])
