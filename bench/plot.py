@@ -23,10 +23,12 @@ def plot(rows: Sequence[Row], title: str, path: Path) -> None:
         drawn = [(k, ratio.median) for k, ratio in ratios if ratio is not None]
         height = BAR / len(names)
         places = [k - BAR / 2 + (i + 0.5) * height for k, _ in drawn]
-        axes.barh(places, [times for _, times in drawn], height, label=name)
+        axes.barh(places, [times - 1 for _, times in drawn], height, left=1, label=name)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
-    axes.set_xlabel("time of a call over nimble's (longer: nimble is faster)")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.set_xlabel("time of a call over nimble's (to the right of 1: nimble is faster)")
     axes.set_yticks(range(len(rows)), [row.title for row in rows], fontsize=7)
     axes.invert_yaxis()
     axes.set_title(title)
