@@ -21,8 +21,8 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 
 ALL_PEERS = (
-    *("eager", "aot_eager", "cudagraphs", "inductor", "reduce-overhead", "max-autotune"),
-    "onnxruntime",
+    *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
+    *("max-autotune", "onnxruntime"),
 )
 
 
@@ -39,7 +39,11 @@ def refuse_unknown_peers(
 
 
 def peers(device: torch.device, training: bool) -> dict[str, Compile]:
-    """The peers that there are on a device, by name; eager first."""
+    """The peers that there are on a device, by name; eager first.
+
+    On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
+    without faster kernels.
+    """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
         found["cudagraphs"] = _by_torch(backend="cudagraphs")
@@ -47,6 +51,7 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["reduce-overhead"] = _by_torch(mode="reduce-overhead")
         found["max-autotune"] = _by_torch(mode="max-autotune")
     else:
+        found["dynamo"] = _by_torch(backend="eager")
         found["aot_eager"] = _by_torch(backend="aot_eager")
         found["inductor"] = _by_torch()
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):

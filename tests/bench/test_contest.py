@@ -158,7 +158,7 @@ def test_the_command_writes_each_row_and_what_it_did_not_reach(
     ("arguments", "message"),
     [
         (["--models", "resnet5"], "did you mean 'resnet50'"),
-        (["--peers", "tensorrt"], "no peer 'tensorrt' on cpu; there are eager, aot_eager"),
+        (["--peers", "tensorrt"], "no peer 'tensorrt' on cpu; there are eager, dynamo"),
         (["--batch", "0"], "'0' is not a number of at least 1"),
         (["--device", "gpu"], "there is no device 'gpu'"),
         (["--policies", "fastest"], "no policy 'fastest'; there are nimble, serial, opara"),
