@@ -1,0 +1,43 @@
+"""What tasks cost on a device: microseconds, bytes, operations, and the share that they need."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from nimble_fx.cost.device import Device
+from nimble_fx.ir import TaskGraph
+
+Origin = Literal["roofline", "measured", "interpolated", "profile"]
+"""Where a figure is from, the surest last but one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a task takes when it has the device for itself.
+
+    Attributes:
+        us: microseconds, its launch by the device included.
+        nbytes: bytes that it reads and writes.
+        flops: operations of its matrix products and convolutions, one for each element else.
+        share: of the device's processors that it keeps busy, from 0 to 1.
+        bandwidth: of the device's memory bandwidth that it uses, from 0 to 1.
+        origin: where `us` is from.
+    """
+
+    us: float
+    nbytes: float
+    flops: float
+    share: float
+    bandwidth: float
+    origin: Origin = "roofline"
+
+
+class CostModel(Protocol):
+    """Says what each launching task of a graph costs on a device. A frozen dataclass."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
+        """The cost of each launching task, by its name."""

@@ -1,0 +1,107 @@
+"""Devices as their data sheets describe them: what a cost model needs to know of one."""
+
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+
+from nimble_fx.errors import OptionError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device that a program is planned for; it need not be here.
+
+    Attributes:
+        sms: processors: streaming multiprocessors, or cores of a CPU.
+        tflops: 10^12 operations a second in float32, outside of tensor cores.
+        gbps: memory bandwidth, 10^9 bytes a second.
+        tf32_tflops: of convolutions in float32, for which PyTorch allows TF32; None: `tflops`.
+        half_tflops: in float16 and bfloat16, dense; None: `tflops`.
+        double_tflops: in float64; None: half of `tflops`.
+        name: what a person calls it.
+        max_streams: how many queues run at the same time.
+        kernel_us: what a kernel takes at least, in line behind another: its launch by the device
+            and its tail.
+        launch_us: what the host takes to call an operator, for programs that are not frozen.
+        event_us: how much later a task may start behind one of another stream than of its own.
+
+    Raises:
+        OptionError: a figure is not a number above 0 (the last two may be 0).
+    """
+
+    sms: int
+    tflops: float
+    gbps: float
+    tf32_tflops: float | None = None
+    half_tflops: float | None = None
+    double_tflops: float | None = None
+    name: str = "a device"
+    max_streams: int = 32
+    kernel_us: float = 2.0
+    launch_us: float = 5.0
+    event_us: float = 0.3
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "name" or (value is None and field.default is None):
+                continue
+            kinds = (int,) if field.name in ("sms", "max_streams") else (int, float)
+            least = 0.0 if field.name in ("launch_us", "event_us") else 1e-9
+            if type(value) not in kinds or not least <= value < float("inf"):
+                number = "a whole number" if kinds == (int,) else "a number"
+                above = "of at least 0" if least == 0 else "above 0"
+                raise OptionError(
+                    f"Device({field.name}={value!r}) is not valid; it takes {number} {above}"
+                )
+
+
+DEVICES: dict[str, Device] = {
+    device.name: device
+    for device in (
+        Device(name="v100", sms=80, tflops=15.7, half_tflops=125, double_tflops=7.8, gbps=900),
+        Device(
+            name="a100", sms=108, tflops=19.5, tf32_tflops=156, half_tflops=312,
+            double_tflops=9.7, gbps=2039,
+        ),
+        Device(
+            name="h100", sms=132, tflops=67, tf32_tflops=494.5, half_tflops=989.5,
+            double_tflops=34, gbps=3350,
+        ),
+        Device(
+            name="h200", sms=132, tflops=67, tf32_tflops=494.5, half_tflops=989.5,
+            double_tflops=34, gbps=4800,
+        ),
+        Device(
+            name="l4", sms=58, tflops=30.3, tf32_tflops=60, half_tflops=121,
+            double_tflops=0.49, gbps=300,
+        ),
+        Device(
+            name="rtx4090", sms=128, tflops=82.6, tf32_tflops=82.6, half_tflops=165.2,
+            double_tflops=1.29, gbps=1008,
+        ),
+        Device(
+            name="cpu", sms=2, tflops=0.15, gbps=15, max_streams=1, kernel_us=3.0,
+            launch_us=0.0, event_us=0.0,
+        ),
+    )
+}  # fmt: skip
+"""Those that have a name. The figures are the vendors', dense, of the SXM form where there are
+several; "cpu" stands for two cores of a server, which run one task after another."""
+
+
+def find_device(device: str | Device) -> Device:
+    """The device of a name, as in `DEVICES`; a description is its own.
+
+    Raises:
+        OptionError: there is none of that name; the message lists those that there are.
+    """
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, str) and device in DEVICES:
+        return DEVICES[device]
+    near = get_close_matches(str(device), DEVICES, n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise OptionError(
+        f"device={device!r} is not known; {meant}known devices: {', '.join(DEVICES)}, or describe "
+        "one: Device(sms=..., tflops=..., gbps=...)"
+    )

@@ -1,0 +1,160 @@
+"""How much a task does: operations and bytes, from the shapes of its arguments and results."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import Arg, Ref, Size, Task, TaskGraph, TensorType, TupleType, Type
+
+Sizes = Mapping[str, int]
+"""What symbolic sizes are taken for, such as {"s0": 8}."""
+
+_aten = torch.ops.aten
+_ALIKE = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        _aten._scaled_dot_product_flash_attention_backward
+    ),
+}
+"""Operators that PyTorch has no formula for, and those that do the same."""
+
+_CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
+_LOOK_UPS = {
+    _aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only, _aten.gather,
+    _aten.index, _aten.index_select,
+}  # fmt: skip
+"""Operators that read a few rows of their first argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a task does, whatever it runs on.
+
+    Attributes:
+        flops: by PyTorch's formulas for matrix products, convolutions and attention; one for each
+            element of the largest value else.
+        nbytes: read and written: each tensor among its arguments and results once.
+        n_elements: of the largest of its results.
+        dtype: of its first floating-point result or argument, else float32.
+        is_product: whether PyTorch has a formula for its operations.
+        is_convolution: whether it is a convolution, for which PyTorch allows TF32.
+    """
+
+    flops: float
+    nbytes: float
+    n_elements: float
+    dtype: torch.dtype
+    is_product: bool
+    is_convolution: bool
+
+
+def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
+    """What a task does.
+
+    Args:
+        task: one that launches.
+        types: of all values, by name.
+        sizes: of the symbols in them.
+
+    Raises:
+        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+    """
+    read = list(_tensors(types[name] for name in task.uses))
+    made = list(_tensors([task.type]))
+    n_read = _elements_read(task, read, sizes)
+    n_made = [_n_elements(each, sizes) for each in made]
+    counts, tensors = [*n_read, *n_made], [*read, *made]
+    product = _product_flops(task, types, sizes)
+    floating = (each.dtype for each in (*made, *read) if each.dtype.is_floating_point)
+    return Work(
+        flops=max(counts, default=0) if product is None else product,
+        nbytes=sum(n * each.dtype.itemsize for n, each in zip(counts, tensors, strict=True)),
+        n_elements=max(n_made or counts, default=0),
+        dtype=next(floating, torch.float32),
+        is_product=product is not None,
+        is_convolution=_packet(task) in _CONVOLUTIONS,
+    )
+
+
+def value_types(graph: TaskGraph) -> dict[str, Type | None]:
+    """The type of each value of a graph."""
+    return {value.name: value.type for value in graph.values}
+
+
+def number(size: Size, sizes: Sizes) -> int:
+    """A size as a number.
+
+    Raises:
+        UnsupportedError: it depends on a symbol that `sizes` does not have.
+    """
+    return size if isinstance(size, int) else _evaluated(size, tuple(sorted(sizes.items())))
+
+
+@lru_cache(maxsize=4096)
+def _evaluated(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
+    import sympy  # type: ignore[import-untyped]  # takes half a second; few programs have symbols
+
+    value = sympy.sympify(expression).subs(dict(sizes))
+    if value.free_symbols:
+        names = ", ".join(sorted(map(str, value.free_symbols)))
+        raise UnsupportedError(f"the size {expression} is not known: nothing says what {names} is")
+    return int(value)
+
+
+def _product_flops(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> float | None:
+    """By PyTorch's formula; None if it has none."""
+    packet = _packet(task)
+    formula = flop_registry.get(_ALIKE.get(packet, packet))
+    if formula is None:
+        return None
+
+    def shaped(arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return _shape(types[arg.name], sizes)
+        return [shaped(each) for each in arg] if isinstance(arg, (list, tuple)) else arg
+
+    kwargs = {name: shaped(arg) for name, arg in task.kwargs}
+    args = [shaped(arg) for arg in task.args]
+    return float(formula(*args, out_val=_shape(task.type, sizes), **kwargs))
+
+
+def _shape(value: Type | None, sizes: Sizes) -> Any:
+    if isinstance(value, TensorType):
+        return [number(size, sizes) for size in value.shape]
+    if isinstance(value, TupleType):
+        return [_shape(item, sizes) for item in value.items]
+    return None
+
+
+def _elements_read(task: Task, read: Sequence[TensorType], sizes: Sizes) -> list[int]:
+    """How many elements of each argument are read."""
+    counts = [_n_elements(each, sizes) for each in read]
+    if _packet(task) in _LOOK_UPS and len(read) > 1:
+        rows, first = number(read[0].shape[0], sizes), counts[0]
+        n_indices = max(counts[1:])
+        by_element = _packet(task) is _aten.gather
+        counts[0] = min(first, n_indices if by_element else n_indices * (first // max(rows, 1)))
+    return counts
+
+
+def _packet(task: Task) -> Any:
+    """The operator, whichever overload is called; None if it is none."""
+    return getattr(task.target, "overloadpacket", None)
+
+
+def _n_elements(value: TensorType, sizes: Sizes) -> int:
+    return prod(number(size, sizes) for size in value.shape)
+
+
+def _tensors(values: Iterable[Type | None]) -> Iterator[TensorType]:
+    for value in values:
+        if isinstance(value, TensorType):
+            yield value
+        elif isinstance(value, TupleType):
+            yield from _tensors(value.items)
