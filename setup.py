@@ -17,6 +17,7 @@ setup(
     python_requires=">=3.11",
     packages=[
         "nimble_fx",
+        "nimble_fx.cost",
         "nimble_fx.devices",
         "nimble_fx.files",
         "nimble_fx.parse",
