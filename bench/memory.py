@@ -19,7 +19,7 @@ from torch import nn
 
 import nimble_fx
 from bench.contest import Step
-from bench.footprint import footprint
+from nimble_fx.footprint import footprint
 from bench.models.model import Form, Inputs, Model
 from bench.peers import policies
 from bench.policies import POLICIES, find_policy

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nimble_fx.candidates import Candidate
+from nimble_fx.cost.device import Device
 from nimble_fx.errors import (
     FileError,
     InputError,
@@ -33,7 +35,9 @@ _LATER = {
 """What needs PyTorch's compiler, which takes a second to import."""
 
 __all__ = [
+    "Candidate",
     "Compiled",
+    "Device",
     "Fallback",
     "FileError",
     "InputError",

@@ -6,16 +6,18 @@ traced, so a broken or a forged file costs time, not correctness.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 from nimble_fx import files
+from nimble_fx.cost.device import Device as Specs
 from nimble_fx.devices import Device
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.fallback import count
 from nimble_fx.ir import TaskGraph
 from nimble_fx.pipeline import Pass, describe
+from nimble_fx.sizes import Sizes
 from nimble_fx.trace import Traced
 from nimble_fx.verify import verify, verify_source
 
@@ -31,11 +33,15 @@ class Unscheduled:
         traced: its graph and constants.
         paths: what the model calls parameters and buffers, by the graph's names.
         device: where it runs.
+        specs: what it is planned for.
+        sizes: what its symbolic sizes are in the call that it is compiled for.
     """
 
     traced: Traced
     paths: Mapping[str, str]
     device: Device
+    specs: Specs
+    sizes: Sizes = field(default_factory=dict)
 
     def stored(self, graph: TaskGraph, source: str) -> files.Stored:
         """What a file holds of the program, scheduled or not."""

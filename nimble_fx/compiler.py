@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.schemas import SubclassCreationMeta, ViewAndMutationMeta
 from torch._guards import TracingContext
@@ -14,11 +15,11 @@ from torch.fx import GraphModule
 
 from nimble_fx import garbage
 from nimble_fx.arena import Arena, Boxed
-from nimble_fx.cache import Cache, Unscheduled
+from nimble_fx.cache import Unscheduled
+from nimble_fx.choose import choose, not_legal
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.dynamo_errors import DynamoOptionError, DynamoUnsupportedError
-from nimble_fx.emit import emit
 from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.freeze import (
@@ -31,11 +32,11 @@ from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import file_name, write
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
-from nimble_fx.pipeline import Pass, Policy, passes, schedule
-from nimble_fx.program import Program, register
+from nimble_fx.program import Program, Version, register
 from nimble_fx.status import Status
 from nimble_fx.trace import trace
-from nimble_fx.verify import verify, verify_source
+
+AS_TRACED = "as traced, without a schedule"
 
 
 def lower(
@@ -125,12 +126,13 @@ class Compiler:
         try:
             unscheduled = self.trace(gm, name)
         except UnsupportedError as error:
-            return self._as_traced(gm, name, error)
+            self._reporter.report(_fallback(name, AS_TRACED, error))
+            return _as_traced(gm)
         try:
-            graph, source = legal_module(unscheduled, self._options, self._reporter)
+            program = self.program(unscheduled)
         except ScheduleError as error:
-            return self._as_traced(gm, name, error)
-        program = self.program(unscheduled, graph, source)
+            self._reporter.report(not_legal(name, AS_TRACED, error))
+            return _as_traced(gm)
         self._keep(program)
         self._arena = self._arena or Arena(unscheduled.device)
         return program.runner(unscheduled.device, self._arena, self._reporter, terms)
@@ -144,29 +146,37 @@ class Compiler:
         names = self._better_names(gm)
         traced = trace(gm, name, names, self._static)
         paths = {new: self._paths[old] for old, new in names.items() if self._paths[old]}
-        return Unscheduled(traced, paths, self._device(traced.graph))
+        device = self._device(traced.graph)
+        return Unscheduled(traced, paths, device, device.specs, known_sizes(gm))
 
-    def _as_traced(
-        self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
-    ) -> Boxed:
-        self._reporter.report(_fallback(name, "as traced, without a schedule", error))
-        return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+    def program(self, unscheduled: Unscheduled) -> Program:
+        """The program by the schedule that is chosen for it.
 
-    def program(self, unscheduled: Unscheduled, graph: TaskGraph, source: str) -> Program:
-        """The program that a schedule and its text are."""
-        path, file = written(graph, source, self._options)
-        status = Status(reason=self._why_not_freeze(graph, unscheduled.device))
+        Raises:
+            ScheduleError: there is no legal one.
+        """
+        device, options = unscheduled.device, self._options
+        reason = self._why_not_freeze(unscheduled.traced.graph, device)
+        frozen = self._is_to_freeze(unscheduled.traced.graph, reason)
+        choice = choose(unscheduled, options, self._reporter, frozen=frozen)
+        versions = tuple(written(graph, source, options) for graph, source in choice.schedules)
         return Program(
-            graph=graph,
-            source=source,
-            path=path,
-            file=file,
-            device=unscheduled.device.name,
-            status=status,
-            hardware=unscheduled.device.hardware or "",
+            graph=versions[0].graph,
+            source=versions[0].source,
+            path=versions[0].path,
+            file=versions[0].file,
+            device=device.name,
+            status=Status(reason=reason),
+            hardware=device.hardware or "",
             constants=unscheduled.traced.constants,
             parameters=unscheduled.paths,
+            candidates=choice.candidates,
+            contenders=versions if len(versions) > 1 else (),
         )
+
+    def _is_to_freeze(self, graph: TaskGraph, reason: str | None) -> bool:
+        """Whether its schedule is to be one for replays; `reason` is why it is not frozen here."""
+        return reason is None
 
     def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str | None:
         """Why a program will not be captured; reported if it is slower than was asked for."""
@@ -199,53 +209,27 @@ class Compiler:
         return device
 
 
-def legal_module(
-    program: Unscheduled, options: Options, reporter: Reporter
-) -> tuple[TaskGraph, str]:
-    """The schedule by the user's policy, and its text; the serial one if that is not legal."""
-    graph = program.traced.graph
-    limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
-    limit = min(limits, default=None)
-    pipeline = passes(options.policy, limit)
-    try:
-        if options.cache_dir is not None:
-            cache = Cache(Path(options.cache_dir).expanduser().absolute(), reporter.warn)
-            return cache.get(program, pipeline, lambda: _emitted(graph, pipeline, options, limit))
-        return _emitted(graph, pipeline, options, limit)
-    except ScheduleError as error:
-        serial = _emitted(graph, passes("serial", None), options)
-        reporter.report(_fallback(graph.name, "on one stream", error, options.policy))
-        return serial
-
-
-def _emitted(
-    graph: TaskGraph, pipeline: Sequence[Pass], options: Options, max_streams: int | None = None
-) -> tuple[TaskGraph, str]:
-    """A schedule and its text, both proved legal unless the user asked for no proof.
-
-    Raises:
-        ScheduleError: the schedule is not legal or has too many streams, or the text is not that
-            schedule.
-    """
-    scheduled = schedule(graph, pipeline)
-    if max_streams is not None and scheduled.n_streams > max_streams:
-        raise ScheduleError(f"it has {scheduled.n_streams} streams, of at most {max_streams}")
-    proved = options.verify or not isinstance(options.policy, str)  # a stranger's is never trusted
-    if proved:
-        verify(scheduled, graph)
-    source = emit(scheduled)
-    if proved:
-        verify_source(source, scheduled)
-    return scheduled, source
-
-
-def written(graph: TaskGraph, source: str, options: Options) -> tuple[Path | None, str]:
-    """Where a module's text was written, if the user asked for it, and what tracebacks call it."""
+def written(graph: TaskGraph, source: str, options: Options) -> Version:
+    """A schedule and where its text was written, if the user asked for that."""
     name = file_name(graph.name, source)
     if options.dump is None:
-        return None, f"<nimble_fx {name}>"
+        return Version(graph, source, None, f"<nimble_fx {name}>")
     path = write(Path(options.dump).expanduser().absolute(), name, source)
-    return path, str(path)
+    return Version(graph, source, path, str(path))
+
+
+def known_sizes(gm: GraphModule) -> dict[str, int]:
+    """What the symbols among the sizes of a graph's inputs are in the call it is compiled for."""
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
+    sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
+    hints = {str(size.node.expr): size.node.hint for size in sizes}
+    return {symbol: hint for symbol, hint in hints.items() if hint is not None}
+
+
+def _as_traced(gm: GraphModule) -> Boxed:
+    """The graph as PyTorch made it."""
+    return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
 
 def _n_seen(metadata: ViewAndMutationMeta | None) -> int | None:
@@ -261,12 +245,5 @@ def _n_seen(metadata: ViewAndMutationMeta | None) -> int | None:
     return len(metadata.tokens) + metadata.num_forward
 
 
-def _fallback(
-    name: str, runs: str, error: UnsupportedError | ScheduleError, policy: Policy = "nimble"
-) -> Fallback:
-    if isinstance(error, UnsupportedError):
-        return Fallback(name, runs, str(error), error.node, error.source)
-    if not isinstance(policy, str):
-        return Fallback(name, runs, f"the schedule of policy {policy.name} is not legal: {error}")
-    bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
-    return Fallback(name, runs, f"{bug}: {error}")
+def _fallback(name: str, runs: str, error: UnsupportedError) -> Fallback:
+    return Fallback(name, runs, str(error), error.node, error.source)

@@ -1,6 +1,7 @@
 """When a program is captured, which of its captures a call replays, and when it runs unfrozen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from nimble_fx.kept import MAX_OWNERS, PAYS_OFF, Kept, Key
 from nimble_fx.launch import Launcher
 from nimble_fx.recording import Handing, Recording
 from nimble_fx.status import Status
+from nimble_fx.trial import Trial
 
 _NOT_FROZEN_TAGS = {
     torch.Tag.dynamic_output_shape,
@@ -32,14 +34,24 @@ def nothing_to_freeze(graph: TaskGraph, device: Device) -> str | None:
 
 
 def refuse_what_cannot_be_captured(graph: TaskGraph, device: Device) -> None:
-    """Looks for what cannot be captured, as far as the graph tells.
+    """Looks for what keeps a graph from being captured on a device.
 
     Raises:
-        UnsupportedError: it has an operator that waits for the device or whose result's size
-            depends on data; or the device is set up so that it cannot capture.
+        UnsupportedError: as `refuse_what_waits_for_the_device`; or the device is set up so that it
+            cannot capture.
     """
     if device.why_not_capture is not None:
         raise UnsupportedError(device.why_not_capture)
+    refuse_what_waits_for_the_device(graph)
+
+
+def refuse_what_waits_for_the_device(graph: TaskGraph) -> None:
+    """Looks for what no device can capture, as far as the graph tells.
+
+    Raises:
+        UnsupportedError: it has an operator that waits for the device, or whose result's size
+            depends on data.
+    """
     for task in graph.tasks:
         tags = getattr(task.target, "tags", ())
         if not _NOT_FROZEN_TAGS.isdisjoint(tags):
@@ -96,8 +108,20 @@ class Frozen:
         status: Status,
         reporter: Reporter,
         terms: Terms,
+        trial: Trial | None = None,
     ) -> None:
+        """Runs a program, captured when it is called.
+
+        Args:
+            launcher: the program by the schedule that it has until others have been timed.
+            arena: where it runs, and with whom.
+            status: of the program, which is kept up to date.
+            reporter: is told of what runs slower than asked for.
+            terms: on which it shares memory with its callers.
+            trial: other schedules of the same program, to be timed at its first capture.
+        """
         self._boxed_call = True  # AOTAutograd's mark of the convention
+        self._trial = trial
         self._launcher, self._arena, self._terms = launcher, arena, terms
         self._status, self._reporter = status, reporter
         values = [launcher.graph.inputs[i] for i in launcher.given]
@@ -171,7 +195,10 @@ class Frozen:
         if self._kept.make_room(key):
             self._warn_of_eviction()
         try:
-            recording = self._capture(key, given, static)
+            with self._undisturbed(static):
+                self._hold_trial(key, given, static)
+                pool = self._pool(key, self._handing(key))
+                recording = self._capture(self._launcher, key, given, static, pool)
         except StateError:
             raise
         except Exception as error:
@@ -179,6 +206,33 @@ class Frozen:
         self._kept.add(key, recording, given, static)
         count("captures")
         return recording
+
+    def _hold_trial(self, key: Key, given: list[Any], static: list[Any]) -> None:
+        """Decides on the schedule, if there are several and none has been timed."""
+        trial, self._trial = self._trial, None
+        if trial is None:
+            return
+        mutated = [static[k] for k in self._launcher.mutated_static]
+        self._launcher = trial.hold(
+            lambda each: self._capture(each, key, given, static, self._arena.own_pool()),
+            lambda recording, n: recording.time_us(given, mutated, n),
+        )
+
+    @contextmanager
+    def _undisturbed(self, static: list[Any]) -> Iterator[None]:
+        """Within, nobody else launches on the device, and nothing is collected or differentiated.
+
+        Inference tensors can be written in inference mode only, so buffers are none, for calls
+        outside of it; but a program that writes to some is never called there.
+        """
+        inference = any(static[k].is_inference() for k in self._launcher.mutated_static)
+        with (
+            garbage.paused(),
+            self._launcher.device.exclusive(),
+            torch.inference_mode(inference),
+            torch.no_grad(),
+        ):
+            yield
 
     def _warn_of_eviction(self) -> None:
         if not self._has_warned:
@@ -190,20 +244,14 @@ class Frozen:
             )
         self._has_warned = True
 
-    def _capture(self, key: Key, given: list[Any], static: list[Any]) -> Recording:
-        launcher, fixed = self._launcher, [k for k, _ in key.fixed]
-        handing = self._terms.handing(launcher, key.saves_in_place)
-        pool = self._pool(key, handing)
-        # Inference tensors can be written in inference mode only, so buffers are none, for calls
-        # outside of it; but a program that writes to some is never called there.
-        inference = any(static[k].is_inference() for k in launcher.mutated_static)
-        with (
-            garbage.paused(),
-            launcher.device.exclusive(),
-            torch.inference_mode(inference),
-            torch.no_grad(),
-        ):
-            return Recording(launcher, self._arena, given, static, fixed, handing, pool)
+    def _capture(
+        self, launcher: Launcher, key: Key, given: list[Any], static: list[Any], pool: Any
+    ) -> Recording:
+        fixed = [k for k, _ in key.fixed]
+        return Recording(launcher, self._arena, given, static, fixed, self._handing(key), pool)
+
+    def _handing(self, key: Key) -> Handing:
+        return self._terms.handing(self._launcher, key.saves_in_place)
 
     def _pool(self, key: Key, handing: Handing) -> Any:
         """Where a capture takes memory, so that no other overwrites what it leaves there."""

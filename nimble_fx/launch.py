@@ -59,6 +59,11 @@ class Launcher:
         """The inputs that are new in each call, and the parameters and buffers."""
         return [args[i] for i in self.given], [args[i] for i in self.static]
 
+    @property
+    def mutates(self) -> bool:
+        """Whether it changes anything that it is given."""
+        return bool(self.mutated_given or self.mutated_static)
+
     def task_of(self, error: BaseException) -> Task | None:
         """The task in whose line of the module an error was raised, as far as that can be told."""
         frames = walk_tb(error.__traceback__)

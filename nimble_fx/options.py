@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 
 from nimble_fx.errors import OptionError
 from nimble_fx.fallback import OnFallback
-from nimble_fx.passes.assign_streams import Policy as NamedPolicy
 from nimble_fx.pipeline import Policy
+
+PolicyName = Literal["auto", "critical-path", "nimble", "serial"]
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -24,8 +25,10 @@ class Options:
     """The options of `torch.compile(model, backend="nimble", options={...})`.
 
     Attributes:
-        policy: "nimble" for maximum concurrency with the fewest waits, "serial" for one stream, or
-            a pass of your own that gives each launching task a stream; see `pipeline.Policy`.
+        policy: "auto" for what takes least: by simulation, and on a GPU by timing the best few;
+            "nimble" for maximum concurrency with the fewest waits, "critical-path" for list
+            scheduling by predicted cost, "serial" for one stream, or a pass of your own that gives
+            each launching task a stream; see `pipeline.Policy`.
         max_streams: at most so many streams; None for as many as the device has.
         freeze: capture a CUDA graph where the program allows it.
         copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
@@ -43,7 +46,7 @@ class Options:
             on another device.
     """
 
-    policy: Policy = "nimble"
+    policy: PolicyName | Policy = "auto"
     max_streams: int | None = None
     freeze: bool = True
     copy_outputs: bool = True
@@ -56,7 +59,7 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        policies = get_args(NamedPolicy)
+        policies = get_args(PolicyName)
         known = isinstance(self.policy, str) and self.policy in policies
         expected = f"{_choices(policies)}, or a pass: a dataclass with a name that can be called"
         _require(known or _is_pass(self.policy), "policy", self.policy, expected)

@@ -39,16 +39,27 @@ def passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
             another launch order (see `launch_order`).
         max_streams: at most so many streams; it is up to a pass of yours to keep to it.
     """
+    return (*preparing(), *streams_and_order(policy, max_streams), *finishing())
+
+
+def preparing() -> tuple[Pass, ...]:
+    """The passes that all policies begin with."""
     return (
         ChainBookkeeping(),  # first: it adds orders, which the reduction then takes into account
         ReduceEdges(),  # before streams: they follow the edges of the minimum equivalent graph
-        *_streams_and_order(policy, max_streams),
+    )
+
+
+def finishing() -> tuple[Pass, ...]:
+    """The passes that all policies end with."""
+    return (
         InsertWaits(),  # after launch order: which waits are implied depends on it
         FreeMemory(),  # last: when memory is safe depends on the waits
     )
 
 
-def _streams_and_order(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
+def streams_and_order(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
+    """The passes in which policies differ; arguments as for `passes`."""
     if not isinstance(policy, str):
         return (policy,)
     # Order after streams: on one stream the program's order stands.

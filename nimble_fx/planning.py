@@ -12,7 +12,9 @@ from torch.utils import _pytree as pytree
 
 from nimble_fx.arena import Boxed
 from nimble_fx.cache import Unscheduled
-from nimble_fx.compiler import Compiler, legal_module, lower
+from nimble_fx.compiler import Compiler, lower
+from nimble_fx.cost.device import Device as Specs
+from nimble_fx.cost.device import find_device
 from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.entry import (
@@ -24,7 +26,7 @@ from nimble_fx.entry import (
     own_function,
 )
 from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.freeze import Terms
+from nimble_fx.freeze import Terms, refuse_what_waits_for_the_device
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
@@ -39,7 +41,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
-    device: str | torch.device = "cuda",
+    device: str | torch.device | Specs = "cuda",
     training: Literal[False] = False,
     **options: Any,
 ) -> Program: ...
@@ -50,7 +52,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
-    device: str | torch.device = "cuda",
+    device: str | torch.device | Specs = "cuda",
     training: Literal[True],
     **options: Any,
 ) -> tuple[Program, Program]: ...
@@ -60,20 +62,24 @@ def plan(
     model: object,
     example_inputs: object,
     *,
-    device: str | torch.device = "cuda",
+    device: str | torch.device | Specs = "cuda",
     training: bool = False,
     **options: Any,
 ) -> Program | tuple[Program, Program]:
     """The program that the model would be on a device, which need not be on this machine.
 
     No kernel runs and nothing is frozen: the model is traced on tensors without data. It is not
-    touched, and neither it nor the inputs need data of their own.
+    touched, and neither it nor the inputs need data of their own. With `policy="auto"`, its
+    schedule is the one that simulation says takes least there; `program.candidates` has the rest.
 
     Args:
         model: as for `nimble_fx.compile`, on any device, "meta" too. A function gets all tensors
             as arguments.
         example_inputs: as for `nimble_fx.compile`, on any device; fake tensors will do.
-        device: the device to plan for: "cuda", "cuda:1" or such a `torch.device`.
+        device: the device to plan for, by a name in `nimble_fx.cost.device.DEVICES` such as "h100"
+            or as a description, `nimble_fx.Device(sms=..., tflops=..., gbps=...)`; or this
+            machine's "cuda", "cuda:1" or such a `torch.device`, which is taken for an H100 where
+            there is none.
         training: True for the forward and backward of training.
         **options: those of `torch.compile(options={...})` but `device` and `seed`.
 
@@ -88,12 +94,12 @@ def plan(
     Operators that PyTorch picks by device, as for attention, are those of the "meta" device: the
     program has PyTorch's general ones, where the GPU may have a kernel of its own.
     """
-    target = _target(device)
+    target, specs = _target(device)
     parsed = Options.parse(None, options)
     arguments = Arguments.parse(example_inputs)
     bare = WithoutData()
     function = _without_data(as_callable(model, arguments), bare)
-    planner = _Planner(parsed, target, argument_names(function))
+    planner = _Planner(parsed, target, specs, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
         case [program] if not training:
@@ -104,22 +110,25 @@ def plan(
     raise UnsupportedError(f"{name_of(function)} has nothing to schedule: {what} launches nothing")
 
 
-def _target(device: str | torch.device) -> Cuda:
-    """The device to plan for.
+def _target(device: str | torch.device | Specs) -> tuple[Cuda, Specs]:
+    """The device to plan for, and its figures.
 
     Raises:
-        OptionError: there is no such device, or it is not CUDA.
+        OptionError: there is no such device, or it has no CUDA graphs.
     """
     try:
-        wanted = torch.device(device)
+        wanted = torch.device(device)  # type: ignore[arg-type]  # what it is not is an error
     except (RuntimeError, TypeError):
         wanted = _META
-    if wanted.type != "cuda":
-        raise OptionError(
-            f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
-            "torch.device"
-        )
-    return Cuda.get(torch.device("cuda", wanted.index or 0))
+    if wanted.type == "cuda":
+        target = Cuda.get(torch.device("cuda", wanted.index or 0))
+        return target, target.specs
+    if isinstance(device, Specs) or (isinstance(device, str) and wanted is _META):
+        return Cuda.get(torch.device("cuda", 0)), find_device(device)
+    raise OptionError(
+        f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
+        "torch.device, the name of a GPU such as 'h100', or a nimble_fx.Device"
+    )
 
 
 def _without_data(function: Callable[..., Any], bare: WithoutData) -> Callable[..., Any]:
@@ -162,9 +171,11 @@ def _trace(
 class _Planner:
     """A backend that keeps programs, and runs nothing but the trace's own graphs."""
 
-    def __init__(self, options: Options, target: Cuda, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: Options, target: Cuda, specs: Specs, names: Mapping[str, str]
+    ) -> None:
         self.__name__ = "nimble"  # what torch's logs call it
-        self.options, self.target = options, target
+        self.options, self.target, self.specs = options, target, specs
         self.programs: list[Program] = []
         self._names = names
 
@@ -182,21 +193,28 @@ class _Planning(Compiler):
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         """The graph itself, to be run on tensors without data; keeps its program."""
         try:
-            planned = self._planned(self.trace(gm, name))
-            graph, source = legal_module(planned, self._planner.options, self._reporter)
+            self._keep(self.program(self._planned(self.trace(gm, name))))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        self._keep(self.program(planned, graph, source))
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
     def _planned(self, traced: Unscheduled) -> Unscheduled:
         """The traced graph on the target device."""
         graph = _moved(traced.traced.graph, torch.device(self._planner.target.name))
-        return replace(traced, traced=replace(traced.traced, graph=graph))
+        moved = replace(traced.traced, graph=graph)
+        return replace(traced, traced=moved, specs=self._planner.specs)
 
     def _device(self, graph: TaskGraph) -> Device:
         return self._planner.target
+
+    def _is_to_freeze(self, graph: TaskGraph, reason: str | None) -> bool:
+        """Whether it would be frozen there."""
+        try:
+            refuse_what_waits_for_the_device(graph)
+        except UnsupportedError:
+            return False
+        return self._options.freeze
 
     def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str:
         return f"it is planned for {device.name}, which need not be here"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nimble_fx import files
 from nimble_fx.arena import Arena, Boxed
 from nimble_fx.bind import Bound
+from nimble_fx.candidates import Candidate, shown
 from nimble_fx.devices import Device, device_named
 from nimble_fx.emit import count, emit
 from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
@@ -25,12 +26,30 @@ from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name
 from nimble_fx.load import load as load_module
 from nimble_fx.status import Status
+from nimble_fx.trial import Times, Trial
 from nimble_fx.verify import verify, verify_source
 
 
 @dataclass(frozen=True)
+class Version:
+    """One schedule of a program.
+
+    Attributes:
+        graph, source, path, file: as of a `Program`.
+    """
+
+    graph: TaskGraph
+    source: str
+    path: Path | None
+    file: str
+
+
+@dataclass(eq=False)
 class Program:
     """A compiled program: one forward, backward or inference graph of a model.
+
+    With `policy="auto"` on a GPU its schedule (`graph`, `source`, `path`, `file`) is the one that
+    is predicted to be best, until the first capture has timed several; then it is the fastest.
 
     Attributes:
         graph: the scheduled task graph.
@@ -43,6 +62,9 @@ class Program:
         constants: the values of the graph's constants by name.
         parameters: what the model calls parameters and buffers, by the graph's names:
             "layers.0.weight" by "layers_0_weight".
+        candidates: the schedules that "auto" had to choose from, the best by prediction first; none
+            with another policy, nor of a program from a file.
+        contenders: those of them that are timed when it is first captured, this one among them.
     """
 
     graph: TaskGraph
@@ -52,8 +74,10 @@ class Program:
     device: str
     status: Status
     hardware: str = ""
-    constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
-    parameters: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+    candidates: tuple[Candidate, ...] = ()
+    contenders: tuple[Version, ...] = field(default=(), repr=False)
 
     @property
     def name(self) -> str:
@@ -118,11 +142,31 @@ class Program:
 
     def runner(self, device: Device, arena: Arena, reporter: Reporter, terms: Terms) -> Boxed:
         """The loaded module on a device, frozen where that is possible and wanted."""
-        loaded = load_module(self.source, self.file)
-        launcher = Launcher(self.graph, loaded, self.constants, device)
+        launchers = [self._launcher(version, device) for version in self.contenders]
+        launcher = launchers[0] if launchers else self._launcher(self.version, device)
         if self.status.reason is not None:
             return arena.unfrozen(launcher) if terms.is_backward else launcher
-        return Frozen(launcher, arena, self.status, reporter, terms)
+        trial = Trial(launchers, self._decided) if len(launchers) > 1 else None
+        return Frozen(launcher, arena, self.status, reporter, terms, trial)
+
+    @property
+    def version(self) -> Version:
+        """The schedule that it has now."""
+        return Version(self.graph, self.source, self.path, self.file)
+
+    def _launcher(self, version: Version, device: Device) -> Launcher:
+        loaded = load_module(version.source, version.file)
+        return Launcher(version.graph, loaded, self.constants, device)
+
+    def _decided(self, winner: int, times: Times) -> None:
+        """Takes over the schedule that has won, and what each took."""
+        won = self.contenders[winner]
+        self.graph, self.source, self.path, self.file = won.graph, won.source, won.path, won.file
+        measured = (*times, *[None] * (len(self.candidates) - len(times)))
+        self.candidates = tuple(
+            replace(each, measured_us=us, chosen=i == winner)
+            for i, (each, us) in enumerate(zip(self.candidates, measured, strict=True))
+        )
 
     def summary(self) -> str:
         """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""
@@ -140,8 +184,9 @@ class Program:
             "module": str(self.path or self.file),
             "passes": "\n           ".join(graph.provenance),
         }
-        shown = (f"  {key:9}{text}" for key, text in rows.items() if text)
-        return "\n".join([graph.name, *shown])
+        lines = [f"  {key:9}{text}" for key, text in rows.items() if text]
+        lines += [f"  {line}" for line in shown(self.candidates)] if self.candidates else []
+        return "\n".join([graph.name, *lines])
 
     def __repr__(self) -> str:
         return f"<Program {self.name}: {count(self.graph.n_streams, 'stream')}, {self.device}>"

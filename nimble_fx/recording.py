@@ -112,6 +112,21 @@ class Recording:
         self._arena.leave(caller)
         return outputs
 
+    def time_us(self, given: list[Any], mutated: list[Tensor], n: int) -> float:
+        """Microseconds of a replay, the mean of `n` in a row.
+
+        Args:
+            given: the inputs of a call, which stay as they are.
+            mutated: the parameters and buffers that the program changes; they are put back.
+            n: at least 1.
+        """
+        with _undone(mutated):
+            self._arena.wait()
+            self._feed(given)
+            took = self._device.time_us(self._capture.replay, n)
+            self._arena.leave()
+        return took
+
     def when_memory_goes(
         self, given: list[Any], static: list[Tensor], gone: Callable[[Any], None]
     ) -> None:

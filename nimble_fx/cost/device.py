@@ -1,7 +1,9 @@
 """Devices as their data sheets describe them: what a cost model needs to know of one."""
 
+import re
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from itertools import pairwise
 
 from nimble_fx.errors import OptionError
 
@@ -87,6 +89,23 @@ DEVICES: dict[str, Device] = {
 }  # fmt: skip
 """Those that have a name. The figures are the vendors', dense, of the SXM form where there are
 several; "cpu" stands for two cores of a server, which run one task after another."""
+
+PLANNED = "h100"
+"""What is planned for where a program is for a GPU, and it is not said which."""
+
+
+def named_like(hardware: str) -> Device | None:
+    """The device that a GPU's name stands for, such as "NVIDIA H100 80GB HBM3"; None if none."""
+    words = re.findall(r"[a-z0-9]+", hardware.lower())
+    names = {*words, *(first + second for first, second in pairwise(words))}
+    return next((device for name, device in DEVICES.items() if name in names), None)
+
+
+def of_sms(n: int, name: str) -> Device:
+    """A GPU of which only the number of processors is known: each as an A100's."""
+    like = DEVICES["a100"]
+    part = n / like.sms
+    return Device(name=name, sms=n, tflops=part * like.tflops, gbps=part * like.gbps)
 
 
 def find_device(device: str | Device) -> Device:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from nimble_fx.cost.device import Device as Specs
 from nimble_fx.devices.lock import Lock
 
 
@@ -54,6 +55,10 @@ class Device(Protocol):
         """What it is: "cpu", "NVIDIA H200"; None where this machine has no such device."""
 
     @property
+    def specs(self) -> Specs:
+        """What a cost model knows of it, or of what it plays."""
+
+    @property
     def max_streams(self) -> int | None:
         """How many distinct streams it has; None for no limit."""
 
@@ -64,6 +69,10 @@ class Device(Protocol):
     @property
     def why_not_capture(self) -> str | None:
         """What keeps this one from capturing; None if nothing does."""
+
+    @property
+    def can_time(self) -> bool:
+        """Whether a replay on it takes a time that tells one schedule from another."""
 
     @property
     def is_capturing(self) -> bool:
@@ -106,6 +115,12 @@ class Device(Protocol):
         self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
     ) -> Capture:
         """Captures what `run` enqueues on the streams that it is given, in a pool's memory."""
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        """Microseconds of a replay, the mean of `n` in a row; random draws are undone.
+
+        Only for a device that can time.
+        """
 
 
 def device_for(device: torch.device) -> Device | None:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
+from nimble_fx.cost.device import DEVICES
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock, NoLock
 from nimble_fx.errors import UnsupportedError
@@ -45,8 +46,10 @@ class Cpu:
 
     name = "cpu"
     hardware = "cpu"
+    specs = DEVICES["cpu"]
     max_streams = None
     has_graphs = False
+    can_time = False
     why_not_capture = None
     is_capturing = False
 
@@ -84,6 +87,10 @@ class Cpu:
     ) -> Capture:
         """Always raises UnsupportedError."""
         raise UnsupportedError("a CPU has no CUDA graphs")
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("a CPU has nothing to replay")
 
 
 @lru_cache(maxsize=64)

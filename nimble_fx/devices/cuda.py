@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from nimble_fx.cost.device import DEVICES, PLANNED, named_like, of_sms
+from nimble_fx.cost.device import Device as Specs
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 
@@ -63,6 +65,7 @@ class Cuda:
 
     max_streams = POOL_SIZE
     has_graphs = True
+    can_time = True
 
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)
@@ -81,6 +84,15 @@ class Cuda:
         if (self._device.index or 0) >= torch.cuda.device_count():
             return None
         return torch.cuda.get_device_name(self._device)
+
+    @property
+    def specs(self) -> Specs:
+        """Its figures; those of `PLANNED` where it is not here."""
+        hardware = self.hardware
+        if hardware is None:
+            return DEVICES[PLANNED]
+        n = torch.cuda.get_device_properties(self._device).multi_processor_count
+        return named_like(hardware) or of_sms(n, hardware)
 
     @property
     def why_not_capture(self) -> str | None:
@@ -163,6 +175,24 @@ class Cuda:
         with _fresh_workspaces(), self._into(graph, pool, streams[0]):
             outputs = run(streams)
         return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        """Microseconds of a replay on the current stream, by events around `n` of them."""
+        timed: Any = torch.cuda.Event
+        begin, end = timed(enable_timing=True), timed(enable_timing=True)
+        stream = torch.cuda.current_stream(self._device)
+        state = torch.cuda.get_rng_state(self._device)
+        try:
+            torch.cuda.synchronize(self._device)
+            begin.record(stream)
+            for _ in range(n):
+                replay()
+            end.record(stream)
+            end.synchronize()
+        finally:
+            torch.cuda.set_rng_state(state, self._device)
+        took: float = begin.elapsed_time(end)
+        return 1e3 * took / n
 
     @contextmanager
     def _into(self, graph: torch.cuda.CUDAGraph, pool: Any, stream: Any) -> Iterator[None]:

@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 
+from nimble_fx.cost.device import DEVICES, PLANNED
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.virtual_launch import Draw, Launching
 from nimble_fx.devices.virtual_memory import Pool, poison
 from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
 from nimble_fx.devices.virtual_state import Host, Recorded
+from nimble_fx.errors import UnsupportedError
 
 _LOCK = Lock()
 """One for all virtual devices: they draw from the CPU's one generator of random numbers."""
@@ -75,6 +77,8 @@ class Virtual:
     hardware = "virtual"
     max_streams = None
     has_graphs = True
+    can_time = False
+    specs = DEVICES[PLANNED]
     why_not_capture = None
 
     def __init__(self, seed: int = 0) -> None:
@@ -191,6 +195,10 @@ class Virtual:
         recorded.check()
         nbytes = tuple(pool.nbytes(stream.index) for stream in streams[:n])
         return Capture(partial(self.replay, recorded), outputs, pool, nbytes)
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("a virtual device has no time of its own")
 
     def begin_capture(self, stream: VirtualStream, pool: Pool) -> None:
         """From now on, what `stream` and those that fork from it are given is captured.

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.allocator import Allocator, Block
+from nimble_fx.allocator import Allocator, Block
 from nimble_fx.ir import Task, TaskGraph, TensorType, TupleType, Type
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from bench.footprint import allocated, footprint
+from nimble_fx.footprint import allocated, footprint
 from nimble_fx.ir import TaskGraph
 from tests.schedules import schedule_of, scheduled, schedules, traced
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.allocator import BLOCK, LARGE_SEGMENT, SMALL_SEGMENT, Allocator, Block
+from nimble_fx.allocator import BLOCK, LARGE_SEGMENT, SMALL_SEGMENT, Allocator, Block
 
 MIB = 1 << 20
 SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 40).map(lambda n: n * MIB // 2))

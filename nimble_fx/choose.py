@@ -1,0 +1,150 @@
+"""Which schedule a program gets: what policies make of it, the best of that, proved and written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from nimble_fx.cache import Cache, Scheduled, Unscheduled
+from nimble_fx.candidates import Candidate
+from nimble_fx.cost import CostModel
+from nimble_fx.cost.roofline import Roofline
+from nimble_fx.emit import emit
+from nimble_fx.errors import ScheduleError, UnsupportedError
+from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.ir import TaskGraph
+from nimble_fx.options import Options
+from nimble_fx.passes.critical_path import CriticalPath
+from nimble_fx.pipeline import Pass, Policy, passes, schedule
+from nimble_fx.proposals import Proposal, proposals
+from nimble_fx.verify import verify, verify_source
+
+N_TIMED = 3
+"""So many of the best by simulation are timed on a device, beside the serial one."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The schedules that a program may run by.
+
+    Attributes:
+        schedules: each with its text, all proved; the first is the one to run until they have been
+            timed.
+        candidates: what "auto" had to choose from, those of `schedules` first and in their order;
+            none with another policy.
+    """
+
+    schedules: tuple[Scheduled, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+
+def choose(program: Unscheduled, options: Options, reporter: Reporter, *, frozen: bool) -> Choice:
+    """The schedules by the user's policy; the serial one if none of that is legal.
+
+    Args:
+        program: what is to be scheduled.
+        options: the user's.
+        reporter: is told of schedules that are not legal, and of what is wrong with `cache_dir`.
+        frozen: whether it will be captured; else the host calls operator after operator.
+
+    Raises:
+        ScheduleError: the serial schedule is not legal either.
+    """
+    name = program.traced.graph.name
+    chooser = _Chooser(program, options, reporter)
+    try:
+        return chooser.best(frozen) if options.policy == "auto" else chooser.by(options.policy)
+    except ScheduleError as error:
+        reporter.report(not_legal(name, "on one stream", error, options.policy))
+        return chooser.serial()
+
+
+def not_legal(
+    name: str, runs: str, error: ScheduleError, policy: Policy | str = "auto"
+) -> Fallback:
+    """What to say of a program whose schedule is not legal."""
+    if not isinstance(policy, str):
+        return Fallback(name, runs, f"the schedule of policy {policy.name} is not legal: {error}")
+    bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
+    return Fallback(name, runs, f"{bug}: {error}")
+
+
+class _Chooser:
+    """Makes the schedules of one program."""
+
+    def __init__(self, program: Unscheduled, options: Options, reporter: Reporter) -> None:
+        self._program, self._options, self._reporter = program, options, reporter
+        self._graph = program.traced.graph
+        limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
+        self._limit = min(limits, default=None)
+
+    def best(self, frozen: bool) -> Choice:
+        """What is predicted to take least; with the next best, if the device can time them."""
+        program = self._program
+        try:
+            found = proposals(
+                self._graph, self._costs(), self._n_queues, program.sizes, frozen=frozen
+            )
+        except UnsupportedError:  # a size that depends on data: nothing can be predicted
+            return self.serial()
+        timed = frozen and program.device.can_time
+        running = worth_timing(found) if timed else found[:1]
+        others = [each for each in found if each not in running]
+        schedules = [self._legal(each.passes, each.graph) for each in running]
+        candidates = [each.candidate for each in (*running, *others)]
+        candidates[0] = replace(candidates[0], chosen=True)
+        return Choice(tuple(schedules), tuple(candidates))
+
+    def by(self, policy: Policy | Literal["critical-path"]) -> Choice:
+        """The schedule by a policy."""
+        if policy == "critical-path":
+            policy = CriticalPath(self._costs(), self._n_queues)
+        return Choice((self._legal(passes(policy, self._limit)),))
+
+    def serial(self) -> Choice:
+        """The schedule on one stream."""
+        return Choice((self._legal(passes("serial", None)),))
+
+    @property
+    def _n_queues(self) -> int:
+        """So many streams run at the same time."""
+        there = self._program.specs.max_streams
+        return there if self._limit is None else min(there, self._limit)
+
+    def _costs(self) -> CostModel:
+        return Roofline(self._program.specs, self._program.sizes)
+
+    def _legal(self, pipeline: Sequence[Pass], made: TaskGraph | None = None) -> Scheduled:
+        """A schedule, which may have been made already, and its text; from `cache_dir` if there.
+
+        Raises:
+            ScheduleError: it is not legal or has too many streams, or the text is not it.
+        """
+
+        def make() -> Scheduled:
+            return self._emitted(made or schedule(self._graph, pipeline))
+
+        if self._options.cache_dir is None:
+            return make()
+        directory = Path(self._options.cache_dir).expanduser().absolute()
+        return Cache(directory, self._reporter.warn).get(self._program, pipeline, make)
+
+    def _emitted(self, scheduled: TaskGraph) -> Scheduled:
+        """The schedule and its text, both proved legal unless the user asked for no proof."""
+        limit, policy = self._limit, self._options.policy
+        if limit is not None and scheduled.n_streams > limit:
+            raise ScheduleError(f"it has {scheduled.n_streams} streams, of at most {limit}")
+        proved = self._options.verify or not isinstance(policy, str)  # a stranger's is not trusted
+        if proved:
+            verify(scheduled, self._graph)
+        source = emit(scheduled)
+        if proved:
+            verify_source(source, scheduled)
+        return scheduled, source
+
+
+def worth_timing(found: Sequence[Proposal]) -> list[Proposal]:
+    """The best by prediction and the serial one, in their order."""
+    return [
+        each for i, each in enumerate(found) if i < N_TIMED or each.candidate.policy == "serial"
+    ]

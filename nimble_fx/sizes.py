@@ -1,0 +1,116 @@
+"""Symbolic sizes as numbers, for what must be known in bytes and microseconds."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import Size, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.syntax import syntax_tree
+
+Sizes = Mapping[str, int]
+"""What symbols are taken for, such as {"s0": 8}."""
+
+Number = int | float
+
+_OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "CeilToInt": math.ceil,
+    "CleanDiv": operator.floordiv,
+    "FloatTrueDiv": operator.truediv,
+    "FloorDiv": operator.floordiv,
+    "FloorToInt": math.floor,
+    "IntTrueDiv": operator.truediv,
+    "Max": max,
+    "Min": min,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "ToFloat": float,
+    "TruncToInt": math.trunc,
+    "ceiling": math.ceil,
+    "floor": math.floor,
+}
+"""As PyTorch and SymPy print them."""
+
+
+def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
+    """The graph with numbers for symbols, in the types of its values; itself if it has none.
+
+    Raises:
+        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+    """
+    if not any(_is_symbolic(value.type) for value in graph.values):
+        return graph
+    tasks = graph.replace_tasks(
+        task.updated(type=_concrete(task.type, sizes)) for task in graph.tasks
+    )
+    inputs, constants = (
+        tuple(replace(value, type=_concrete(value.type, sizes)) for value in values)
+        for values in (graph.inputs, graph.constants)
+    )
+    return replace(tasks, inputs=inputs, constants=constants)
+
+
+def _is_symbolic(kind: Type | None) -> bool:
+    if isinstance(kind, TupleType):
+        return any(map(_is_symbolic, kind.items))
+    if not isinstance(kind, TensorType):
+        return False
+    return any(isinstance(size, str) for size in (*kind.shape, *kind.stride))
+
+
+def _concrete(kind: Type | None, sizes: Sizes) -> Type | None:
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(_concrete(item, sizes) for item in kind.items))
+    if not isinstance(kind, TensorType):
+        return kind
+    shape = tuple(number(size, sizes) for size in kind.shape)
+    return replace(kind, shape=shape, stride=tuple(number(size, sizes) for size in kind.stride))
+
+
+def number(size: Size, sizes: Sizes) -> int:
+    """A size as a number.
+
+    Raises:
+        UnsupportedError: it depends on a symbol that `sizes` does not have, or in an unknown way.
+    """
+    return size if isinstance(size, int) else _number(size, tuple(sorted(sizes.items())))
+
+
+@lru_cache(maxsize=4096)
+def _number(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
+    """An expression's value. It is read, not run: it may be from a stranger's file."""
+    try:
+        match syntax_tree(expression).body:
+            case [ast.Expr(value)]:
+                return int(_value(value, dict(sizes)))
+        raise ValueError(expression)
+    except (ArithmeticError, KeyError, SyntaxError, TypeError, ValueError) as error:
+        known = ", ".join(f"{name}={value}" for name, value in sizes) or "no size"
+        raise UnsupportedError(f"the size {expression} is not known from {known}") from error
+
+
+def _value(node: ast.expr, sizes: Sizes) -> Number:
+    match node:
+        case ast.Constant(int() | float() as value):
+            return value
+        case ast.Name(name):
+            return sizes[name]
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_value(operand, sizes)
+        case ast.BinOp(left, operation, right):
+            return _OPERATIONS[type(operation)](_value(left, sizes), _value(right, sizes))
+        case ast.Call(ast.Name(name), arguments, []):
+            return _FUNCTIONS[name](*[_value(argument, sizes) for argument in arguments])
+    raise ValueError(ast.dump(node))
