@@ -16,7 +16,6 @@ from nimble_fx.devices import Device
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.fallback import count
 from nimble_fx.ir import TaskGraph
-from nimble_fx.pipeline import Pass, describe
 from nimble_fx.sizes import Sizes
 from nimble_fx.trace import Traced
 from nimble_fx.verify import verify, verify_source
@@ -61,56 +60,83 @@ class Cache:
     directory: Path
     warn: Callable[[str], None]
 
-    def get(
-        self, program: Unscheduled, pipeline: Sequence[Pass], make: Callable[[], Scheduled]
-    ) -> Scheduled:
-        """The schedule in the directory; `make`'s, which is then kept there, if there is none.
+    def entry(
+        self, program: Unscheduled, made_by: Sequence[str], passes: Sequence[str] | None = None
+    ) -> "Entry":
+        """Where a schedule of a program is kept.
 
-        Raises:
-            ScheduleError: `make` raises it; nothing is kept.
+        Args:
+            program: what is scheduled.
+            made_by: what the schedule depends on besides.
+            passes: those that must have made it; None if any may have.
         """
         try:
-            path = self.directory / f"{_key(program, pipeline)}.json"
+            name = _key(program, made_by)
         except FileError as error:
-            self._warn(f"{program.traced.graph.name} cannot be kept: {error}")
-            return make()
+            self.warn(f"cache_dir: {program.traced.graph.name} cannot be kept: {error}")
+            return Entry(None, program, passes, self.warn)
+        return Entry(self.directory / f"{name}.json", program, passes, self.warn)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place in a cache.
+
+    Attributes:
+        path: the file; None for a program that has no form in a file.
+        program: what is scheduled.
+        passes: those that must have made the schedule; None if any may have.
+        warn: is told of files that cannot be used or written.
+    """
+
+    path: Path | None
+    program: Unscheduled
+    passes: Sequence[str] | None
+    warn: Callable[[str], None]
+
+    def find(self) -> Scheduled | None:
+        """The schedule that is kept, proved to be one of this program; None if there is none."""
+        if self.path is None:
+            return None
         try:
-            if path.exists():
-                taken = _taken(files.decode(files.read(path)), program, pipeline)
-                count("cache_hits")
-                return taken
+            if not self.path.exists():
+                return None
+            taken = self._taken(files.decode(files.read(self.path)))
         except (FileError, ScheduleError) as error:
-            self._warn(f"{path} is not used, and written anew: {error}")
-        made = make()
+            self.warn(f"cache_dir: {self.path} is not used, and written anew: {error}")
+            return None
+        count("cache_hits")
+        return taken
+
+    def keep(self, scheduled: Scheduled) -> None:
+        """Writes a schedule there."""
+        if self.path is None:
+            return
         count("cache_misses")
         try:
-            files.write(path, files.encode(program.stored(*made)))
+            files.write(self.path, files.encode(self.program.stored(*scheduled)))
         except FileError as error:
-            self._warn(str(error))
-        return made
+            self.warn(f"cache_dir: {error}")
 
-    def _warn(self, message: str) -> None:
-        self.warn(f"cache_dir: {message}")
+    def _taken(self, stored: files.Stored) -> Scheduled:
+        """The schedule of a file, and its text, each proved to be what it should be.
+
+        The text is proved even where the user wants no proofs: it was not emitted here.
+        """
+        graph, traced = stored.graph, self.program.traced.graph
+        made_by = graph.provenance[len(traced.provenance) :] if self.passes is None else self.passes
+        expected = (*traced.provenance, *made_by)
+        if (graph.name, graph.provenance) != (traced.name, expected):
+            raise FileError(
+                f"it is {graph.name} by {graph.provenance}, not {traced.name} by {expected}"
+            )
+        verify(graph, traced)
+        verify_source(stored.source, graph)
+        return graph, stored.source
 
 
-def _key(program: Unscheduled, pipeline: Sequence[Pass]) -> str:
+def _key(program: Unscheduled, made_by: Sequence[str]) -> str:
     """A name that is the same for the same program, passes, device and versions."""
     text = files.encode(program.stored(program.traced.graph, source=""))
-    made_by = [*map(describe, pipeline), program.device.max_streams]
-    return sha256(json.dumps([text, made_by]).encode()).hexdigest()
-
-
-def _taken(stored: files.Stored, program: Unscheduled, pipeline: Sequence[Pass]) -> Scheduled:
-    """The schedule of a file, proved to be one of this program; and its text, proved to be that.
-
-    The text is proved even where the user wants no proofs: it was not emitted here.
-    """
-    graph, traced = stored.graph, program.traced.graph
-    expected = (*traced.provenance, *map(describe, pipeline))
-    if (graph.name, graph.provenance) != (traced.name, expected):
-        raise FileError(
-            f"it is {graph.name} by {graph.provenance}, not {traced.name} by {expected}"
-        )
-    verify(graph, traced)
-    verify_source(stored.source, graph)
-    return graph, stored.source
+    depends_on = [*made_by, program.device.max_streams]
+    return sha256(json.dumps([text, depends_on]).encode()).hexdigest()

@@ -1,6 +1,6 @@
 """Which schedule a program gets: what policies make of it, the best of that, proved and written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Pass, Policy, passes, schedule
+from nimble_fx.pipeline import Pass, Policy, describe, passes, schedule
 from nimble_fx.proposals import Proposal, proposals
 from nimble_fx.verify import verify, verify_source
 
@@ -31,11 +31,13 @@ class Choice:
         schedules: each with its text, all proved; the first is the one to run until they have been
             timed.
         candidates: what "auto" had to choose from, those of `schedules` first and in their order;
-            none with another policy.
+            none with another policy, nor for what was taken from `cache_dir`.
+        settled: is to be told which schedule has won, if several are to be timed.
     """
 
     schedules: tuple[Scheduled, ...]
     candidates: tuple[Candidate, ...] = ()
+    settled: Callable[[Scheduled], None] | None = None
 
 
 def choose(program: Unscheduled, options: Options, reporter: Reporter, *, frozen: bool) -> Choice:
@@ -55,8 +57,9 @@ def choose(program: Unscheduled, options: Options, reporter: Reporter, *, frozen
     try:
         return chooser.best(frozen) if options.policy == "auto" else chooser.by(options.policy)
     except ScheduleError as error:
+        serial = chooser.serial()
         reporter.report(not_legal(name, "on one stream", error, options.policy))
-        return chooser.serial()
+        return serial
 
 
 def not_legal(
@@ -77,10 +80,21 @@ class _Chooser:
         self._graph = program.traced.graph
         limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
         self._limit = min(limits, default=None)
+        self._cache: Cache | None = None
+        if options.cache_dir is not None:
+            directory = Path(options.cache_dir).expanduser().absolute()
+            self._cache = Cache(directory, reporter.warn)
 
     def best(self, frozen: bool) -> Choice:
         """What is predicted to take least; with the next best, if the device can time them."""
         program = self._program
+        entry = None
+        if self._cache is not None:
+            made_by = ["auto", repr(program.specs), str(self._n_queues), f"frozen={frozen}"]
+            entry = self._cache.entry(program, made_by)
+            known = entry.find()
+            if known is not None:
+                return Choice((known,))
         try:
             found = proposals(
                 self._graph, self._costs(), self._n_queues, program.sizes, frozen=frozen
@@ -90,20 +104,32 @@ class _Chooser:
         timed = frozen and program.device.can_time
         running = worth_timing(found) if timed else found[:1]
         others = [each for each in found if each not in running]
-        schedules = [self._legal(each.passes, each.graph) for each in running]
+        schedules = [self._emitted(each.graph) for each in running]
         candidates = [each.candidate for each in (*running, *others)]
         candidates[0] = replace(candidates[0], chosen=True)
-        return Choice(tuple(schedules), tuple(candidates))
+        settled = None if entry is None else entry.keep
+        if settled is not None and len(schedules) == 1:
+            settled(schedules[0])
+        return Choice(tuple(schedules), tuple(candidates), settled)
 
     def by(self, policy: Policy | Literal["critical-path"]) -> Choice:
-        """The schedule by a policy."""
+        """The schedule by a policy; from `cache_dir` if it is there."""
         if policy == "critical-path":
             policy = CriticalPath(self._costs(), self._n_queues)
-        return Choice((self._legal(passes(policy, self._limit)),))
+        pipeline = passes(policy, self._limit)
+        if self._cache is None:
+            return Choice((self._made(pipeline),))
+        described = [describe(step) for step in pipeline]
+        entry = self._cache.entry(self._program, described, described)
+        known = entry.find()
+        if known is None:
+            known = self._made(pipeline)
+            entry.keep(known)
+        return Choice((known,))
 
     def serial(self) -> Choice:
         """The schedule on one stream."""
-        return Choice((self._legal(passes("serial", None)),))
+        return Choice((self._made(passes("serial", None)),))
 
     @property
     def _n_queues(self) -> int:
@@ -114,20 +140,13 @@ class _Chooser:
     def _costs(self) -> CostModel:
         return Roofline(self._program.specs, self._program.sizes)
 
-    def _legal(self, pipeline: Sequence[Pass], made: TaskGraph | None = None) -> Scheduled:
-        """A schedule, which may have been made already, and its text; from `cache_dir` if there.
+    def _made(self, pipeline: Sequence[Pass]) -> Scheduled:
+        """What passes make of the program.
 
         Raises:
             ScheduleError: it is not legal or has too many streams, or the text is not it.
         """
-
-        def make() -> Scheduled:
-            return self._emitted(made or schedule(self._graph, pipeline))
-
-        if self._options.cache_dir is None:
-            return make()
-        directory = Path(self._options.cache_dir).expanduser().absolute()
-        return Cache(directory, self._reporter.warn).get(self._program, pipeline, make)
+        return self._emitted(schedule(self._graph, pipeline))
 
     def _emitted(self, scheduled: TaskGraph) -> Scheduled:
         """The schedule and its text, both proved legal unless the user asked for no proof."""

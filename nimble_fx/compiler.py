@@ -172,6 +172,7 @@ class Compiler:
             parameters=unscheduled.paths,
             candidates=choice.candidates,
             contenders=versions if len(versions) > 1 else (),
+            settled=choice.settled,
         )
 
     def _is_to_freeze(self, graph: TaskGraph, reason: str | None) -> bool:

@@ -1,7 +1,7 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class Program:
         candidates: the schedules that "auto" had to choose from, the best by prediction first; none
             with another policy, nor of a program from a file.
         contenders: those of them that are timed when it is first captured, this one among them.
+        settled: is told which of them has won.
     """
 
     graph: TaskGraph
@@ -78,6 +79,7 @@ class Program:
     parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
     candidates: tuple[Candidate, ...] = ()
     contenders: tuple[Version, ...] = field(default=(), repr=False)
+    settled: Callable[[tuple[TaskGraph, str]], None] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -167,6 +169,8 @@ class Program:
             replace(each, measured_us=us, chosen=i == winner)
             for i, (each, us) in enumerate(zip(self.candidates, measured, strict=True))
         )
+        if self.settled is not None:
+            self.settled((won.graph, won.source))
 
     def summary(self) -> str:
         """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""

@@ -44,7 +44,7 @@ class Trial:
         """The schedule that is fastest, by at least `MARGIN` if it is not the serial one.
 
         Args:
-            record: captures a schedule, in memory of its own: all but one are thrown away.
+            record: captures a schedule, in memory of its own; all captures are thrown away.
             time_us: microseconds of a replay, the mean of so many in a row.
 
         Raises:

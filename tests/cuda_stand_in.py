@@ -12,14 +12,16 @@ is done outside of `with stream:` is done at once.
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
+from random import Random
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
+from nimble_fx import trial
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.virtual import Virtual, VirtualEvent, VirtualStream
 from nimble_fx.devices.virtual_launch import Launching
@@ -47,6 +49,7 @@ class Gpu(Virtual):
         self.workspaces: dict[int, torch.UntypedStorage] = {}
         self._blocks: dict[int, weakref.ref[Tensor]] = {}
         self.sync_debug_mode = 0
+        self.milliseconds = partial(Random(seed).uniform, 0.01, 1.0)
         self._launching = _LaunchingWithWorkspaces(self)
         self.cuda = Cuda(torch.device("cuda", 0))
 
@@ -152,9 +155,19 @@ class Event(VirtualEvent):
         external: bool = False,
     ) -> None:
         super().__init__()
+        self._is_timed = enable_timing
 
     def record(self, stream: VirtualStream | None = None) -> None:
         super().record(current_stream() if stream is None else stream)
+
+    def synchronize(self) -> None:
+        Gpu.now.synchronize()
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Milliseconds, any that a slow or a quick device could take."""
+        if not (self._is_timed and end_event._is_timed):
+            raise RuntimeError("Both events must be created with argument 'enable_timing=True'")
+        return Gpu.now.milliseconds()
 
 
 class MemPool:
@@ -323,6 +336,8 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     gpu = Gpu(seed)
     monkeypatch.setattr(Gpu, "now", gpu, raising=False)
     monkeypatch.setattr("nimble_fx.compiler.device_for", lambda _: gpu.cuda)
+    monkeypatch.setattr(trial, "N_ROUNDS", 2)  # a GPU takes 100,000 times less for each
+    monkeypatch.setattr(trial, "N_REPLAYS", 2)
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(

@@ -233,7 +233,7 @@ def test_a_bad_option_is_refused_before_any_work(options: dict[str, Any]) -> Non
 
 def test_options_reach_the_schedule() -> None:
     x = torch.randn(2, 4)
-    assert nimble_fx.compile(Branchy(), x).programs[0].graph.n_streams == 2
+    assert nimble_fx.compile(Branchy(), x, policy="nimble").programs[0].graph.n_streams == 2
     assert nimble_fx.compile(Branchy(), x, policy="serial").programs[0].graph.n_streams == 1
 
 

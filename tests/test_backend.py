@@ -155,7 +155,8 @@ def test_an_illegal_schedule_is_never_run(monkeypatch: pytest.MonkeyPatch) -> No
         ),
         torch.no_grad(),
     ):
-        assert_same(torch.compile(model, backend="nimble")(x), model(x))
+        compiled = torch.compile(model, backend="nimble", options={"policy": "nimble"})
+        assert_same(compiled(x), model(x))
     (program,) = nimble_fx.programs()
     assert program.graph.n_streams == 1
     program.verify()
@@ -244,14 +245,16 @@ def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch)
     def losing_waits(graph: TaskGraph) -> str:
         return re.sub(r" +s\d\.wait_event\(e\.(?!fork).*\n", "", emit(graph))
 
-    monkeypatch.setattr("nimble_fx.compiler.emit", losing_waits)
+    monkeypatch.setattr("nimble_fx.choose.emit", losing_waits)
     model, eager = twins(CASES["branchy"], train=False)
     x = torch.randn(2, 4)
     with (
         torch.no_grad(),
         pytest.warns(NimbleWarning, match=r"race on storage sigmoid: add \(stream 0, <module>:"),
     ):
-        assert_same(torch.compile(model, backend="nimble")(x), eager(x))
+        assert_same(
+            torch.compile(model, backend="nimble", options={"policy": "nimble"})(x), eager(x)
+        )
     (program,) = nimble_fx.programs()
     assert program.graph.n_streams == 1
     assert "wait_event" not in program.source
@@ -261,7 +264,7 @@ def test_a_module_with_another_operator_is_never_run(monkeypatch: pytest.MonkeyP
     def other_operator(graph: TaskGraph) -> str:
         return emit(graph).replace("torch.sigmoid(", "torch.relu(")
 
-    monkeypatch.setattr("nimble_fx.compiler.emit", other_operator)
+    monkeypatch.setattr("nimble_fx.choose.emit", other_operator)
     model, eager = twins(CASES["branchy"], train=False)
     x = torch.randn(2, 4)
     with torch.no_grad(), pytest.warns(NimbleWarning, match=r"(?s)runs as traced.*its operator:"):
@@ -273,7 +276,7 @@ def test_verify_false_asks_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("looked at")
 
-    monkeypatch.setattr("nimble_fx.compiler.verify", refuse)
-    monkeypatch.setattr("nimble_fx.compiler.verify_source", refuse)
+    monkeypatch.setattr("nimble_fx.choose.verify", refuse)
+    monkeypatch.setattr("nimble_fx.choose.verify_source", refuse)
     torch.compile(Branchy(), backend="nimble", options={"verify": False})(torch.randn(2, 4))
     assert nimble_fx.programs()

@@ -24,11 +24,11 @@ from tests.models import CASES, Branchy
 X = torch.ones(2, 4)
 IN_ANOTHER_PROCESS = """
 import sys, torch
-import nimble_fx.compiler as compiler, nimble_fx
+import nimble_fx.choose as choose, nimble_fx
 from tests.models import Branchy
 
 if sys.argv[2] == "hit":
-    compiler.schedule = compiler.emit = None
+    choose.proposals = choose.emit = None
 torch.compile(Branchy(), backend="nimble", options={"cache_dir": sys.argv[1]})(torch.ones(2, 4))
 print(len(nimble_fx.programs()))
 """
@@ -50,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(graph.name)
         return schedule(graph, pipeline)
 
-    monkeypatch.setattr("nimble_fx.compiler.schedule", counting)
+    monkeypatch.setattr("nimble_fx.choose.schedule", counting)
     return names
 
 
@@ -59,7 +59,7 @@ def compiled(
 ) -> tuple[Any, nimble_fx.Program]:
     """The model's result as if in a new process, and its program."""
     torch.compiler.reset()
-    options |= {"cache_dir": directory}
+    options = {"policy": "nimble", "cache_dir": directory} | options
     with torch.no_grad():
         result = torch.compile(model, backend="nimble", options=options)(*(inputs or (X,)))
     return result, nimble_fx.programs()[-1]
@@ -71,7 +71,7 @@ def test_the_second_compile_runs_no_pass_and_emits_nothing(
     model = Branchy()
     expected, first = compiled(model, tmp_path)
     assert made == ["Branchy.forward"]
-    monkeypatch.setattr("nimble_fx.compiler.emit", None)
+    monkeypatch.setattr("nimble_fx.choose.emit", None)
     result, second = compiled(model, tmp_path)
     assert made == ["Branchy.forward"]
     assert_same_bits(result, expected)
@@ -97,7 +97,7 @@ def test_training_takes_both_its_programs_over(name: str, tmp_path: Path, made: 
         torch.manual_seed(1)
         model.load_state_dict(state)
         model.zero_grad()
-        options: dict[str, Any] = {"cache_dir": tmp_path}
+        options: dict[str, Any] = {"cache_dir": tmp_path, "policy": "nimble"}
         torch.compile(model, backend="nimble", options=options)(*inputs).square().sum().backward()
         gradients.append([p.grad for p in model.parameters()])
         assert len(made) == 2
@@ -220,18 +220,19 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
     from nimble_fx.pipeline import passes
     from tests.schedules import traced
 
-    program = Unscheduled(traced(nn.functional.gelu, X), {}, Cpu())
-    pipeline = passes("nimble", None)
-    scheduled = schedule(program.traced.graph, pipeline)
+    program = Unscheduled(traced(nn.functional.gelu, X), {}, Cpu(), Cpu.specs)
+    scheduled = schedule(program.traced.graph, passes("nimble", None))
     made, found = [], []
-
-    def make() -> tuple[nimble_fx.TaskGraph, str]:
-        made.append(scheduled)
-        return scheduled, emit(scheduled)
 
     def get() -> None:
         for _ in range(20):
-            found.append(Cache(tmp_path, warnings.warn).get(program, pipeline, make))
+            entry = Cache(tmp_path, warnings.warn).entry(program, ["nimble"])
+            taken = entry.find()
+            if taken is None:
+                taken = scheduled, emit(scheduled)
+                made.append(taken)
+                entry.keep(taken)
+            found.append(taken)
 
     threads = [threading.Thread(target=get) for _ in range(8)]
     for thread in threads:

@@ -15,7 +15,7 @@ from nimble_fx.devices.cuda import POOL_SIZE
 from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.ir import TensorType, TupleType
 from tests.kinds import exported, graph_module, jit_traced, scripted
-from tests.models import CASES, Branchy, GoogLeNet, Tables
+from tests.models import CASES, Branchy, GoogLeNet, Inception, Tables
 from tests.snapshot import snapshot
 
 GPU = torch.device("cuda", 0)
@@ -59,7 +59,7 @@ def test_each_model_is_planned_for_inference_and_is_left_as_it_was(name: str) ->
     case = CASES[name]
     model, inputs = case.model().eval(), case.inputs()
     before = snapshot(model, inputs)
-    program = nimble_fx.plan(model, inputs)
+    program = nimble_fx.plan(model, inputs, policy="nimble")
     assert snapshot(model, inputs) == before
     assert_planned(program)
     assert program.graph.n_streams == program.graph.width
@@ -83,8 +83,8 @@ def test_the_plan_is_the_schedule_that_is_compiled_where_the_operators_are_the_s
 ) -> None:
     case = CASES[name]
     model, inputs = case.model().eval(), case.inputs()
-    planned = nimble_fx.plan(model, inputs)
-    (compiled,) = nimble_fx.compile(model, inputs).programs
+    planned = nimble_fx.plan(model, inputs, policy="nimble")
+    (compiled,) = nimble_fx.compile(model, inputs, policy="nimble").programs
     assert planned.name == compiled.name
     assert [v.name for v in planned.graph.inputs] == [v.name for v in compiled.graph.inputs]
     assert [(t.name, t.target, t.stream, t.waits, t.frees) for t in planned.graph.tasks] == [
@@ -200,10 +200,24 @@ def test_the_device_is_a_name_or_a_torch_device(device: Any, planned: str) -> No
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "h100", "cuda:x", "virtual", None, torch.device("cpu")])
+@pytest.mark.parametrize("device", ["cpu", "meta", None, 3, torch.device("cpu")])
 def test_other_devices_are_refused_before_any_work(device: Any) -> None:
     with pytest.raises(OptionError, match="it takes 'cuda', 'cuda:N'"):
         nimble_fx.plan(None, None, device=device)
+
+
+@pytest.mark.parametrize("device", ["h1000", "cuda:x", "virtual"])
+def test_unknown_names_are_refused_with_those_that_are_known(device: str) -> None:
+    with pytest.raises(OptionError, match=f"device='{device}' is not known.*h100, h200"):
+        nimble_fx.plan(None, None, device=device)
+
+
+def test_a_narrow_device_is_planned_on_fewer_streams_than_a_wide_one() -> None:
+    x, narrow = torch.randn(1, 8, 64, 64), nimble_fx.Device(sms=1, tflops=0.1, gbps=10)
+    wide = nimble_fx.plan(Inception().eval(), x, device="h100")
+    assert (
+        wide.graph.n_streams > nimble_fx.plan(Inception().eval(), x, device=narrow).graph.n_streams
+    )
 
 
 def test_options_are_those_of_a_compile() -> None:
@@ -222,8 +236,8 @@ def test_dump_writes_the_planned_module(tmp_path: Path) -> None:
 def test_streams_are_limited_as_on_the_device() -> None:
     n = POOL_SIZE + 8
     ids = torch.zeros(2, n, dtype=torch.int64)
-    assert nimble_fx.plan(Tables(n), ids).graph.n_streams == POOL_SIZE
-    assert nimble_fx.plan(Tables(n), ids, max_streams=5).graph.n_streams == 5
+    assert nimble_fx.plan(Tables(n), ids, policy="nimble").graph.n_streams == POOL_SIZE
+    assert nimble_fx.plan(Tables(n), ids, policy="nimble", max_streams=5).graph.n_streams == 5
 
 
 class Broken(nn.Module):
@@ -302,6 +316,6 @@ def test_a_plan_that_is_not_legal_is_not_given(monkeypatch: pytest.MonkeyPatch) 
     def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("race")
 
-    monkeypatch.setattr("nimble_fx.compiler.verify", refuse)
+    monkeypatch.setattr("nimble_fx.choose.verify", refuse)
     with pytest.raises(UnsupportedError, match=r"Branchy.forward has no legal.*report it: race"):
         nimble_fx.plan(Branchy(), torch.ones(2, 4))

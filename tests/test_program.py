@@ -27,7 +27,7 @@ ONE_DIRECTORY = [HealthCheck.function_scoped_fixture]
 
 def program() -> nimble_fx.Program:
     with torch.no_grad():
-        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+        torch.compile(Branchy(), backend="nimble", options={"policy": "nimble"})(torch.randn(2, 4))
     return nimble_fx.programs()[-1]
 
 
@@ -206,7 +206,8 @@ def test_a_schedule_that_races_is_refused(tmp_path: Path, old: str, new: str, me
 
 def test_a_write_that_a_file_hides_is_known_from_the_schema(tmp_path: Path) -> None:
     with torch.no_grad():
-        torch.compile(Mutates(), backend="nimble")(torch.ones(3, 4), torch.ones(4))
+        compiled = torch.compile(Mutates(), backend="nimble", options={"policy": "nimble"})
+        compiled(torch.ones(3, 4), torch.ones(4))
     saved = nimble_fx.programs()[-1]
     tasks = [
         task.updated(writes=(), waits=()) if task.target == torch.ops.aten.copy_.default else task

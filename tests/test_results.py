@@ -20,6 +20,10 @@ from tests.oracle import fewest_waits
 from tests.threads import assert_threads_do_not_mix
 
 
+NIMBLE = {"policy": "nimble"}
+"""On a CPU "auto" is the serial schedule; these are about the one with most streams."""
+
+
 @pytest.fixture(autouse=True)
 def _trace_rnns() -> Iterator[None]:
     """By default Dynamo leaves torch.nn.LSTM to eager; AOTAutograd traces its inference only."""
@@ -37,18 +41,22 @@ def widths_hold() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("options", [{}, {"policy": "serial"}, {"max_streams": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [NIMBLE, {"policy": "serial"}, {"policy": "critical-path"}, NIMBLE | {"max_streams": 2}, {}],
+    ids=str,
+)
 def test_inference_is_eagers(name: str, options: dict[str, Any]) -> None:
     assert_inference_is_eagers(CASES[name], options)
     assert nimble_fx.programs()
     assert all(p.graph.n_streams <= options.get("max_streams", 99) for p in nimble_fx.programs())
-    if not options:
+    if options == NIMBLE:
         widths_hold()
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trainable])
 def test_training_is_eagers(name: str) -> None:
-    assert_training_is_eagers(CASES[name])
+    assert_training_is_eagers(CASES[name], options=NIMBLE)
     assert len(nimble_fx.programs()) == 2
     widths_hold()
 
@@ -58,7 +66,7 @@ def test_pytorchs_own_lstm_trains_where_dynamo_leaves_it_to_eager() -> None:
     model, eager = twins(case, train=True)
     x = torch.randn(2, 4, 6)
     with torch._dynamo.config.patch(allow_rnn=False):
-        torch.compile(model, backend="nimble")(x).sum().backward()
+        torch.compile(model, backend="nimble", options=NIMBLE)(x).sum().backward()
     eager(x).sum().backward()
     for p, q in zip(model.parameters(), eager.parameters(), strict=True):
         assert_same(p.grad, q.grad)
@@ -66,7 +74,7 @@ def test_pytorchs_own_lstm_trains_where_dynamo_leaves_it_to_eager() -> None:
 
 def test_new_shapes_are_served_by_symbolic_sizes() -> None:
     model, eager = twins(CASES["branchy"], train=False)
-    compiled = torch.compile(model, backend="nimble", dynamic=True)
+    compiled = torch.compile(model, backend="nimble", options=NIMBLE, dynamic=True)
     with torch.no_grad():
         for rows in (2, 3, 5, 8):
             x = torch.randn(rows, 4)
@@ -78,7 +86,10 @@ def test_a_float_that_changes_between_calls_is_scheduled() -> None:
     def program(x: Tensor, temperature: float) -> Tensor:
         return (x.t() / temperature).t().softmax(-1)
 
-    compiled, x = torch.compile(program, backend="nimble"), torch.randn(3, 4, requires_grad=True)
+    compiled, x = (
+        torch.compile(program, backend="nimble", options=NIMBLE),
+        torch.randn(3, 4, requires_grad=True),
+    )
     for temperature in (1.0, 2.0, 3.0):
         (ours,) = torch.autograd.grad(compiled(x, temperature).square().sum(), x)
         (expected,) = torch.autograd.grad(program(x, temperature).square().sum(), x)
@@ -88,7 +99,7 @@ def test_a_float_that_changes_between_calls_is_scheduled() -> None:
 
 def test_batch_norm_in_training_opens_no_streams_for_its_bookkeeping() -> None:
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3))
-    torch.compile(model, backend="nimble")(torch.randn(2, 3, 4, 4)).sum()
+    torch.compile(model, backend="nimble", options=NIMBLE)(torch.randn(2, 3, 4, 4)).sum()
     (forward,) = nimble_fx.programs()
     assert forward.graph.n_streams == 1
 
@@ -107,7 +118,7 @@ class Residual(nn.Module):
 
 def test_bookkeeping_of_branches_that_join_opens_no_streams() -> None:
     model = nn.Sequential(Residual(), Residual(), Residual())
-    torch.compile(model, backend="nimble")(torch.randn(2, 3, 4, 4)).sum()
+    torch.compile(model, backend="nimble", options=NIMBLE)(torch.randn(2, 3, 4, 4)).sum()
     (forward,) = nimble_fx.programs()
     assert forward.graph.n_streams == 2
 
@@ -120,7 +131,7 @@ def test_a_torch_function_mode_is_applied_once() -> None:
             result = func(*args, **(kwargs or {}))
             return result * 2 if func is torch.relu else result
 
-    compiled = torch.compile(lambda x: torch.relu(x), backend="nimble")
+    compiled = torch.compile(lambda x: torch.relu(x), backend="nimble", options=NIMBLE)
     with torch.no_grad(), Doubles():
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
@@ -143,7 +154,10 @@ def test_custom_operators_run_in_program_order() -> None:
 
         x = torch.randn(3)
         with torch.no_grad():
-            assert_same(call(torch.compile(program, backend="nimble"), (x,)), call(program, (x,)))
+            assert_same(
+                call(torch.compile(program, backend="nimble", options=NIMBLE), (x,)),
+                call(program, (x,)),
+            )
     assert seen[:3] == seen[3:]
 
 
@@ -157,7 +171,7 @@ def test_names_that_python_reads_as_others_do_no_harm() -> None:
             return x * self.d["\u00b5"] - self.d["\u03bc"]
 
     model, x = Greek(), torch.randn(2)
-    assert_same(torch.compile(model, backend="nimble")(x), model(x))
+    assert_same(torch.compile(model, backend="nimble", options=NIMBLE)(x), model(x))
     assert nimble_fx.programs()
 
 
@@ -166,7 +180,7 @@ def test_a_users_name_that_is_a_nodes_name_in_the_backward_does_no_harm() -> Non
         return (mul * t + add).exp()
 
     inputs = [torch.randn(3, requires_grad=True) for _ in range(3)]
-    torch.compile(program, backend="nimble")(*inputs).sum().backward()
+    torch.compile(program, backend="nimble", options=NIMBLE)(*inputs).sum().backward()
     grads = [x.grad for x in inputs]
     expected = torch.autograd.grad(program(*inputs).sum(), inputs)
     assert_same(grads, list(expected))
@@ -206,7 +220,7 @@ def test_unusual_tensors_and_data_dependence_compute_the_right_thing(
     x = torch.randn(4, 4)
     settings = {"capture_scalar_outputs": capture, "capture_dynamic_output_shape_ops": capture}
     with torch._dynamo.config.patch(settings):
-        assert_same(torch.compile(function, backend="nimble")(x), function(x))
+        assert_same(torch.compile(function, backend="nimble", options=NIMBLE)(x), function(x))
 
 
 def test_complex_inputs_are_scheduled() -> None:
@@ -214,13 +228,13 @@ def test_complex_inputs_are_scheduled() -> None:
         return (z.conj() * z).real + z.abs()
 
     z = torch.randn(3, dtype=torch.complex64)
-    assert_same(torch.compile(program, backend="nimble")(z), program(z))
+    assert_same(torch.compile(program, backend="nimble", options=NIMBLE)(z), program(z))
     assert nimble_fx.programs()
 
 
 def test_an_exception_inside_leaves_nothing_behind() -> None:
     model = Branchy()
-    compiled = torch.compile(model, backend="nimble")
+    compiled = torch.compile(model, backend="nimble", options=NIMBLE)
     x = torch.randn(2, 4)
     with torch.no_grad():
         expected = compiled(x).clone()
@@ -234,7 +248,7 @@ def test_an_exception_inside_leaves_nothing_behind() -> None:
 
 def test_parameters_updated_in_place_and_loaded_are_seen() -> None:
     model, eager = twins(CASES["googlenet"], train=False)
-    compiled = torch.compile(model, backend="nimble")
+    compiled = torch.compile(model, backend="nimble", options=NIMBLE)
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         compiled(x)
@@ -250,7 +264,7 @@ def test_parameters_updated_in_place_and_loaded_are_seen() -> None:
 
 def test_threads_call_one_compiled_model_at_once() -> None:
     model = Inception().eval()
-    compiled = torch.compile(model, backend="nimble")
+    compiled = torch.compile(model, backend="nimble", options=NIMBLE)
     inputs = [torch.randn(1, 8, 6, 6) for _ in range(8)]
     with torch.no_grad():
         compiled(inputs[0])

@@ -1,0 +1,178 @@
+"""What "auto" chooses: by simulation, and on a device that can time by what replays take there."""
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nimble_fx
+from nimble_fx import trial
+from nimble_fx.candidates import Candidate
+from nimble_fx.choose import N_TIMED
+from tests import cuda_stand_in
+from tests.cuda_stand_in import Gpu
+from tests.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
+from tests.models import CASES, Branchy, GoogLeNet, Tables
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """Every program runs on a stand-in for `torch.cuda`."""
+    return cuda_stand_in.install(monkeypatch)
+
+
+@pytest.fixture
+def times(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes replays of schedules take so many milliseconds, in the order of their trial."""
+
+    def take(*milliseconds: float) -> None:
+        order = cycle(milliseconds)
+        monkeypatch.setattr(gpu, "milliseconds", lambda: trial.N_REPLAYS * next(order))
+
+    return take
+
+
+def called(model: nn.Module, *inputs: Any, **options: Any) -> nimble_fx.Program:
+    """The one program of a model, once it has been called."""
+    with torch.no_grad():
+        torch.compile(model, backend="nimble", options=options)(*inputs)
+    (program,) = nimble_fx.programs()
+    return program
+
+
+def chosen(program: nimble_fx.Program) -> Candidate:
+    (one,) = [each for each in program.candidates if each.chosen]
+    return one
+
+
+def test_on_a_cpu_there_is_one_queue_and_one_candidate() -> None:
+    program = called(Branchy(), torch.randn(2, 4))
+    (only,) = program.candidates
+    assert (only.policy, only.chosen, only.measured_us) == ("serial", True, None)
+    assert program.graph.n_streams == 1
+
+
+def test_without_a_device_to_time_on_the_best_prediction_runs() -> None:
+    program = nimble_fx.plan(GoogLeNet().eval(), torch.randn(1, 3, 16, 16), device="h100")
+    assert chosen(program) is program.candidates[0]
+    assert chosen(program).predicted_us == min(each.predicted_us for each in program.candidates)
+    assert chosen(program).n_streams == program.graph.n_streams > 1
+    assert all(each.measured_us is None for each in program.candidates)
+
+
+def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..., None]) -> None:
+    times(0.9, 0.5, 0.7, 0.8)
+    program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
+    timed = [each for each in program.candidates if each.measured_us is not None]
+    assert len(timed) == N_TIMED + 1
+    assert chosen(program) is program.candidates[1]
+    assert chosen(program).measured_us == pytest.approx(500)
+    assert chosen(program).n_streams == program.graph.n_streams
+    assert nimble_fx.programs() == (program,)
+    program.verify()
+
+
+def test_the_serial_one_runs_unless_another_wins_by_the_margin(
+    gpu: Gpu, times: Callable[..., None]
+) -> None:
+    times(0.995, 1.0, 1.0, 1.0)
+    program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
+    assert chosen(program).policy == "serial"
+    assert program.graph.n_streams == 1
+    assert "wait_event" not in program.source
+
+
+def test_the_table_is_in_the_summary(gpu: Gpu, times: Callable[..., None]) -> None:
+    times(0.9, 0.5, 0.7, 0.8)
+    program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
+    lines = program.summary().splitlines()[-len(program.candidates) :]
+    for line, each in zip(lines, program.candidates, strict=True):
+        assert line.strip().startswith(each.policy)
+        assert line.endswith("runs") == each.chosen
+
+
+@pytest.mark.parametrize("name", ["googlenet", "dropout", "cache", "mutates", "views"])
+def test_results_and_state_are_eagers_whichever_wins(name: str, gpu: Gpu) -> None:
+    assert_inference_is_eagers(CASES[name])
+
+
+@pytest.mark.parametrize("name", ["transformer_dropout", "tables"])
+def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients(
+    name: str, gpu: Gpu
+) -> None:
+    assert_training_is_eagers(CASES[name])
+    forward, backward = nimble_fx.programs()
+    for program in (forward, backward):
+        assert len([each for each in program.candidates if each.chosen]) <= 1
+        assert program.status.n_captures == 1
+
+
+def test_a_trial_draws_no_random_numbers(gpu: Gpu) -> None:
+    model = nn.Sequential(Branchy(), nn.Dropout(0.5)).train()
+    with torch.no_grad():
+        torch.manual_seed(0)
+        expected = [model(torch.ones(2, 4)) for _ in range(2)]
+        torch.manual_seed(0)
+        compiled = torch.compile(model, backend="nimble")
+        assert_same([compiled(torch.ones(2, 4)) for _ in range(2)], expected)
+
+
+def test_the_losers_memory_is_given_back(gpu: Gpu, times: Callable[..., None]) -> None:
+    times(0.9, 0.5, 0.7, 0.8)
+    model = Tables()
+    program = called(model, *CASES["tables"].inputs())
+    gc.collect()
+    assert len([each for each in program.candidates if each.measured_us]) > 1
+    assert program.status.n_graphs == 1
+    assert len(gpu.pools) == 1
+
+
+def test_a_schedule_for_which_there_is_no_memory_is_no_candidate_any_longer(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, times: Callable[..., None]
+) -> None:
+    times(0.5, 0.7, 0.8)
+    capture, n_calls = gpu.cuda.capture, iter(range(99))
+
+    def failing(n: int, *args: Any) -> Any:
+        if next(n_calls) == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return capture(n, *args)
+
+    monkeypatch.setattr(gpu.cuda, "capture", failing)
+    model, x = GoogLeNet().eval(), torch.randn(1, 3, 16, 16)
+    eager = copy.deepcopy(model)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="nimble")
+        assert_same(compiled(x), eager(x))
+    (program,) = nimble_fx.programs()
+    assert program.candidates[0].measured_us is None
+    assert chosen(program) is program.candidates[1]
+    assert program.status.frozen
+
+
+def test_sizes_that_depend_on_data_cannot_be_predicted_and_one_stream_it_is() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        found = x.nonzero()
+        return found.float().exp() + found.float().sin()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(
+            program, backend="nimble", options={"device": "virtual", "on_fallback": "silent"}
+        )
+        x = torch.tensor([1.0, 0.0, 2.0])
+        assert_same(compiled(x), program(x))
+    (made,) = nimble_fx.programs()
+    assert made.candidates == ()
+    assert made.graph.n_streams == 1
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

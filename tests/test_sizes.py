@@ -1,0 +1,76 @@
+"""A size's value is SymPy's; whatever else is written there is refused, and nothing of it runs."""
+
+import pytest
+import sympy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.sizes import concrete, number
+
+SYMBOLS = {"s0": 5, "s1": 12, "u2": 3}
+
+
+def expressions() -> st.SearchStrategy[str]:
+    """Sums, products and quotients of symbols, as PyTorch writes them."""
+    atoms = st.sampled_from([*SYMBOLS, "1", "2", "7"])
+    return st.recursive(
+        atoms,
+        lambda inner: (
+            st.builds("({}{}{})".format, inner, st.sampled_from([" + ", " - ", "*", "//"]), inner)
+            | st.builds("Max({}, {})".format, inner, inner)
+        ),
+        max_leaves=6,
+    )
+
+
+@given(expressions())
+def test_an_expression_is_worth_what_sympy_says(expression: str) -> None:
+    try:
+        expected = int(sympy.sympify(expression).subs(SYMBOLS))
+    except (TypeError, ZeroDivisionError):  # zoo, where something is divided by zero
+        with pytest.raises(UnsupportedError):
+            number(expression, SYMBOLS)
+        return
+    assert number(expression, SYMBOLS) == expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "s9",
+        "s0 +",
+        "",
+        "s0; s1",
+        "s0.real",
+        "__import__('os').getcwd()",
+        "s0 ** 99",
+        "'s0'",
+        "1e999",
+    ],
+)
+def test_what_is_no_size_is_refused(expression: str) -> None:
+    with pytest.raises(UnsupportedError, match="is not known from s0=5"):
+        number(expression, {"s0": 5})
+
+
+def kind(*shape: int | str) -> TensorType:
+    return TensorType(shape, shape, torch.float32, torch.device("cpu"))
+
+
+def graph_of(*types: Type) -> TaskGraph:
+    given = tuple(Input(f"x{i}", each) for i, each in enumerate(types))
+    return TaskGraph("sizes", given, (), (), ())
+
+
+def test_a_graph_has_numbers_for_symbols_in_shapes_strides_and_tuples() -> None:
+    symbolic = graph_of(kind("s0", 2), TupleType((kind("s0*2"), None)))
+    expected = graph_of(kind(5, 2), TupleType((kind(10), None)))
+    assert concrete(symbolic, SYMBOLS) == expected
+
+
+def test_a_graph_without_symbols_is_itself() -> None:
+    graph = graph_of(kind(3, 2), TupleType((kind(1),)))
+    assert concrete(graph, {}) is graph
