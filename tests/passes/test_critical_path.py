@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bench.instances import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath, with_direct_waits
@@ -16,10 +17,10 @@ from nimble_fx.predict import predict
 from nimble_fx.verify import verify
 from tests.schedules import traced
 from tests.strategies import task_graphs
-from tests.strategies.costs import ToldCosts, cost, device, told_costs
+from tests.strategies.costs import cost, device, given_costs
 
 
-def makespan_us(scheduled: TaskGraph, model: ToldCosts) -> float:
+def makespan_us(scheduled: TaskGraph, model: GivenCosts) -> float:
     return predict(scheduled, model.costs, model.device).makespan_us
 
 
@@ -27,7 +28,7 @@ def makespan_us(scheduled: TaskGraph, model: ToldCosts) -> float:
 def test_it_makes_a_legal_schedule_of_any_graph_on_at_most_so_many_streams(
     graph: TaskGraph, limit: int, data: st.DataObject
 ) -> None:
-    policy = CriticalPath(data.draw(told_costs(graph)), limit)
+    policy = CriticalPath(data.draw(given_costs(graph)), limit)
     made = schedule(graph, passes(policy, limit))
     verify(made, graph)
     streams = {task.stream for task in made.launching}
@@ -41,7 +42,7 @@ def test_it_makes_a_legal_schedule_of_any_graph_on_at_most_so_many_streams(
 def test_it_is_never_predicted_slower_than_one_stream(
     graph: TaskGraph, data: st.DataObject
 ) -> None:
-    model = data.draw(told_costs(graph))
+    model = data.draw(given_costs(graph))
     made = schedule(graph, passes(CriticalPath(model), None))
     serial = sum(each.us for each in model.costs.values())
     assert makespan_us(made, model) <= serial * (1 + 1e-9)
@@ -49,13 +50,13 @@ def test_it_is_never_predicted_slower_than_one_stream(
 
 @given(task_graphs(), st.data())
 def test_on_one_stream_launches_keep_program_order(graph: TaskGraph, data: st.DataObject) -> None:
-    made = CriticalPath(data.draw(told_costs(graph)), 1)(ReduceEdges()(graph))
+    made = CriticalPath(data.draw(given_costs(graph)), 1)(ReduceEdges()(graph))
     assert [t.name for t in made.launching] == [t.name for t in graph.launching]
 
 
 @given(task_graphs(), st.data())
 def test_waits_that_others_imply_take_no_time(graph: TaskGraph, data: st.DataObject) -> None:
-    model = data.draw(told_costs(graph))
+    model = data.draw(given_costs(graph))
     made = CriticalPath(model)(ReduceEdges()(graph))
     assume(made.n_streams > 1)
     direct, inserted = with_direct_waits(made), InsertWaits()(made)
@@ -65,7 +66,7 @@ def test_waits_that_others_imply_take_no_time(graph: TaskGraph, data: st.DataObj
 def test_a_device_that_runs_one_task_after_another_gets_one_stream() -> None:
     graph = traced(six_branches, torch.randn(4)).graph
     costs = {task.name: cost(10.0) for task in graph.launching}
-    assert CriticalPath(ToldCosts(device(max_streams=1), costs))(graph).n_streams == 1
+    assert CriticalPath(GivenCosts(device(max_streams=1), costs))(graph).n_streams == 1
 
 
 def six_branches(x: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def test_no_stream_is_opened_that_does_not_help(share: float, n_streams: int) ->
     graph = ReduceEdges()(traced(six_branches, torch.randn(4)).graph)
     costs = {task.name: cost(10.0, share) for task in graph.launching}
     costs["stack"] = cost(0.5)
-    made = CriticalPath(ToldCosts(device(event_us=0.1), costs))(graph)
+    made = CriticalPath(GivenCosts(device(event_us=0.1), costs))(graph)
     assert made.n_streams == n_streams
 
 
@@ -91,10 +92,10 @@ def fork(x: Tensor) -> Tensor:
 def test_the_path_that_takes_longest_keeps_its_stream_and_is_launched_first() -> None:
     graph = ReduceEdges()(traced(fork, torch.randn(2)).graph)
     costs = {task.name: cost(2.0) for task in graph.launching}
-    made = CriticalPath(ToldCosts(device(), costs))(graph)
+    made = CriticalPath(GivenCosts(device(), costs))(graph)
     assert {t.name: t.stream for t in made.launching if t.stream} == {"relu": 1}
     costs["relu"] = cost(20.0)
-    made = CriticalPath(ToldCosts(device(), costs))(graph)
+    made = CriticalPath(GivenCosts(device(), costs))(graph)
     streams = {task.name: task.stream for task in made.launching}
     assert streams == {"exp": 0, "relu": 0, "sigmoid": 1, "tanh": 1, "cos": 1, "add": 0}
     assert [task.name for task in made.launching][:2] == ["exp", "relu"]

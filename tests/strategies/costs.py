@@ -1,24 +1,11 @@
-"""Costs of tasks, as a model that was told them."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
+"""Costs of tasks."""
 
 from hypothesis import strategies as st
 
+from bench.instances import GivenCosts
 from nimble_fx.cost import Cost
 from nimble_fx.cost.device import Device
 from nimble_fx.ir import TaskGraph
-
-
-@dataclass(frozen=True)
-class ToldCosts:
-    """A cost model that has been told what each task takes."""
-
-    device: Device
-    costs: Mapping[str, Cost]
-
-    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
-        return self.costs
 
 
 def cost(us: float, share: float = 0.0, bandwidth: float = 0.0) -> Cost:
@@ -32,7 +19,7 @@ def device(event_us: float = 0.3, max_streams: int = 32) -> Device:
 
 
 @st.composite
-def told_costs(draw: st.DrawFn, graph: TaskGraph, sharing: bool = True) -> ToldCosts:
+def given_costs(draw: st.DrawFn, graph: TaskGraph, sharing: bool = True) -> GivenCosts:
     """Costs of a graph's tasks, from nothing to 20 microseconds.
 
     Args:
@@ -45,4 +32,4 @@ def told_costs(draw: st.DrawFn, graph: TaskGraph, sharing: bool = True) -> ToldC
     costs = {
         task.name: cost(draw(tenths) / 10, draw(parts), draw(parts)) for task in graph.launching
     }
-    return ToldCosts(device(draw(st.sampled_from([0.0, 0.3, 2.0]))), costs)
+    return GivenCosts(device(draw(st.sampled_from([0.0, 0.3, 2.0]))), costs)
