@@ -155,7 +155,7 @@ class _Run:
         streams = {self._stream[j] for j in after} & self._idle.keys()
         if not streams:
             return next(iter(self._idle))
-        last = self._stream[max(after, key=self._end_us.__getitem__)]
+        last = self._stream[max(after, key=lambda j: self._end_us[j])]
         return min(streams, key=lambda s: (self._start_us(i, s), s != last, s))
 
     def _start_us(self, i: int, s: int) -> float:
