@@ -115,7 +115,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--windows", type=at_least_one, default=3, help="of each model")
     options.add_argument("--random", type=int, default=9, help="how many random graphs")
     options.add_argument(
-        "--effort", type=float, default=1.0, help="CP-SAT's deterministic seconds an instance"
+        "--effort", type=float, default=0.25, help="CP-SAT's deterministic seconds an instance"
     )
     return options.parse_args(argv)
 

@@ -111,7 +111,7 @@ class _Run:
         self._ready: list[tuple[float, int]] = []
         self._starts: list[tuple[float, int]] = []
         self._engine = Engine()
-        self._idle = dict.fromkeys(range(n_streams))
+        self._idle: dict[int, None] = dict.fromkeys(range(n_streams))
         self._order: list[str] = []
         self._stream = [0] * len(work.names)
         self._end_us = [0.0] * len(work.names)
@@ -152,11 +152,11 @@ class _Run:
     def _best_stream(self, i: int) -> int:
         """The idle stream where it starts soonest."""
         after = self._work.after[i]
-        streams = {self._stream[j] for j in after} & self._idle.keys()
+        streams = [s for s in dict.fromkeys(self._stream[j] for j in after) if s in self._idle]
         if not streams:
             return next(iter(self._idle))
         last = self._stream[max(after, key=lambda j: self._end_us[j])]
-        return min(streams, key=lambda s: (self._start_us(i, s), s != last, s))
+        return min(streams, key=lambda s: (self._start_us(i, s), s != last))
 
     def _start_us(self, i: int, s: int) -> float:
         """When it could start on a stream, as far as those that it waits for have ended."""
