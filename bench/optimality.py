@@ -4,8 +4,9 @@ The tasks are windows of models and random graphs, their costs those of a roofli
 finds the shortest schedule on 2, 3 and 4 streams, or a bound that none goes below, where tasks do
 not slow each other down; that they do has no exact model (see `bench.optimum`). Each policy's
 schedule is simulated with the same costs. "sharing" is by costs with which tasks do slow each other
-down, over the simple bound of the longest path and all work. "nimble" has as many streams as it
-likes, which the device folds onto its own; "nimble-capped" keeps to those.
+down, over the simple bound of the longest path and all work, however many streams there are.
+"nimble" has as many streams as it likes, which the device folds onto its own; "nimble-capped" keeps
+to those that there are.
 """
 
 import argparse

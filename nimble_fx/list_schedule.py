@@ -84,9 +84,9 @@ def list_schedule(work: Workload, n_streams: int) -> Plan:
     """A schedule on at most so many streams, by list scheduling on a simulated device.
 
     Whenever a task ends, what is ready is launched, the most urgent first, while there is an idle
-    stream. A task goes where it starts soonest, which is the stream of one that it waits for if
-    that is idle, of the one that it waits for longest if several are; else it goes to the stream
-    that was busy last. Kernels that run at the same time slow each other down as in `simulate`:
+    stream. It goes to the stream of the one that it waited for longest, where it starts soonest; if
+    that is busy, to that of another that it waits for, which saves a wait; else to the stream that
+    was busy last. Kernels that run at the same time slow each other down as in `simulate`:
     the plan's times are those of a simulated run, unless the order of random draws or of side
     effects held a task back, which then starts sooner than planned. Streams 0..n-1 are used; if
     there were more to choose from than that, still more would change nothing.
@@ -150,13 +150,10 @@ class _Run:
             self._launched(i)
 
     def _best_stream(self, i: int) -> int:
-        """The idle stream where it starts soonest."""
-        after = self._work.after[i]
-        streams = [s for s in dict.fromkeys(self._stream[j] for j in after) if s in self._idle]
-        if not streams:
-            return next(iter(self._idle))
-        last = self._stream[max(after, key=lambda j: self._end_us[j])]
-        return min(streams, key=lambda s: (self._start_us(i, s), s != last))
+        """The idle stream where it starts soonest; of several, one that saves a wait."""
+        last_first = sorted(self._work.after[i], key=lambda j: -self._end_us[j])
+        idle = (self._stream[j] for j in last_first if self._stream[j] in self._idle)
+        return next(idle, next(iter(self._idle)))
 
     def _start_us(self, i: int, s: int) -> float:
         """When it could start on a stream, as far as those that it waits for have ended."""

@@ -89,12 +89,12 @@ def test_distances_are_to_the_bound_and_by_streams() -> None:
             "x", 3, n_streams, 12.0, 10.0, {CRITICAL_PATH: us}, 20.0, {CRITICAL_PATH: 2 * us}
         )
 
-    rows = [row(2, 11.0), row(2, 13.0), row(4, 10.0)]
+    rows = [row(2, 11.0), row(2, 13.0), row(4, 12.0)]
     assert not rows[0].proven
-    assert median_distance(rows, CRITICAL_PATH) == pytest.approx(0.1)
+    assert median_distance(rows, CRITICAL_PATH) == pytest.approx(0.2)
     _, body = distance_cells(rows)
-    assert body[0] == ["2 streams, critical-path", "20.0%", "30.0%", "20.0%", "30.0%"]
-    assert body[1] == ["4 streams, critical-path", *["0.0%"] * 4]
+    assert body[0] == ["2 streams, critical-path", "20.0%", "30.0%", "8.3%", "20.0%", "30.0%"]
+    assert body[1] == ["4 streams, critical-path", "20.0%", "20.0%", "0.0%", "20.0%", "20.0%"]
 
 
 def test_the_command_measures_and_keeps(tmp_path: Path) -> None:
