@@ -9,6 +9,7 @@ from torch import Tensor
 from bench.instances import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.ir import TaskGraph
+from nimble_fx.list_schedule import Workload, list_schedule
 from nimble_fx.passes.critical_path import CriticalPath, with_direct_waits
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.reduce_edges import ReduceEdges
@@ -63,10 +64,11 @@ def test_waits_that_others_imply_take_no_time(graph: TaskGraph, data: st.DataObj
     assert makespan_us(direct, model) == pytest.approx(makespan_us(inserted, model))
 
 
-def test_a_device_that_runs_one_task_after_another_gets_one_stream() -> None:
-    graph = traced(six_branches, torch.randn(4)).graph
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_there_are_no_more_streams_than_the_device_has(n: int) -> None:
+    graph = ReduceEdges()(traced(six_branches, torch.randn(4)).graph)
     costs = {task.name: cost(10.0) for task in graph.launching}
-    assert CriticalPath(GivenCosts(device(max_streams=1), costs))(graph).n_streams == 1
+    assert CriticalPath(GivenCosts(device(max_streams=n), costs))(graph).n_streams == n
 
 
 def six_branches(x: Tensor) -> Tensor:
@@ -104,3 +106,20 @@ def test_the_path_that_takes_longest_keeps_its_stream_and_is_launched_first() ->
 def test_a_roofline_will_do() -> None:
     graph = ReduceEdges()(traced(six_branches, torch.randn(4)).graph)
     assert CriticalPath(Roofline(device()))(graph).n_streams > 1
+
+
+def draws(x: Tensor) -> tuple[Tensor, ...]:
+    a, b = torch.rand_like(x), torch.rand_like(x)
+    return torch.bernoulli(a), torch.bernoulli(b), torch.rand_like(x)
+
+
+def test_a_plan_that_the_order_of_draws_spoils_is_given_up() -> None:
+    """The last draw starts sooner than planned, beside one that fills the device as it does."""
+    graph = ReduceEdges()(traced(draws, torch.rand(2)).graph)
+    assert all(task.ordered for task in graph.launching)
+    figures = [(2, 0.0, 1.0), (10, 1.0, 1.0), (1, 0.1, 1.0), (1, 0.0, 0.5), (10, 1.0, 1.0)]
+    names = (task.name for task in graph.launching)
+    costs = {name: cost(*each) for name, each in zip(names, figures, strict=True)}
+    model = GivenCosts(device(event_us=2.0), costs)
+    assert list_schedule(Workload(graph, costs, 2.0), 2).end_us < 24
+    assert CriticalPath(model)(graph).n_streams == 1
