@@ -56,7 +56,7 @@ def test_streams_that_are_not_used_change_nothing(
     if plan.n_streams < n:
         assert list_schedule(work, n + 3) == plan
     assert set(plan.streams.values()) == set(range(plan.n_streams))
-    assert plan.n_streams <= max(1, graph.width)  # none is opened while another is idle
+    assert plan.n_streams <= max(1, graph.width)
 
 
 @given(task_graphs(), st.integers(2, 5), st.data())
@@ -94,3 +94,15 @@ def test_random_draws_are_launched_in_order_and_run_side_by_side() -> None:
     costs = {task.name: cost(10.0) for task in graph.launching}
     plan = list_schedule(Workload(graph, costs, 0.3), 2)
     assert plan.end_us < 21
+
+
+def two_after_one(x: Tensor) -> tuple[Tensor, ...]:
+    late = x.exp()
+    return late.tan(), late.neg(), x.sin(), x.cos()
+
+
+def test_no_stream_is_opened_while_another_is_idle() -> None:
+    us = {"exp": 10.0, "sin": 2.0, "cos": 5.0, "tan": 20.0, "neg": 1.0}
+    graph = ReduceEdges()(traced(two_after_one, torch.randn(2)).graph)
+    plan = list_schedule(Workload(graph, {n: cost(t) for n, t in us.items()}, 0.3), 4)
+    assert plan.streams == {"exp": 0, "cos": 1, "sin": 2, "tan": 0, "neg": 1}
