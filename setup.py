@@ -34,6 +34,7 @@ setup(
             "matplotlib",
             "mypy",
             "numpy",
+            "ortools",
             "pytest",
             "pytest-xdist",
             "rich",
@@ -43,7 +44,7 @@ setup(
             "types-networkx",
             "types-setuptools",
         ],
-        "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "rich"],
+        "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "ortools", "rich"],
     },
     entry_points={"torch_dynamo_backends": ["nimble = nimble_fx.backend:nimble"]},
 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.distances import DistanceRow, distance_cells
 from bench.memory import MemoryRow
 from bench.rows import Result, Row
 from bench.timing import Spread
@@ -52,6 +53,20 @@ def memory(document: Document) -> list[str]:
         "on this GPU.",
         "",
         *table(["model", *names], body),
+    ]
+
+
+def optimality(document: Document) -> list[str]:
+    """The rows of `bench.optimality`, by policy and number of streams."""
+    rows = [DistanceRow.of(plain) for plain in document["results"]["rows"]]
+    header, body = distance_cells(rows)
+    n_proven = sum(row.proven for row in rows)
+    return [
+        "Simulated time over that of the shortest schedule, less 1, where tasks do not slow each "
+        "other down, and over a simple bound where they do (*sharing*). "
+        f"{n_proven} of {len(rows)} optima are proven; of the others, distances are to the bound.",
+        "",
+        *table(header, body),
     ]
 
 

@@ -19,7 +19,6 @@ from torch import nn
 
 import nimble_fx
 from bench.contest import Step
-from nimble_fx.footprint import footprint
 from bench.models.model import Form, Inputs, Model
 from bench.peers import policies
 from bench.policies import POLICIES, find_policy
@@ -27,6 +26,7 @@ from bench.record import finish, keep
 from bench.screen import print_table, progress
 from bench.selection import chosen, selecting_parser, zoo
 from bench.traces import Traces
+from nimble_fx.footprint import footprint
 from nimble_fx.ir import TaskGraph
 from nimble_fx.pipeline import passes, schedule
 

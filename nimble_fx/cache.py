@@ -138,5 +138,5 @@ class Entry:
 def _key(program: Unscheduled, made_by: Sequence[str]) -> str:
     """A name that is the same for the same program, passes, device and versions."""
     text = files.encode(program.stored(program.traced.graph, source=""))
-    depends_on = [*made_by, program.device.max_streams]
+    depends_on = [*made_by, repr(program.specs), program.device.max_streams]
     return sha256(json.dumps([text, depends_on]).encode()).hexdigest()

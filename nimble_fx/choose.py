@@ -19,7 +19,7 @@ from nimble_fx.pipeline import Pass, Policy, describe, passes, schedule
 from nimble_fx.proposals import Proposal, proposals
 from nimble_fx.verify import verify, verify_source
 
-N_TIMED = 3
+N_TIMED = 4
 """So many of the best by simulation are timed on a device, beside the serial one."""
 
 
@@ -90,18 +90,23 @@ class _Chooser:
         program = self._program
         entry = None
         if self._cache is not None:
-            made_by = ["auto", repr(program.specs), str(self._n_queues), f"frozen={frozen}"]
+            made_by = ["auto", str(self._n_queues), f"frozen={frozen}"]
             entry = self._cache.entry(program, made_by)
             known = entry.find()
             if known is not None:
                 return Choice((known,))
+        timed = frozen and program.device.can_time
         try:
             found = proposals(
-                self._graph, self._costs(), self._n_queues, program.sizes, frozen=frozen
+                self._graph,
+                self._costs(),
+                self._n_queues,
+                program.sizes,
+                frozen=frozen,
+                timed=timed,
             )
         except UnsupportedError:  # a size that depends on data: nothing can be predicted
             return self.serial()
-        timed = frozen and program.device.can_time
         running = worth_timing(found) if timed else found[:1]
         others = [each for each in found if each not in running]
         schedules = [self._emitted(each.graph) for each in running]

@@ -1,14 +1,16 @@
 """Which schedules a program could have, each with what it would take."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nimble_fx.candidates import MARGIN, Candidate
-from nimble_fx.cost import CostModel
+from nimble_fx.cost import Cost, CostModel
+from nimble_fx.cost.device import Device
 from nimble_fx.footprint import footprint
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Pass, Policy, finishing, preparing, schedule, streams_and_order
+from nimble_fx.passes.order_by_cost import OrderByCost
+from nimble_fx.pipeline import Pass, finishing, preparing, schedule, streams_and_order
 from nimble_fx.predict import predict
 from nimble_fx.sizes import Sizes, concrete
 
@@ -25,8 +27,28 @@ class Proposal:
     graph: TaskGraph
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A cost model that has been asked."""
+
+    device: Device
+    costs: Mapping[str, Cost]
+
+    def __str__(self) -> str:
+        return self.device.name
+
+    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
+        return self.costs
+
+
 def proposals(
-    graph: TaskGraph, costs: CostModel, max_streams: int, sizes: Sizes, *, frozen: bool = True
+    graph: TaskGraph,
+    costs: CostModel,
+    max_streams: int,
+    sizes: Sizes,
+    *,
+    frozen: bool = True,
+    timed: bool = False,
 ) -> list[Proposal]:
     """The schedules to choose from, the one that is predicted to take least first.
 
@@ -38,6 +60,7 @@ def proposals(
         max_streams: at most so many streams.
         sizes: what symbolic sizes are taken for.
         frozen: see `predict`.
+        timed: whether the best are to be timed; then there are other launch orders among them.
 
     Raises:
         UnsupportedError: a size is not known.
@@ -46,9 +69,10 @@ def proposals(
     """
     prepared = schedule(graph, preparing())
     cost = costs(prepared)
+    known = _Known(costs.device, cost)
     found = []
-    for policy, limit, name in _policies(prepared, costs, max_streams):
-        rest = (*streams_and_order(policy, limit), *finishing())
+    for name, middle in _policies(prepared, known, max_streams, timed):
+        rest = (*middle, *finishing())
         made = schedule(prepared, rest)
         took = predict(made, cost, costs.device, frozen=frozen).makespan_us
         peak = footprint(concrete(made, sizes)).reserved
@@ -67,15 +91,19 @@ def _rank(proposal: Proposal, enough: float) -> tuple[bool, bool, float]:
 
 
 def _policies(
-    graph: TaskGraph, costs: CostModel, max_streams: int
-) -> Iterator[tuple[Policy, int, str]]:
-    """The policies that can give different schedules, each with a limit of streams and a name."""
-    yield "serial", 1, "serial"
+    graph: TaskGraph, costs: CostModel, max_streams: int, timed: bool
+) -> Iterator[tuple[str, tuple[Pass, ...]]]:
+    """The policies that can give different schedules: what each is called, and its passes."""
+    yield "serial", streams_and_order("serial", 1)
     width = min(graph.width, max_streams) if max_streams > 1 else 1
     if width == 1:
         return
-    yield "nimble", max_streams, "nimble"
+    nimble = streams_and_order("nimble", max_streams)
+    yield "nimble", nimble
+    if timed:  # what simulation takes for the same, how CUDA maps branches to queues may not
+        yield "nimble, critical first", (*nimble, OrderByCost(costs, "critical"))
+        yield "nimble, alternating", (*nimble, OrderByCost(costs, "alternating"))
     for limit in CAPS:
         if limit < width:
-            yield "nimble", limit, f"nimble, {limit} streams"
-    yield CriticalPath(costs, width), width, "critical-path"
+            yield f"nimble, {limit} streams", streams_and_order("nimble", limit)
+    yield "critical-path", (CriticalPath(costs, width),)

@@ -102,7 +102,7 @@ def simulate(activities: Sequence[Activity]) -> Timeline:
 
 
 @dataclass
-class _Engine:
+class Engine:
     """Processors and bandwidth that the running activities share.
 
     They all run at one rate, so they end in the order of the work that each has left. Work is
@@ -127,6 +127,7 @@ class _Engine:
         return self.now + max(0.0, self.ends[0][0] - self.clock) * self._slowdown
 
     def start(self, i: int, activity: Activity, now: float) -> None:
+        """Activity `i` begins."""
         self._move_on(now)
         heappush(self.ends, (self.clock + activity.us, i))
         self.share += activity.share
@@ -157,7 +158,7 @@ class _Run:
         self._behind: list[int | None] = [None] * len(activities)
         self._starts: list[tuple[float, int]] = []
         self._ends: list[tuple[float, int]] = []
-        self._engines: dict[str, _Engine] = defaultdict(_Engine)
+        self._engines: dict[str, Engine] = defaultdict(Engine)
         self._began, self._ended = [0.0] * len(activities), [inf] * len(activities)
 
     def timeline(self) -> Timeline:

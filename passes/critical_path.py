@@ -1,12 +1,95 @@
-"""stub until merged"""
+"""Streams and launch order by cost: the critical path first, on as few streams as help."""
+
 from dataclasses import dataclass
+
 from nimble_fx.cost import CostModel
 from nimble_fx.ir import TaskGraph
+from nimble_fx.launch_order import in_launch_order
+from nimble_fx.list_schedule import Plan, Workload, list_schedule, serial_schedule
+from nimble_fx.predict import activities, predict
+from nimble_fx.simulate import bound_us
+
+WORTH_A_STREAM = 0.01
+"""Part of the time that more streams must gain: each takes memory."""
+
+STREAM_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Numbers of streams that are tried, and the most that there may be."""
+
+
 @dataclass(frozen=True)
 class CriticalPath:
+    """Gives each launching task a stream and a place in the launch order, by what tasks cost.
+
+    List scheduling by upward rank: of the tasks that are ready, the one with the longest path of
+    microseconds ahead is launched first, where it starts soonest; a tie goes to the stream of the
+    task that it waited for longest. Kernels that fill the device slow each other down, as
+    `simulate` has it. This is done for several numbers of streams, one among them; the fewest that
+    come within a hundredth of the best are taken. The plan is never predicted slower than the
+    program on one stream.
+
+    Requires: `after` holds the dependencies.
+    Ensures: streams 0..n-1 are all used, n <= `max_streams` and the device's; a topological order;
+    random draws and side effects keep program order; on one stream, launches do.
+
+    Source: Topcuoglu, Hariri, Wu: "Performance-effective and low-complexity task scheduling for
+    heterogeneous computing" (HEFT), IEEE TPDS 13(3), 2002.
+
+    Before: a, short, long_1, long_2, join
+    After:  a, long_1, long_2, join on stream 0; short on stream 1, launched after long_1
+    """
+
     costs: CostModel
-    max_streams: int
+    max_streams: int = 32
     name = "critical-path"
+
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """Stub."""
-        return graph.replace_tasks(t.updated(stream=0 if t.launches else None) for t in graph.tasks)
+        """The graph with streams, in launch order.
+
+        Cost: about 10 microseconds a task for each of about 8 numbers of streams.
+        """
+        device, costs = self.costs.device, self.costs(graph)
+        work = Workload(graph, costs, device.event_us)
+        bound = bound_us(activities(graph, costs, device))
+        plan = best_plan(work, min(self.max_streams, device.max_streams), bound)
+        planned = carried_out(graph, plan)
+        simulated = predict(with_direct_waits(planned), costs, device)
+        serial = serial_schedule(work)
+        if plan.n_streams > 1 and simulated.makespan_us > serial.end_us:
+            return carried_out(graph, serial)
+        return planned
+
+
+def best_plan(work: Workload, max_streams: int, bound: float) -> Plan:
+    """The plan on the fewest streams that comes close to the best.
+
+    Args:
+        work: the tasks.
+        max_streams: at most so many.
+        bound: microseconds that no plan goes below.
+    """
+    plans: list[Plan] = []
+    for n_streams in (*(n for n in STREAM_COUNTS if n < max_streams), max_streams):
+        plans.append(list_schedule(work, n_streams) if n_streams > 1 else serial_schedule(work))
+        close = plans[-1].end_us <= bound * (1 + WORTH_A_STREAM)
+        if close or plans[-1].n_streams < n_streams:  # still more streams would change nothing
+            break
+    best_us = min(plan.end_us for plan in plans)
+    return next(plan for plan in plans if plan.end_us <= best_us * (1 + WORTH_A_STREAM))
+
+
+def carried_out(graph: TaskGraph, plan: Plan) -> TaskGraph:
+    """The graph with the plan's streams, in its launch order."""
+    tasks = (task.updated(stream=plan.streams.get(task.name)) for task in graph.tasks)
+    return in_launch_order(graph.replace_tasks(tasks), plan.order)
+
+
+def with_direct_waits(graph: TaskGraph) -> TaskGraph:
+    """The graph with a wait for each order between two streams, as if none implied another.
+
+    Whatever waits are left out because others imply them, no task starts sooner or later.
+    """
+    stream = {task.name: task.stream for task in graph.launching}
+    return graph.replace_tasks(
+        task.updated(waits=tuple(n for n in task.after if stream[n] != task.stream))
+        for task in graph.tasks
+    )

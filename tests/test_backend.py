@@ -149,13 +149,13 @@ def test_an_illegal_schedule_is_never_run(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(InsertWaits, "__call__", no_waits)
     model, x = Branchy(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="nimble", options={"policy": "nimble"})
     with (
         pytest.warns(
             NimbleWarning, match="runs on one stream: its schedule is not legal.*report.*race"
         ),
         torch.no_grad(),
     ):
-        compiled = torch.compile(model, backend="nimble", options={"policy": "nimble"})
         assert_same(compiled(x), model(x))
     (program,) = nimble_fx.programs()
     assert program.graph.n_streams == 1

@@ -59,7 +59,7 @@ def compiled(
 ) -> tuple[Any, nimble_fx.Program]:
     """The model's result as if in a new process, and its program."""
     torch.compiler.reset()
-    options = {"policy": "nimble", "cache_dir": directory} | options
+    options = {"policy": "nimble", **options, "cache_dir": directory}
     with torch.no_grad():
         result = torch.compile(model, backend="nimble", options=options)(*(inputs or (X,)))
     return result, nimble_fx.programs()[-1]

@@ -1,10 +1,12 @@
 """Any order that keeps to `earlier_tasks` is a launch order."""
 
+import networkx as nx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.ir import TaskGraph
-from nimble_fx.launch_order import earlier_tasks, in_launch_order
+from nimble_fx.launch_order import Ready, earlier_tasks, in_launch_order, us_ahead
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.verify import verify_structure
 from tests.strategies import task_graphs, topological_orders
@@ -26,3 +28,31 @@ def test_random_draws_keep_program_order_in_each_of_them(
     order = data.draw(topological_orders(earlier_tasks(graph)))
     draws = [task.index for task in in_launch_order(graph, order).tasks if task.ordered]
     assert draws == sorted(draws)
+
+
+@given(task_graphs(), st.data())
+def test_a_task_is_ready_once_all_that_it_comes_after_are_taken(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    earlier = earlier_tasks(graph)
+    ready = Ready(earlier)
+    waiting, taken = ready.first(), list[str]()
+    while waiting:
+        assert all(set(earlier[name]) <= set(taken) for name in waiting)
+        taken.append(data.draw(st.sampled_from(waiting)))
+        waiting.remove(taken[-1])
+        waiting += ready.after(taken[-1])
+    assert sorted(taken) == sorted(earlier)
+
+
+@given(task_graphs(), st.data())
+def test_us_ahead_is_what_the_longest_path_takes(graph: TaskGraph, data: st.DataObject) -> None:
+    earlier = earlier_tasks(graph)
+    us = {name: data.draw(st.integers(0, 9)) for name in earlier}
+    digraph: nx.DiGraph[str] = nx.DiGraph()
+    digraph.add_nodes_from(earlier)
+    for name, before in earlier.items():
+        digraph.add_weighted_edges_from((other, name, -us[name]) for other in before)
+    for name, ahead in us_ahead(earlier, us).items():
+        lengths = nx.single_source_bellman_ford_path_length(digraph, name)
+        assert ahead == pytest.approx(us[name] - min(lengths.values()))

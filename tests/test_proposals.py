@@ -132,6 +132,10 @@ def test_caps_below_the_width_are_tried(width: int) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([x + i for i in range(width)])
 
-    found = {each.candidate.policy for each in proposed(traced(program, torch.empty(4)).graph)}
+    graph = traced(program, torch.empty(4)).graph
+    found = {each.candidate.policy for each in proposed(graph)}
     capped = {f"nimble, {cap} streams" for cap in (2, 3, 4, 8) if cap < width}
     assert found == {"serial", "nimble", "critical-path", *capped}
+    timed = proposals(graph, Roofline(H100), 32, {}, timed=True)
+    orders = {"nimble, critical first", "nimble, alternating"}
+    assert {each.candidate.policy for each in timed} == {*found, *orders}

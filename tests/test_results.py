@@ -19,7 +19,7 @@ from tests.models import CASES, Branchy, Case, Inception, Lstm
 from tests.oracle import fewest_waits
 from tests.threads import assert_threads_do_not_mix
 
-NIMBLE = {"policy": "nimble"}
+NIMBLE: dict[str, Any] = {"policy": "nimble"}
 """On a CPU "auto" is the serial schedule; these are about the one with most streams."""
 
 

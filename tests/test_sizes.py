@@ -1,7 +1,7 @@
 """A size's value is SymPy's; whatever else is written there is refused, and nothing of it runs."""
 
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from bench.policies.operators import multiplies_matrices, n_elements
-from bench.policies.ready import Ready
 from nimble_fx.ir import Task, TaskGraph
-from nimble_fx.launch_order import Earlier, earlier_tasks, in_launch_order
+from nimble_fx.launch_order import Earlier, Ready, earlier_tasks, in_launch_order
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ class Cost:
 
 
 class CostModel(Protocol):
-    """Says what each launching task of a graph costs on a device. A frozen dataclass."""
+    """Says what each launching task of a graph costs on a device. A frozen dataclass.
+
+    As a string it is short: it stands in the provenance of graphs that were scheduled by it.
+    """
 
     @property
     def device(self) -> Device:

@@ -52,6 +52,9 @@ class Roofline:
     device: Device
     sizes: Sizes = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return self.device.name
+
     def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
         """The cost of each launching task, by its name.
 

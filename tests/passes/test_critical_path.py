@@ -1,0 +1,125 @@
+"""Scheduling by cost: legal, never slower than one stream, on no more streams than help."""
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bench.instances import GivenCosts
+from nimble_fx.cost.roofline import Roofline
+from nimble_fx.ir import TaskGraph
+from nimble_fx.list_schedule import Workload, list_schedule
+from nimble_fx.passes.critical_path import CriticalPath, with_direct_waits
+from nimble_fx.passes.insert_waits import InsertWaits
+from nimble_fx.passes.reduce_edges import ReduceEdges
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.predict import predict
+from nimble_fx.verify import verify
+from tests.schedules import traced
+from tests.strategies import task_graphs
+from tests.strategies.costs import cost, device, given_costs
+
+
+def makespan_us(scheduled: TaskGraph, model: GivenCosts) -> float:
+    return predict(scheduled, model.costs, model.device).makespan_us
+
+
+@given(task_graphs(), st.integers(1, 5), st.data())
+def test_it_makes_a_legal_schedule_of_any_graph_on_at_most_so_many_streams(
+    graph: TaskGraph, limit: int, data: st.DataObject
+) -> None:
+    policy = CriticalPath(data.draw(given_costs(graph)), limit)
+    made = schedule(graph, passes(policy, limit))
+    verify(made, graph)
+    streams = {task.stream for task in made.launching}
+    assert streams == set(range(made.n_streams))
+    assert made.n_streams <= limit
+    draws = [task.index for task in made.tasks if task.ordered]
+    assert draws == sorted(draws)
+
+
+@given(task_graphs(), st.data())
+def test_it_is_never_predicted_slower_than_one_stream(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    model = data.draw(given_costs(graph))
+    made = schedule(graph, passes(CriticalPath(model), None))
+    serial = sum(each.us for each in model.costs.values())
+    assert makespan_us(made, model) <= serial * (1 + 1e-9)
+
+
+@given(task_graphs(), st.data())
+def test_on_one_stream_launches_keep_program_order(graph: TaskGraph, data: st.DataObject) -> None:
+    made = CriticalPath(data.draw(given_costs(graph)), 1)(ReduceEdges()(graph))
+    assert [t.name for t in made.launching] == [t.name for t in graph.launching]
+
+
+@given(task_graphs(), st.data())
+def test_waits_that_others_imply_take_no_time(graph: TaskGraph, data: st.DataObject) -> None:
+    model = data.draw(given_costs(graph))
+    made = CriticalPath(model)(ReduceEdges()(graph))
+    assume(made.n_streams > 1)
+    direct, inserted = with_direct_waits(made), InsertWaits()(made)
+    assert makespan_us(direct, model) == pytest.approx(makespan_us(inserted, model))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_there_are_no_more_streams_than_the_device_has(n: int) -> None:
+    graph = ReduceEdges()(traced(six_branches, torch.randn(4)).graph)
+    costs = {task.name: cost(10.0) for task in graph.launching}
+    assert CriticalPath(GivenCosts(device(max_streams=n), costs))(graph).n_streams == n
+
+
+def six_branches(x: Tensor) -> Tensor:
+    branches = [x.sin(), x.cos(), x.tan(), x.exp(), x.erf(), x.abs()]
+    return torch.stack(branches)
+
+
+@pytest.mark.parametrize(("share", "n_streams"), [(1.0, 1), (0.5, 2), (0.25, 6), (0.0, 6)])
+def test_no_stream_is_opened_that_does_not_help(share: float, n_streams: int) -> None:
+    graph = ReduceEdges()(traced(six_branches, torch.randn(4)).graph)
+    costs = {task.name: cost(10.0, share) for task in graph.launching}
+    costs["stack"] = cost(0.5)
+    made = CriticalPath(GivenCosts(device(event_us=0.1), costs))(graph)
+    assert made.n_streams == n_streams
+
+
+def fork(x: Tensor) -> Tensor:
+    a = x.exp()
+    short = a.relu()
+    return short + a.sigmoid().tanh().cos()
+
+
+def test_the_path_that_takes_longest_keeps_its_stream_and_is_launched_first() -> None:
+    graph = ReduceEdges()(traced(fork, torch.randn(2)).graph)
+    costs = {task.name: cost(2.0) for task in graph.launching}
+    made = CriticalPath(GivenCosts(device(), costs))(graph)
+    assert {t.name: t.stream for t in made.launching if t.stream} == {"relu": 1}
+    costs["relu"] = cost(20.0)
+    made = CriticalPath(GivenCosts(device(), costs))(graph)
+    streams = {task.name: task.stream for task in made.launching}
+    assert streams == {"exp": 0, "relu": 0, "sigmoid": 1, "tanh": 1, "cos": 1, "add": 0}
+    assert [task.name for task in made.launching][:2] == ["exp", "relu"]
+
+
+def test_a_roofline_will_do() -> None:
+    graph = ReduceEdges()(traced(six_branches, torch.randn(4)).graph)
+    assert CriticalPath(Roofline(device()))(graph).n_streams > 1
+
+
+def draws(x: Tensor) -> tuple[Tensor, ...]:
+    a, b = torch.rand_like(x), torch.rand_like(x)
+    return torch.bernoulli(a), torch.bernoulli(b), torch.rand_like(x)
+
+
+def test_a_plan_that_the_order_of_draws_spoils_is_given_up() -> None:
+    """The last draw starts sooner than planned, beside one that fills the device as it does."""
+    graph = ReduceEdges()(traced(draws, torch.rand(2)).graph)
+    assert all(task.ordered for task in graph.launching)
+    figures = [(2, 0.0, 1.0), (10, 1.0, 1.0), (1, 0.1, 1.0), (1, 0.0, 0.5), (10, 1.0, 1.0)]
+    names = (task.name for task in graph.launching)
+    costs = {name: cost(*each) for name, each in zip(names, figures, strict=True)}
+    model = GivenCosts(device(event_us=2.0), costs)
+    assert list_schedule(Workload(graph, costs, 2.0), 2).end_us < 24
+    assert CriticalPath(model)(graph).n_streams == 1
