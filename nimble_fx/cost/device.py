@@ -1,7 +1,9 @@
 """Devices as their data sheets describe them: what a cost model needs to know of one."""
 
+import re
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from itertools import pairwise
 
 from nimble_fx.errors import OptionError
 
@@ -105,3 +107,14 @@ def find_device(device: str | Device) -> Device:
         f"device={device!r} is not known; {meant}known devices: {', '.join(DEVICES)}, or describe "
         "one: Device(sms=..., tflops=..., gbps=...)"
     )
+
+
+def find_hardware(hardware: str) -> Device:
+    """The device that a driver calls so: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB".
+
+    Raises:
+        OptionError: it is none of `DEVICES`; the message lists those.
+    """
+    words = re.split(r"[^a-z0-9]+", hardware.lower())
+    pairs = [first + second for first, second in pairwise(words)]
+    return find_device(next((word for word in (*words, *pairs) if word in DEVICES), hardware))

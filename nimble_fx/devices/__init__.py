@@ -107,6 +107,18 @@ class Device(Protocol):
     ) -> Capture:
         """Captures what `run` enqueues on the streams that it is given, in a pool's memory."""
 
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """What a call takes, in seconds: the median of a few samples.
+
+        Args:
+            calls: that do the same, on memory of their own if caches are to be cold; at least one.
+                They are made in turn.
+
+        Raises:
+            UnsupportedError: time means nothing on this device.
+            RuntimeError: the call fails; or waits for the device, where only kernels are timed.
+        """
+
 
 def device_for(device: torch.device) -> Device | None:
     """The device's implementation; None if there is none for its type."""

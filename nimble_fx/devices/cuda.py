@@ -4,7 +4,9 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from math import ceil
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,10 @@ from nimble_fx.devices.lock import Lock
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool; past that, new ones are aliases of old ones."""
+
+N_REPEATS = 50
+N_SAMPLES = 3
+"""How a call is timed: so many replays of a graph of so many calls."""
 
 _LOCK = Lock()
 """One for all devices: a capture must not meet another one's calls."""
@@ -52,6 +58,18 @@ def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:
     for segment in pool.snapshot():
         by_stream[segment["stream"]] += segment["total_size"]
     return tuple(by_stream[stream.cuda_stream] for stream in streams)
+
+
+def _gpu_seconds(call: Callable[[], object]) -> float:
+    """What the device takes for what a call puts on the current stream."""
+    timing: Any = partial(torch.cuda.Event, enable_timing=True)
+    start, end = timing(), timing()
+    torch.cuda.synchronize()
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
 
 
 class Cuda:
@@ -163,6 +181,29 @@ class Cuda:
         with _fresh_workspaces(), self._into(graph, pool, streams[0]):
             outputs = run(streams)
         return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
+
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """What a call's kernels take, replayed over and over from one CUDA graph."""
+
+        def once(streams: tuple[Stream, ...]) -> tuple[()]:
+            with streams[0]:
+                for call in calls:
+                    call()
+            return ()
+
+        def over_and_over(streams: tuple[Stream, ...]) -> tuple[()]:
+            for _ in range(n):
+                once(streams)
+            return ()
+
+        n = ceil(N_REPEATS / len(calls))
+        with self.exclusive(), torch.cuda.device(self._device):
+            pool = self.pool()
+            self.warm_up(1, once, pool, may_synchronize=False)
+            captured = self.capture(1, over_and_over, pool)
+            captured.replay()
+            samples = [_gpu_seconds(captured.replay) for _ in range(N_SAMPLES)]
+        return median(samples) / (n * len(calls))
 
     @contextmanager
     def _into(self, graph: torch.cuda.CUDAGraph, pool: Any, stream: Any) -> Iterator[None]:

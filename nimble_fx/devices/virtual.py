@@ -25,6 +25,7 @@ from nimble_fx.devices.virtual_launch import Draw, Launching
 from nimble_fx.devices.virtual_memory import Pool, poison
 from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
 from nimble_fx.devices.virtual_state import Host, Recorded
+from nimble_fx.errors import UnsupportedError
 
 _LOCK = Lock()
 """One for all virtual devices: they draw from the CPU's one generator of random numbers."""
@@ -223,6 +224,10 @@ class Virtual:
             else:
                 self.synchronize()
                 kernel()
+
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("the virtual device plays orders, not time")
 
     def enter(self, stream: VirtualStream) -> None:
         """What the calling thread does from now on goes to `stream`."""
