@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from nimble_fx.arena import Boxed
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.cost.timing import parameters_of, task_seconds
+from nimble_fx.cost.timing import cold_values, task_seconds
 from nimble_fx.devices import Device
 from nimble_fx.freeze import Terms
 from nimble_fx.ir import Ref, TaskGraph
@@ -47,15 +47,15 @@ class TimedTasks:
             values: the graph's inputs and constants by name; emptied as tasks free them.
         """
         seconds: dict[str, float] = {}
-        parameters = parameters_of(timing.traced)
+        cold = cold_values(timing.traced, {})
         for task in timing.graph.tasks:
             args, kwargs = _given((task.args, dict(task.kwargs)), values)
             if task.launches:
-                cold = tuple(name in parameters for name in task.uses)
+                is_cold = tuple(name in cold for name in task.uses)
                 leaves, structure = pytree.tree_flatten((args, kwargs))
-                key = task.target, structure, tuple(map(_kind, leaves)), cold
+                key = task.target, structure, tuple(map(_kind, leaves)), is_cold
                 if key not in self._known:
-                    self._known[key] = task_seconds(task, values, parameters, timing.device)
+                    self._known[key] = task_seconds(task, values, cold, timing.device)
                 seconds[task.name] = self._known[key]
             values[task.name] = task.target(*args, **kwargs)
             for name in task.frees:

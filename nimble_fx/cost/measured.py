@@ -15,7 +15,7 @@ from nimble_fx.cost.device import Device, find_hardware
 from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.table import Table, Timed, Times
-from nimble_fx.cost.timing import parameters_of, synthetic, task_seconds, undisturbed
+from nimble_fx.cost.timing import cold_values, synthetic, task_seconds, undisturbed
 from nimble_fx.cost.work import Sizes, Work, value_types, work_of
 from nimble_fx.ir import Task, TaskGraph, TensorType, target_name
 
@@ -73,11 +73,11 @@ class Measured:
         Raises:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
-        types, parameters = value_types(graph), parameters_of(graph)
+        types, cold = value_types(graph), cold_values(graph, self.sizes)
         costs: dict[str, Cost] = {}
         known: dict[str, Cost] = {}
         for task in graph.launching:
-            key = signature(task, types, parameters, self.sizes)
+            key = signature(task, types, cold, self.sizes)
             if key not in known:
                 known[key] = self._cost(key, task, work_of(task, types, self.sizes))
             costs[task.name] = known[key]
@@ -126,17 +126,17 @@ def _measured(
     graph: TaskGraph, device: devices.Device, known: Times, sizes: Sizes
 ) -> tuple[Times, Mapping[str, str]]:
     """What is not known yet: the times of the graph's tasks, and why some have none."""
-    types, parameters = value_types(graph), parameters_of(graph)
+    types, cold = value_types(graph), cold_values(graph, sizes)
     times: dict[str, Timed] = {}
     failed: dict[str, str] = {}
     with undisturbed(_device_of(graph)):
         for task in graph.launching:
-            key = signature(task, types, parameters, sizes)
+            key = signature(task, types, cold, sizes)
             if key in known or key in times or key in failed:
                 continue
             work = work_of(task, types, sizes)
             try:
-                seconds = task_seconds(task, synthetic(task, types, sizes), parameters, device)
+                seconds = task_seconds(task, synthetic(task, types, sizes), cold, device)
             except Exception as error:  # an operator may raise whatever it likes of made-up values
                 failed[key] = f"{type(error).__name__}: {error}".splitlines()[0]
             else:

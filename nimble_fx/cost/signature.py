@@ -1,27 +1,24 @@
 """What a task's time depends on, as text: its operator, and what that is given."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nimble_fx.cost.work import Sizes, number
 from nimble_fx.ir import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type, dtype_name
 from nimble_fx.ir import target_name as operator_name
 
-COLD = "cold "
-"""Stands before a parameter, which is not in the caches."""
-
 
 def signature(
-    task: Task, types: Mapping[str, Type | None], parameters: Collection[str], sizes: Sizes
+    task: Task, types: Mapping[str, Type | None], cold: Mapping[str, int], sizes: Sizes
 ) -> str:
     """What tasks have in common that take the same time.
 
-    Such as "aten.add.Tensor(f32[2, 3]{3, 1}, cold f32[3]{1}, alpha=2)". Cost: microseconds.
+    Such as "aten.add.Tensor(f32[2, 3]{3, 1}, f32[3]{1} cold 4096, alpha=2)". Cost: microseconds.
 
     Args:
         task: one that launches.
         types: of all values, by name.
-        parameters: the names of those that hold the model's parameters.
+        cold: the bytes that are read between two reads of a parameter; see `timing.cold_values`.
         sizes: of the symbols in them.
 
     Raises:
@@ -30,8 +27,8 @@ def signature(
 
     def given(arg: Arg) -> str:
         if isinstance(arg, Ref):
-            cold = COLD if arg.name in parameters else ""
-            return cold + _described(types[arg.name], sizes)
+            described = _described(types[arg.name], sizes)
+            return f"{described} cold {cold[arg.name]}" if arg.name in cold else described
         if isinstance(arg, (list, tuple)):
             return f"[{', '.join(map(given, arg))}]"
         return repr(arg)  # 1 is not 1.0
