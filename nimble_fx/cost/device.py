@@ -38,7 +38,7 @@ class Device:
     double_tflops: float | None = None
     name: str = "a device"
     max_streams: int = 32
-    kernel_us: float = 2.0
+    kernel_us: float = 3.0
     launch_us: float = 5.0
     event_us: float = 0.3
 
@@ -82,7 +82,7 @@ DEVICES: dict[str, Device] = {
             double_tflops=1.29, gbps=1008,
         ),
         Device(
-            name="cpu", sms=2, tflops=0.15, gbps=15, max_streams=1, kernel_us=3.0,
+            name="cpu", sms=2, tflops=0.24, gbps=60, max_streams=1, kernel_us=3.0,
             launch_us=0.0, event_us=0.0,
         ),
     )

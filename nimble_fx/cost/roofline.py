@@ -12,13 +12,13 @@ from nimble_fx.cost.work import Sizes, Work, value_types, work_of
 from nimble_fx.ir import TaskGraph
 
 TILE = 64 * 64
-"""Elements of a matrix product's result that one block of threads makes."""
+"""Elements of a matrix product's result that one block of threads makes, if blocks are enough."""
 
 MAX_SPLITS = 16
-"""So many blocks may share one tile, each with a part of the sum (split-K)."""
+"""So many blocks of a matrix product may share one tile, each with a part of the sum (split-K)."""
 
-FLOPS_PER_BLOCK = 2 * TILE * 512
-"""A block is given a sum of about 512 products for each element, or more."""
+FLOPS_PER_BLOCK = 2 * TILE * 128
+"""A block is given a sum of 128 products for each element, or more."""
 
 ELEMENTS_PER_BLOCK = 512
 """Elements of a pointwise kernel's result that one block makes (PyTorch: 128 threads, 4 each)."""
@@ -29,11 +29,20 @@ BLOCKS_PER_SM = 8
 PRODUCT_EFFICIENCY = 0.6
 """What of the peak a large matrix product or convolution reaches."""
 
-MEMORY_EFFICIENCY = 0.75
+DEPTHWISE_EFFICIENCY = 0.05
+"""What of the peak, without tensor cores, a depthwise convolution reaches."""
+
+MEMORY_EFFICIENCY = 0.7
 """What of the bandwidth a large pointwise kernel reaches."""
 
 REACH = 4
 """A processor draws up to so many times its part of the bandwidth."""
+
+MIN_TF32_CHANNELS = 4
+"""Tensor cores take convolutions over so many channels or more."""
+
+TF32_KERNELS = 3
+"""Kernels of a convolution in TF32: two bring its arguments into the layout of tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,11 @@ class Roofline:
 def roofline(work: Work, device: Device) -> Cost:
     """What one task takes."""
     blocks = _n_blocks(work, device)
-    filled = blocks / (device.sms * ceil(blocks / device.sms)) if work.is_product else 1.0
     busy = min(1.0, blocks / device.sms)
-    compute_us = work.flops / (1e6 * _peak_tflops(work, device) * PRODUCT_EFFICIENCY * filled)
+    peak, n_kernels = _peak(work, device)
+    compute_us = work.flops / (1e6 * peak * (busy if work.is_product else 1.0))
     drawn = device.gbps * MEMORY_EFFICIENCY * min(1.0, REACH * busy)
-    us = device.kernel_us + max(compute_us, work.nbytes / (1e3 * drawn))
+    us = n_kernels * device.kernel_us + max(compute_us, work.nbytes / (1e3 * drawn))
     slots = device.sms if work.is_product else device.sms * BLOCKS_PER_SM
     return Cost(
         us=us,
@@ -89,17 +98,23 @@ def roofline(work: Work, device: Device) -> Cost:
 
 def _n_blocks(work: Work, device: Device) -> int:
     """Blocks of threads that its kernel has."""
-    if not work.is_product:
+    if not work.is_product or work.n_channels == 1:
         return max(1, ceil(work.n_elements / ELEMENTS_PER_BLOCK))
     tiles = max(1, ceil(work.n_elements / TILE))
-    splits = min(MAX_SPLITS, max(1, int(work.flops / (FLOPS_PER_BLOCK * tiles))))
-    return tiles if tiles >= device.sms else min(tiles * splits, max(tiles, device.sms))
+    if work.is_convolution:  # cuDNN seldom splits sums
+        return tiles
+    splits = min(MAX_SPLITS, max(1, ceil(work.flops / (FLOPS_PER_BLOCK * tiles))))
+    return max(tiles, min(tiles * splits, device.sms))
 
 
-def _peak_tflops(work: Work, device: Device) -> float:
+def _peak(work: Work, device: Device) -> tuple[float, int]:
+    """The 10^12 operations a second that it reaches if it fills the device; its kernels."""
+    if work.n_channels == 1:
+        return device.tflops * DEPTHWISE_EFFICIENCY, 1
     if work.dtype in (torch.float16, torch.bfloat16):
-        return device.half_tflops or device.tflops
+        return (device.half_tflops or device.tflops) * PRODUCT_EFFICIENCY, 1
     if work.dtype == torch.float64:
-        return device.double_tflops or device.tflops / 2
-    tf32 = device.tf32_tflops if work.is_convolution else None
-    return tf32 or device.tflops
+        return (device.double_tflops or device.tflops / 2) * PRODUCT_EFFICIENCY, 1
+    if device.tf32_tflops is not None and work.n_channels >= MIN_TF32_CHANNELS:
+        return device.tf32_tflops * PRODUCT_EFFICIENCY, TF32_KERNELS
+    return device.tflops * PRODUCT_EFFICIENCY, 1

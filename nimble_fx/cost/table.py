@@ -47,7 +47,7 @@ class Timed:
 Times = Mapping[str, Timed]
 """By signature; see `signature.signature`."""
 
-_NUMBERS = ("flops", "nbytes", "n_elements")
+_NUMBERS = ("flops", "nbytes", "n_elements", "n_channels")
 
 
 @dataclass(frozen=True)
