@@ -22,6 +22,7 @@ BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "inference": markdown.comparison,
     "training": markdown.comparison,
     "memory": markdown.memory,
+    "simulation": markdown.simulation,
 }
 """What is shown of a command's results besides its targets."""
 

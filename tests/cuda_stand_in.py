@@ -42,6 +42,7 @@ class Gpu(Virtual):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self.next_stream, self.next_pool = count(), count(1)
+        self.n_replays = 0
         self.pools: weakref.WeakValueDictionary[tuple[int, int], Pool]
         self.pools = weakref.WeakValueDictionary()
         self.workspaces: dict[int, torch.UntypedStorage] = {}
@@ -152,9 +153,15 @@ class Event(VirtualEvent):
         external: bool = False,
     ) -> None:
         super().__init__()
+        self._n_replays = 0
 
     def record(self, stream: VirtualStream | None = None) -> None:
         super().record(current_stream() if stream is None else stream)
+        self._n_replays = Gpu.now.n_replays
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Milliseconds, of which each replay of a graph in between takes 100."""
+        return 100.0 * (end_event._n_replays - self._n_replays)
 
 
 class MemPool:
@@ -194,6 +201,7 @@ class CUDAGraph:
 
     def replay(self) -> None:
         assert self._recorded is not None
+        self._gpu.n_replays += 1
         self._gpu.replay(self._recorded)
 
     def reset(self) -> None:

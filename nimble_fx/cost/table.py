@@ -142,13 +142,17 @@ def _decoded(row: Any) -> Timed:
     work = dict(row["work"])
     dtype = getattr(torch, str(work.pop("dtype")).removeprefix("torch."))
     made = Timed(row["operator"], row["us"], Work(**work, dtype=dtype))
-    sound = [isinstance(dtype, torch.dtype), type(made.operator) is str, made.us > 0]
+    sound = [
+        isinstance(dtype, torch.dtype),
+        type(made.operator) is str,
+        type(made.us) is float and 0 < made.us < math.inf,
+    ]
     for field in fields(Work):
         value = getattr(made.work, field.name)
         if field.name in _NUMBERS:
             sound += [type(value) in (int, float), math.isfinite(value), value >= 0]
         elif field.name != "dtype":
             sound.append(type(value) is bool)
-    if row.keys() != {"operator", "us", "work"} or not all(sound) or not math.isfinite(made.us):
+    if row.keys() != {"operator", "us", "work"} or not all(sound):
         raise ValueError(f"{row} is no measured time")
     return made
