@@ -1,4 +1,8 @@
-"""Times that others measured on GPUs, beside what the roofline says of the same kernels."""
+"""Times that others measured on GPUs, beside what the roofline says of the same kernels.
+
+The roofline's constants were set with these times in sight, AlexNet's above all, so the mean error
+is that of a fit, not of a forecast: without AlexNet it was 21%.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

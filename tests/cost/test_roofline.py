@@ -80,6 +80,17 @@ def test_a_batch_twice_as_large_takes_at_least_as_long(
     assert us(2) >= us(1) * (1 - 1e-9)
 
 
+@given(st.integers(1, 10**6), st.integers(1, 600), devices)
+def test_more_elements_of_a_pointwise_kernel_never_take_less(
+    n: int, more: int, device: Device
+) -> None:
+    def us(n: int) -> float:
+        graph = one_task(aten.relu.default, tensor_type(n), tensor_type(n))
+        return Roofline(device)(graph)["task"].us
+
+    assert us(n + more) >= us(n) * (1 - 1e-9)
+
+
 @given(works(), st.sampled_from([name for name in DEVICES if name != "cpu"]))
 def test_a_device_with_twice_of_all_never_takes_longer(work: Work, name: str) -> None:
     device = DEVICES[name]
