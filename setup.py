@@ -26,7 +26,7 @@ setup(
     ],
     package_dir={"nimble_fx.passes": "passes"},
     package_data={"nimble_fx": ["py.typed"]},
-    install_requires=["torch>=2.11", "networkx>=3"],
+    install_requires=["torch>=2.11", "networkx>=3", "filelock>=3"],
     extras_require={
         "test": [
             "hypothesis",

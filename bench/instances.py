@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from nimble_fx.cost import Cost
-from nimble_fx.cost.device import Device
+from nimble_fx.hardware import Device
 from nimble_fx.ir import Ref, Task, TaskGraph
 
 

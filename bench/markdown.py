@@ -5,7 +5,9 @@ from typing import Any
 
 from bench.distances import DistanceRow, distance_cells
 from bench.memory import MemoryRow
+from bench.published import Comparison
 from bench.rows import Result, Row
+from bench.simulation import SimulationRow, There
 from bench.timing import Spread
 
 Document = Mapping[str, Any]
@@ -67,6 +69,42 @@ def optimality(document: Document) -> list[str]:
         f"{n_proven} of {len(rows)} optima are proven; of the others, distances are to the bound.",
         "",
         *table(header, body),
+    ]
+
+
+def simulation(document: Document) -> list[str]:
+    """The rows of `bench.simulation`, and the published times beside what is predicted."""
+    rows = [SimulationRow.of(plain) for plain in document["results"]["rows"]]
+    compared = [Comparison(**plain) for plain in document["results"]["published"]]
+    policies = list(dict.fromkeys(name for row in rows for name in row.here))
+    header = ["model", *(f"{name}: measured, predicted" for name in policies)]
+    header += ["serial there", "best there", "bound", "why"]
+    body = [
+        [row.title, *(_predicted(row, name) for name in policies), *_there(row.there)]
+        for row in rows
+    ]
+    named = rows[0].there.device if rows else "-"
+    return [
+        "Milliseconds a call. *Measured* is the median here, *predicted* is simulated from the "
+        f"times of its tasks here; *there* is {named}, by the roofline, and the bound is what no "
+        "schedule goes below.",
+        "",
+        *table(header, body),
+        *(["", "Times that were published, of one stream, and by the roofline:", ""]),
+        *table(
+            ["model", "device", "source", "published, ms", "predicted, ms", "error"],
+            [
+                [
+                    c.model,
+                    c.device,
+                    c.source,
+                    f"{c.published:g}",
+                    f"{c.predicted:.3g}",
+                    _off(c.error),
+                ]
+                for c in compared
+            ],
+        ),
     ]
 
 
@@ -154,6 +192,24 @@ def _mib(row: MemoryRow, name: str) -> str:
     pooled = mine.pooled_bytes / max(serial.pooled_bytes, 1)
     measured = "" if mine.measured_bytes is None else f" / {mine.measured_bytes / 2**20:.1f}"
     return f"{mine.reserved_bytes / 2**20:.1f}, {times:.2f} x [{pooled:.2f} x]{measured}"
+
+
+def _predicted(row: SimulationRow, policy: str) -> str:
+    here = row.here.get(policy)
+    if here is None:
+        return "-"
+    measured = Spread.of(here.samples).median
+    return f"{1e3 * measured:.3g}, {1e3 * here.predicted:.3g} ({_off(here.error)})"
+
+
+def _there(there: There) -> list[str]:
+    serial, best = (there.schedules[name] / 1e3 for name in ("serial", there.best))
+    gain = f"{best:.3g}, {there.gain:.2f} x ({there.best})"
+    return [f"{serial:.3g}", gain, f"{there.bound / 1e3:.3g}", there.reason]
+
+
+def _off(error: float) -> str:
+    return f"{error:+.0%}"
 
 
 def _verdict(met: bool) -> str:

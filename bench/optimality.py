@@ -26,8 +26,8 @@ from bench.screen import print_table, progress, say
 from bench.selection import at_least_one, chosen, selecting_parser
 from bench.traces import Traces
 from nimble_fx.cost import Cost
-from nimble_fx.cost.device import DEVICES, Device, find_device
 from nimble_fx.cost.roofline import Roofline
+from nimble_fx.hardware import DEVICES, Device, find_device
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.critical_path import CriticalPath

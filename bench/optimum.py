@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from nimble_fx.cost import Cost
-from nimble_fx.cost.device import Device
+from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 from nimble_fx.predict import predict
 

@@ -23,6 +23,7 @@ BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "training": markdown.comparison,
     "memory": markdown.memory,
     "optimality": markdown.optimality,
+    "simulation": markdown.simulation,
 }
 """What is shown of a command's results besides its targets."""
 

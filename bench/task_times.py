@@ -1,27 +1,21 @@
 """How long each task of a model takes by itself, on the device that is there."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from statistics import median
-from time import perf_counter
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from bench.timing import gpu_stopwatch
 from nimble_fx.arena import Boxed
 from nimble_fx.compiler import Compiler, lower
+from nimble_fx.cost.timing import cold_values, task_seconds
+from nimble_fx.devices import Device
 from nimble_fx.freeze import Terms
-from nimble_fx.ir import Ref, Task, TaskGraph
+from nimble_fx.ir import Ref, TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.pipeline import passes, schedule
-
-SAMPLE_SECONDS = 5e-4
-N_SAMPLES = 3
-MAX_REPEATS = 50
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
 """A graph as it was traced, with no order that a pass added, and seconds by launching task."""
@@ -45,37 +39,39 @@ class TimedTasks:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return lower(gm, example_inputs, _TimedGraphs(gm, self))
 
-    def run(self, traced: TaskGraph, graph: TaskGraph, values: dict[str, Any]) -> list[Any]:
+    def run(self, timing: "_Timing", values: dict[str, Any]) -> list[Any]:
         """The graph's outputs; times its tasks.
 
         Args:
-            traced: the graph before any pass.
-            graph: the same on one stream, with frees.
-            values: its inputs and constants by name; emptied as tasks free them.
+            timing: what is timed, and where.
+            values: the graph's inputs and constants by name; emptied as tasks free them.
         """
         seconds: dict[str, float] = {}
-        for task in graph.tasks:
+        cold = cold_values(timing.traced, {})
+        for task in timing.graph.tasks:
             args, kwargs = _given((task.args, dict(task.kwargs)), values)
             if task.launches:
-                seconds[task.name] = self._seconds(task, args, kwargs)
+                is_cold = tuple(name in cold for name in task.uses)
+                leaves, structure = pytree.tree_flatten((args, kwargs))
+                key = task.target, structure, tuple(map(_kind, leaves)), is_cold
+                if key not in self._known:
+                    self._known[key] = task_seconds(task, values, cold, timing.device)
+                seconds[task.name] = self._known[key]
             values[task.name] = task.target(*args, **kwargs)
             for name in task.frees:
                 values.pop(name)
-        self.graphs.append((traced, seconds))
-        outputs: list[Any] = _given(list(graph.outputs), values)
+        self.graphs.append((timing.traced, seconds))
+        outputs: list[Any] = _given(list(timing.graph.outputs), values)
         return outputs
 
-    def _seconds(self, task: Task, args: Any, kwargs: Any) -> float:
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        key = task.target, structure, tuple(map(_kind, leaves))
-        if key not in self._known:
-            if not set(task.writes) <= set(task.allocates):  # a time is no reason to change a model
-                args, kwargs = pytree.tree_map_only(Tensor, torch.clone, (args, kwargs))
-            tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-            on_gpu = task.type is not None and any(x.is_cuda for x in tensors)
-            seconds = gpu_seconds if on_gpu else cpu_seconds
-            self._known[key] = seconds(partial(task.target, *args, **kwargs))
-        return self._known[key]
+
+@dataclass(frozen=True)
+class _Timing:
+    """A graph before any pass, the same on one stream with frees, and where it runs."""
+
+    traced: TaskGraph
+    graph: TaskGraph
+    device: Device
 
 
 class _TimedGraphs(Compiler):
@@ -87,56 +83,19 @@ class _TimedGraphs(Compiler):
 
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         """What times an ATen graph's tasks and returns its outputs."""
-        traced = self.trace(gm, name).traced
+        unscheduled = self.trace(gm, name)
+        traced = unscheduled.traced
         graph = schedule(traced.graph, passes("serial", None))
+        timing = _Timing(traced.graph, graph, unscheduled.device)
         names = [value.name for value in graph.inputs]
 
         def run(args: list[Any]) -> list[Any]:
             values = dict(traced.constants) | dict(zip(names, args, strict=True))
             args.clear()
-            return self._timed.run(traced.graph, graph, values)
+            return self._timed.run(timing, values)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return run
-
-
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """The median of a few samples, each the mean of as many calls as take half a millisecond."""
-    call()
-    start = perf_counter()
-    call()
-    once = perf_counter() - start
-    n = max(1, min(MAX_REPEATS, int(SAMPLE_SECONDS / max(once, 1e-7))))
-    samples = []
-    for _ in range(N_SAMPLES):
-        start = perf_counter()
-        for _ in range(n):
-            call()
-        samples.append((perf_counter() - start) / n)
-    return median(samples)
-
-
-def gpu_seconds(call: Callable[[], object]) -> float:
-    """The same of a CUDA graph that has the call's kernels over and over."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph, caller = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    try:
-        with torch.cuda.graph(graph):
-            for _ in range(MAX_REPEATS):
-                call()
-    finally:
-        torch.cuda.set_stream(caller)  # ending a broken capture leaves torch on the capture stream
-    graph.replay()
-    samples = []
-    for _ in range(N_SAMPLES):
-        stop = gpu_stopwatch()
-        graph.replay()
-        samples.append(stop() / MAX_REPEATS)
-    return median(samples)
 
 
 def _given(arguments: Any, values: dict[str, Any]) -> Any:

@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nimble_fx.candidates import Candidate
-from nimble_fx.cost.device import Device
 from nimble_fx.errors import (
     FileError,
     InputError,
@@ -16,6 +15,7 @@ from nimble_fx.errors import (
     UnsupportedError,
 )
 from nimble_fx.fallback import Fallback, fallbacks
+from nimble_fx.hardware import Device
 from nimble_fx.ir import Ref, Task, TaskGraph
 from nimble_fx.program import Program, load, programs
 from nimble_fx.verify import verify_source

@@ -11,10 +11,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from nimble_fx import files
-from nimble_fx.cost.device import Device as Specs
 from nimble_fx.devices import Device
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.fallback import count
+from nimble_fx.hardware import Device as Specs
 from nimble_fx.ir import TaskGraph
 from nimble_fx.sizes import Sizes
 from nimble_fx.trace import Traced

@@ -13,8 +13,6 @@ from torch.utils import _pytree as pytree
 from nimble_fx.arena import Boxed
 from nimble_fx.cache import Unscheduled
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.cost.device import Device as Specs
-from nimble_fx.cost.device import find_device
 from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.entry import (
@@ -27,6 +25,8 @@ from nimble_fx.entry import (
 )
 from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.freeze import Terms, refuse_what_waits_for_the_device
+from nimble_fx.hardware import Device as Specs
+from nimble_fx.hardware import find_device
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
@@ -76,7 +76,7 @@ def plan(
         model: as for `nimble_fx.compile`, on any device, "meta" too. A function gets all tensors
             as arguments.
         example_inputs: as for `nimble_fx.compile`, on any device; fake tensors will do.
-        device: the device to plan for, by a name in `nimble_fx.cost.device.DEVICES` such as "h100"
+        device: the device to plan for, by a name in `nimble_fx.hardware.DEVICES` such as "h100"
             or as a description, `nimble_fx.Device(sms=..., tflops=..., gbps=...)`; or this
             machine's "cuda", "cuda:1" or such a `torch.device`, which is taken for an H100 where
             there is none.

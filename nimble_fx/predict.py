@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from nimble_fx.cost import Cost
-from nimble_fx.cost.device import Device
+from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 from nimble_fx.simulate import Activity, Timeline, simulate
 

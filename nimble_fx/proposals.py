@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from nimble_fx.candidates import MARGIN, Candidate
 from nimble_fx.cost import Cost, CostModel
-from nimble_fx.cost.device import Device
 from nimble_fx.footprint import footprint
+from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.passes.order_by_cost import OrderByCost

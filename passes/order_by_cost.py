@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from nimble_fx.cost import Cost, CostModel
-from nimble_fx.cost.device import Device
+from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch_order import Earlier, Ready, earlier_tasks, in_launch_order, us_ahead
 

@@ -44,12 +44,13 @@ class Gpu(Virtual):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self.next_stream, self.next_pool = count(), count(1)
+        self.n_replays = 0
         self.pools: weakref.WeakValueDictionary[tuple[int, int], Pool]
         self.pools = weakref.WeakValueDictionary()
         self.workspaces: dict[int, torch.UntypedStorage] = {}
         self._blocks: dict[int, weakref.ref[Tensor]] = {}
         self.sync_debug_mode = 0
-        self.milliseconds = partial(Random(seed).uniform, 0.01, 1.0)
+        self.replay_ms: Callable[[], float] = partial(Random(seed).uniform, 0.01, 1.0)
         self._launching = _LaunchingWithWorkspaces(self)
         self.cuda = Cuda(torch.device("cuda", 0))
 
@@ -156,18 +157,17 @@ class Event(VirtualEvent):
     ) -> None:
         super().__init__()
         self._is_timed = enable_timing
+        self._n_replays = 0
 
     def record(self, stream: VirtualStream | None = None) -> None:
         super().record(current_stream() if stream is None else stream)
-
-    def synchronize(self) -> None:
-        Gpu.now.synchronize()
+        self._n_replays = Gpu.now.n_replays
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Milliseconds, any that a slow or a quick device could take."""
+        """Milliseconds, as many as the replays of graphs in between are said to take."""
         if not (self._is_timed and end_event._is_timed):
             raise RuntimeError("Both events must be created with argument 'enable_timing=True'")
-        return Gpu.now.milliseconds()
+        return Gpu.now.replay_ms() * (end_event._n_replays - self._n_replays)
 
 
 class MemPool:
@@ -207,6 +207,7 @@ class CUDAGraph:
 
     def replay(self) -> None:
         assert self._recorded is not None
+        self._gpu.n_replays += 1
         self._gpu.replay(self._recorded)
 
     def reset(self) -> None:

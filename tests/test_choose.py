@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import nimble_fx
-from nimble_fx import trial
 from nimble_fx.candidates import Candidate
 from nimble_fx.choose import N_TIMED
 from tests import cuda_stand_in
@@ -32,7 +31,7 @@ def times(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def take(*milliseconds: float) -> None:
         order = cycle(milliseconds)
-        monkeypatch.setattr(gpu, "milliseconds", lambda: trial.N_REPLAYS * next(order))
+        monkeypatch.setattr(gpu, "replay_ms", lambda: next(order))
 
     return take
 

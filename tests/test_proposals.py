@@ -6,9 +6,9 @@ from hypothesis import given, settings
 
 from nimble_fx.candidates import MARGIN
 from nimble_fx.cost import Cost
-from nimble_fx.cost.device import DEVICES, Device
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.footprint import footprint
+from nimble_fx.hardware import DEVICES, Device
 from nimble_fx.ir import TaskGraph
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.predict import predict

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from nimble_fx.cost.device import Device
+from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 
 Origin = Literal["roofline", "measured", "interpolated", "profile"]

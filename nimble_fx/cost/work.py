@@ -44,6 +44,8 @@ class Work:
         dtype: of its first floating-point result or argument, else float32.
         is_product: whether PyTorch has a formula for its operations.
         is_convolution: whether it is a convolution, for which PyTorch allows TF32.
+        n_channels: that each of its results is a sum over, if it is a convolution: of a group's
+            inputs; 1 if it is depthwise.
     """
 
     flops: float
@@ -52,6 +54,7 @@ class Work:
     dtype: torch.dtype
     is_product: bool
     is_convolution: bool
+    n_channels: int = 0
 
 
 def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
@@ -79,6 +82,7 @@ def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
         dtype=next(floating, torch.float32),
         is_product=product is not None,
         is_convolution=_packet(task) in _CONVOLUTIONS,
+        n_channels=_n_channels(task, types, sizes),
     )
 
 
@@ -141,6 +145,14 @@ def _elements_read(task: Task, read: Sequence[TensorType], sizes: Sizes) -> list
         by_element = _packet(task) is _aten.gather
         counts[0] = min(first, n_indices if by_element else n_indices * (first // max(rows, 1)))
     return counts
+
+
+def _n_channels(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> int:
+    """By the weight's second size; of a transposed convolution's it is the other one."""
+    if _packet(task) not in _CONVOLUTIONS:
+        return 0
+    weight = types[task.args[1 if _packet(task) is _aten.convolution else 2].name]
+    return int(_shape(weight, sizes)[1])
 
 
 def _packet(task: Task) -> Any:

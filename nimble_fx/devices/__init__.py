@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from nimble_fx.cost.device import Device as Specs
 from nimble_fx.devices.lock import Lock
+from nimble_fx.hardware import Device as Specs
 
 
 class Event(Protocol):
@@ -120,6 +120,18 @@ class Device(Protocol):
         """Microseconds of a replay, the mean of `n` in a row; random draws are undone.
 
         Only for a device that can time.
+        """
+
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """What a call takes, in seconds: the median of a few samples.
+
+        Args:
+            calls: that do the same, on memory of their own if caches are to be cold; at least one.
+                They are made in turn.
+
+        Raises:
+            UnsupportedError: time means nothing on this device.
+            RuntimeError: the call fails; or waits for the device, where only kernels are timed.
         """
 
 

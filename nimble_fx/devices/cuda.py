@@ -4,19 +4,25 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from math import ceil
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from nimble_fx.cost.device import DEVICES, PLANNED, named_like, of_sms
-from nimble_fx.cost.device import Device as Specs
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
+from nimble_fx.hardware import DEVICES, PLANNED, find_hardware, of_sms
+from nimble_fx.hardware import Device as Specs
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool; past that, new ones are aliases of old ones."""
+
+N_REPEATS = 50
+N_SAMPLES = 3
+"""How a call is timed: so many replays of a graph of so many calls."""
 
 _LOCK = Lock()
 """One for all devices: a capture must not meet another one's calls."""
@@ -56,6 +62,18 @@ def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:
     return tuple(by_stream[stream.cuda_stream] for stream in streams)
 
 
+def _gpu_seconds(call: Callable[[], object]) -> float:
+    """What the device takes for what a call puts on the current stream."""
+    timing: Any = partial(torch.cuda.Event, enable_timing=True)
+    start, end = timing(), timing()
+    torch.cuda.synchronize()
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
 class Cuda:
     """One CUDA device behind the `Device` protocol.
 
@@ -92,7 +110,7 @@ class Cuda:
         if hardware is None:
             return DEVICES[PLANNED]
         n = torch.cuda.get_device_properties(self._device).multi_processor_count
-        return named_like(hardware) or of_sms(n, hardware)
+        return find_hardware(hardware) or of_sms(n, hardware)
 
     @property
     def why_not_capture(self) -> str | None:
@@ -178,21 +196,40 @@ class Cuda:
 
     def time_us(self, replay: Callable[[], None], n: int) -> float:
         """Microseconds of a replay on the current stream, by events around `n` of them."""
-        timed: Any = torch.cuda.Event
-        begin, end = timed(enable_timing=True), timed(enable_timing=True)
-        stream = torch.cuda.current_stream(self._device)
-        state = torch.cuda.get_rng_state(self._device)
-        try:
-            torch.cuda.synchronize(self._device)
-            begin.record(stream)
+
+        def replays() -> None:
             for _ in range(n):
                 replay()
-            end.record(stream)
-            end.synchronize()
+
+        state = torch.cuda.get_rng_state(self._device)
+        try:
+            with torch.cuda.device(self._device):
+                return 1e6 * _gpu_seconds(replays) / n
         finally:
             torch.cuda.set_rng_state(state, self._device)
-        took: float = begin.elapsed_time(end)
-        return 1e3 * took / n
+
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """What a call's kernels take, replayed over and over from one CUDA graph."""
+
+        def once(streams: tuple[Stream, ...]) -> tuple[()]:
+            with streams[0]:
+                for call in calls:
+                    call()
+            return ()
+
+        def over_and_over(streams: tuple[Stream, ...]) -> tuple[()]:
+            for _ in range(n):
+                once(streams)
+            return ()
+
+        n = ceil(N_REPEATS / len(calls))
+        with self.exclusive(), torch.cuda.device(self._device):
+            pool = self.pool()
+            self.warm_up(1, once, pool, may_synchronize=False)
+            captured = self.capture(1, over_and_over, pool)
+            captured.replay()
+            samples = [_gpu_seconds(captured.replay) for _ in range(N_SAMPLES)]
+        return median(samples) / (n * len(calls))
 
     @contextmanager
     def _into(self, graph: torch.cuda.CUDAGraph, pool: Any, stream: Any) -> Iterator[None]:

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from nimble_fx.cost.device import DEVICES, PLANNED
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.virtual_launch import Draw, Launching
@@ -27,6 +26,7 @@ from nimble_fx.devices.virtual_memory import Pool, poison
 from nimble_fx.devices.virtual_queues import ORDERS, Choose, Mark, Queues
 from nimble_fx.devices.virtual_state import Host, Recorded
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.hardware import DEVICES, PLANNED
 
 _LOCK = Lock()
 """One for all virtual devices: they draw from the CPU's one generator of random numbers."""
@@ -231,6 +231,10 @@ class Virtual:
             else:
                 self.synchronize()
                 kernel()
+
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("the virtual device plays orders, not time")
 
     def enter(self, stream: VirtualStream) -> None:
         """What the calling thread does from now on goes to `stream`."""

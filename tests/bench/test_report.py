@@ -130,3 +130,16 @@ def test_memory_is_shown_over_one_stream(results: Path) -> None:
     made = document([], [], "memory") | {"results": {"rows": [row]}}
     (results / "cpu" / "memory.json").write_text(json.dumps(made))
     assert "| M | 2.0, 1.00 x [1.00 x] | 3.0, 1.50 x [3.00 x] |" in page(read(results))
+
+
+def test_predictions_are_shown_beside_what_was_measured_and_published(results: Path) -> None:
+    there = {"device": "x", "schedules": {"serial": 6e3, "nimble": 3e3}, "bound": 2e3}
+    here = {"samples": [2e-3, 4e-3, 3e-3], "predicted": 3.3e-3, "n_tasks": 1, "n_guessed": 0}
+    row = {"model": "m", "title": "M", "batch": 1, "here": {"serial": here}}
+    published = {"model": "m", "device": "y", "source": "Z, 2020", "published": 4, "predicted": 5}
+    rows = {"rows": [row | {"there": there | {"reason": "why"}}], "published": [published]}
+    made = document([], [], "simulation") | {"results": rows}
+    (results / "cpu" / "simulation.json").write_text(json.dumps(made))
+    text = page(read(results))
+    assert "| M | 3, 3.3 (+10%) | 6 | 3, 2.00 x (nimble) | 2 | why |" in text
+    assert "| m | y | Z, 2020 | 4 | 5 | +25% |" in text

@@ -1,1 +1,1 @@
-"""Tests of costs."""
+"""Tests of what tasks cost."""

@@ -53,3 +53,19 @@ def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) ->
     run = program.bind(model)
     assert all(torch.equal(run(x)[0], expected) for _ in range(3))
     assert run.status.frozen
+
+
+def test_a_larger_product_takes_longer_and_the_current_stream_stays() -> None:
+    small, large = torch.randn(64, 64, device="cuda"), torch.randn(4096, 4096, device="cuda")
+    device, stream = Cuda.get(torch.device("cuda", 0)), torch.cuda.current_stream()
+    assert 0 < device.seconds([lambda: small @ small]) < device.seconds([lambda: large @ large])
+    assert torch.cuda.current_stream() == stream
+
+
+def test_what_cannot_be_captured_is_an_error_and_leaves_the_current_stream() -> None:
+    device, stream = Cuda.get(torch.device("cuda", 0)), torch.cuda.current_stream()
+    x = torch.ones(1, device="cuda")
+    with pytest.raises(RuntimeError):
+        device.seconds([x.item])
+    assert torch.cuda.current_stream() == stream
+    assert x.item() == 1

@@ -5,6 +5,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
+from math import ceil
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.devices import Capture, cuda
-from nimble_fx.devices.cuda import POOL_SIZE, Cuda
+from nimble_fx.devices.cuda import N_REPEATS, N_SAMPLES, POOL_SIZE, Cuda
 from nimble_fx.errors import NimbleWarning
 from tests import cuda_stand_in
 from tests.bits import assert_same_bits
@@ -259,3 +261,22 @@ def test_all_programs_of_a_device_share_its_streams(gpu: Gpu) -> None:
     one = Cuda.get(torch.device("cuda", 7))
     assert one is Cuda.get(torch.device("cuda", 7))
     assert one.exclusive() is gpu.cuda.exclusive()
+
+
+@pytest.mark.parametrize("n_calls", [1, 3, 70])
+def test_a_call_takes_its_part_of_a_replay(n_calls: int, gpu: Gpu) -> None:
+    xs = [torch.ones(2) for _ in range(n_calls)]
+    gpu.replay_ms = partial(float, 100)
+    seconds = gpu.cuda.seconds([partial(torch.Tensor.add_, x, 1) for x in xs])
+    n_repeats = ceil(N_REPEATS / n_calls)
+    assert seconds == pytest.approx(0.1 / (n_repeats * n_calls))
+    gpu.synchronize()
+    n_replays = gpu.n_replays
+    assert n_replays == 1 + N_SAMPLES
+    expected = 1 + 1 + n_replays * n_repeats  # what it was, the warm-up, the replays
+    assert_same_bits(xs, [torch.full((2,), float(expected))] * n_calls)
+
+
+def test_a_call_that_waits_for_the_device_is_not_timed(gpu: Gpu) -> None:
+    with pytest.raises(RuntimeError):
+        gpu.cuda.seconds([torch.ones(2).nonzero])

@@ -23,6 +23,7 @@ METHODS: list[tuple[type, str]] = [
     (Stream, "wait_event"),
     (Stream, "wait_stream"),
     (Event, "record"),
+    (Event, "elapsed_time"),
     (CUDAGraph, "capture_begin"),
     (CUDAGraph, "capture_end"),
     (CUDAGraph, "replay"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.devices.virtual import Virtual
-from nimble_fx.errors import OptionError
+from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.ir import TaskGraph
 from nimble_fx.trace import Traced
 from tests.bits import assert_same_bits
@@ -346,3 +346,8 @@ def test_a_copy_of_the_model_on_another_seed_gives_the_same() -> None:
             compiled = torch.compile(copy.deepcopy(model), backend="nimble", options=options)
             results.append(compiled(x))
         assert all(torch.equal(result, model(x)) for result in results)
+
+
+def test_it_has_no_time() -> None:
+    with pytest.raises(UnsupportedError, match="not time"):
+        Virtual().seconds([lambda: None])

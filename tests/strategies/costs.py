@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from bench.instances import GivenCosts
 from nimble_fx.cost import Cost
-from nimble_fx.cost.device import Device
+from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 
 

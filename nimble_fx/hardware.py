@@ -38,7 +38,7 @@ class Device:
     double_tflops: float | None = None
     name: str = "a device"
     max_streams: int = 32
-    kernel_us: float = 2.0
+    kernel_us: float = 3.0
     launch_us: float = 5.0
     event_us: float = 0.3
 
@@ -82,7 +82,7 @@ DEVICES: dict[str, Device] = {
             double_tflops=1.29, gbps=1008,
         ),
         Device(
-            name="cpu", sms=2, tflops=0.15, gbps=15, max_streams=1, kernel_us=3.0,
+            name="cpu", sms=2, tflops=0.24, gbps=60, max_streams=1, kernel_us=3.0,
             launch_us=0.0, event_us=0.0,
         ),
     )
@@ -92,13 +92,6 @@ several; "cpu" stands for two cores of a server, which run one task after anothe
 
 PLANNED = "h100"
 """What is planned for where a program is for a GPU, and it is not said which."""
-
-
-def named_like(hardware: str) -> Device | None:
-    """The device that a GPU's name stands for, such as "NVIDIA H100 80GB HBM3"; None if none."""
-    words = re.findall(r"[a-z0-9]+", hardware.lower())
-    names = {*words, *(first + second for first, second in pairwise(words))}
-    return next((device for name, device in DEVICES.items() if name in names), None)
 
 
 def of_sms(n: int, name: str) -> Device:
@@ -124,3 +117,10 @@ def find_device(device: str | Device) -> Device:
         f"device={device!r} is not known; {meant}known devices: {', '.join(DEVICES)}, or describe "
         "one: Device(sms=..., tflops=..., gbps=...)"
     )
+
+
+def find_hardware(hardware: str) -> Device | None:
+    """The device that a driver calls so: "NVIDIA H100 80GB HBM3"; None if it is not listed."""
+    words = re.split(r"[^a-z0-9]+", hardware.lower())
+    pairs = [first + second for first, second in pairwise(words)]
+    return next((DEVICES[word] for word in (*words, *pairs) if word in DEVICES), None)

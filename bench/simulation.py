@@ -1,0 +1,293 @@
+"""What the simulator says of each model: beside what is measured here, and of a GPU that is not.
+
+"Here": each task of the model is timed by itself, and the program's time is simulated from that and
+compared with the program's own, without what `torch.compile` does around it. On a GPU named by
+`--gpu` tasks take what the roofline says. Then that is compared with times that others published.
+"""
+
+import gc
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from bench.floor import longest_path
+from bench.kept_programs import KeptPrograms
+from bench.models.model import Form, Model
+from bench.published import LIMIT, Comparison, comparisons, mean_error, mean_ratio
+from bench.record import Target, finish, keep
+from bench.screen import print_table, progress, say
+from bench.selection import at_least_one, chosen, selecting_parser, zoo
+from bench.timing import Call, Spread, interleaved_seconds
+from nimble_fx.cost import Cost
+from nimble_fx.cost.measured import Measured
+from nimble_fx.cost.roofline import Roofline
+from nimble_fx.devices import device_for
+from nimble_fx.entry import own_function
+from nimble_fx.errors import OptionError
+from nimble_fx.hardware import Device, find_device
+from nimble_fx.ir import TaskGraph
+from nimble_fx.pipeline import passes, schedule
+from nimble_fx.predict import predict
+
+CPU_LIMIT, GPU_LIMIT = 0.10, 0.08
+"""How far the median prediction may be off."""
+
+MAX_STREAMS = (None, 2, 4, 8)
+"""The most streams that schedules for the named GPU may have; None: what the device has."""
+
+CLEAR = 0.9
+"""From this part on a reason is the reason."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """A schedule's time here, measured and predicted, seconds.
+
+    Attributes:
+        samples: measured, round by round.
+        predicted: by simulation of the measured tasks.
+        n_tasks: how many tasks there are.
+        n_guessed: how many of them could not be measured, and are the roofline's.
+    """
+
+    samples: Sequence[float]
+    predicted: float
+    n_tasks: int
+    n_guessed: int
+
+    @property
+    def error(self) -> float:
+        """By what part of the median the prediction is off; above 0 if it is more."""
+        return self.predicted / median(self.samples) - 1
+
+
+@dataclass(frozen=True)
+class There:
+    """What is predicted for the named GPU, microseconds.
+
+    Attributes:
+        device: its name.
+        schedules: by "serial", "nimble", "nimble, 2 streams".
+        bound: what no schedule goes below: the longest path, or the work.
+        reason: why streams gain, or do not.
+    """
+
+    device: str
+    schedules: Mapping[str, float]
+    bound: float
+    reason: str
+
+    @property
+    def best(self) -> str:
+        """The schedule that takes least."""
+        return min(self.schedules, key=lambda name: self.schedules[name])
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the best is than one stream."""
+        return self.schedules["serial"] / self.schedules[self.best]
+
+
+@dataclass(frozen=True)
+class SimulationRow:
+    """A model at a batch size; `here` by policy."""
+
+    model: str
+    title: str
+    batch: int
+    here: Mapping[str, Here]
+    there: There
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> "SimulationRow":
+        """The row that JSON was made from."""
+        here = {name: Here(**each) for name, each in plain["here"].items()}
+        return SimulationRow(**{**plain, "here": here, "there": There(**plain["there"])})
+
+
+def measure(
+    model: Model, form: Form, batch: int, device: torch.device, gpu: Device, rounds: int
+) -> SimulationRow:
+    """Compiles a model by each policy that differs here, times, predicts."""
+    policies = ("serial",) if device.type == "cpu" else ("serial", "nimble")
+    kept = {name: _compiled(form, batch, name, device) for name in policies}
+    calls: dict[str, Call] = {name: each.again for name, each in kept.items()}
+    with torch.no_grad():
+        samples = interleaved_seconds(calls, rounds, device=device)
+        with TemporaryDirectory() as directory:
+            costs = {name: _costs(each, device, Path(directory)) for name, each in kept.items()}
+        # Before and after the tasks, so that a change of the machine's speed meets both.
+        later = interleaved_seconds(calls, rounds, device=device)
+    here = {
+        name: _here([*samples[name], *later[name]], each.graphs, costs[name])
+        for name, each in kept.items()
+    }
+    there = predicted_for(gpu, kept["serial"].graphs)
+    return SimulationRow(model.name, f"{model.title}, batch {batch}", batch, here, there)
+
+
+def _compiled(form: Form, batch: int, policy: Any, device: torch.device) -> KeptPrograms:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = form.build().to(device).eval()
+    inputs = tuple(x.to(device) for x in form.inputs(batch))
+    kept = KeptPrograms(policy)
+    compiled = torch.compile(own_function(model), backend=kept)
+    with torch.no_grad():
+        for _ in range(3):  # a GPU's programs are captured in the second call
+            compiled(*inputs)
+    return kept
+
+
+_Costs = list[tuple[Device, Mapping[str, Cost]]]
+
+
+def _costs(kept: KeptPrograms, device: torch.device, directory: Path) -> _Costs:
+    runtime = device_for(device)
+    if runtime is None:
+        raise OptionError(f"nothing can be timed on {device}")
+    models = [Measured.of(graph, runtime, directory) for graph in kept.graphs]
+    return [(m.device, m(graph)) for m, graph in zip(models, kept.graphs, strict=True)]
+
+
+def _here(samples: Sequence[float], graphs: Sequence[TaskGraph], costs: _Costs) -> Here:
+    pairs = list(zip(graphs, costs, strict=True))
+    each = [cost for _, by_name in costs for cost in by_name.values()]
+    return Here(
+        samples=samples,
+        predicted=sum(predict(g, by_name, d).makespan_us for g, (d, by_name) in pairs) / 1e6,
+        n_tasks=len(each),
+        n_guessed=sum(cost.origin != "measured" for cost in each),
+    )
+
+
+def predicted_for(device: Device, graphs: Sequence[TaskGraph]) -> There:
+    """What graphs that run one after another take on a device by the roofline."""
+    schedules: dict[str, float] = {}
+    bound = 0.0
+    costs = [Roofline(device)(graph) for graph in graphs]
+    for graph, by_name in zip(graphs, costs, strict=True):
+        for name, policy, limit in _schedules(device):
+            timeline = predict(schedule(graph, passes(policy, limit)), by_name, device)
+            schedules[name] = schedules.get(name, 0.0) + timeline.makespan_us
+        bound += timeline.bound_us
+    return There(device.name, schedules, bound, reason(graphs, costs))
+
+
+def _schedules(device: Device) -> list[tuple[str, Any, int | None]]:
+    capped = [f"nimble, {n} streams" if n else "nimble" for n in MAX_STREAMS]
+    limits = [min(n or device.max_streams, device.max_streams) for n in MAX_STREAMS]
+    return [("serial", "serial", None), *zip(capped, ["nimble"] * len(limits), limits, strict=True)]
+
+
+def reason(graphs: Sequence[TaskGraph], costs: Sequence[Mapping[str, Cost]]) -> str:
+    """Why streams gain, or do not: of path and work, what is nearest to the sum of all tasks."""
+    each = [cost for by_name in costs for cost in by_name.values()]
+    total = sum(cost.us for cost in each)
+    if not total:
+        return "nothing runs"
+    pairs = zip(graphs, costs, strict=True)
+    path = sum(longest_path(g, {n: c.us for n, c in by_name.items()}) for g, by_name in pairs)
+    busy = sum(cost.us * cost.share for cost in each)
+    memory = sum(cost.us * cost.bandwidth for cost in each)
+    if path >= CLEAR * total:
+        return f"a chain: the longest path is {path / total:.0%} of the tasks' time"
+    if max(busy, memory) >= CLEAR * total:
+        what = "processors" if busy >= memory else "memory"
+        return f"kernels fill the device: {max(busy, memory) / total:.0%} of its {what} are busy"
+    width = max(graph.width for graph in graphs)
+    limits = {"path": path, "processors": busy, "memory": memory}
+    limit = max(limits, key=lambda name: limits[name])
+    return f"up to {width} at once; the {limit} allows {total / limits[limit]:.1f} times"
+
+
+def print_row(row: SimulationRow) -> None:
+    """Here: measured, predicted, error. There: each schedule, the bound, the reason."""
+    here = [
+        [
+            f"here, {name}",
+            Spread.of(each.samples).milliseconds(),
+            f"{1e3 * each.predicted:.2f} ms",
+            f"{each.error:+.1%}",
+        ]
+        for name, each in row.here.items()
+    ]
+    there = row.there
+    planned = [
+        [
+            f"{there.device}, {name}",
+            "",
+            f"{us / 1e3:.3f} ms",
+            f"{there.schedules['serial'] / us:.2f} x",
+        ]
+        for name, us in {**there.schedules, "bound": there.bound}.items()
+    ]
+    print_table(row.title, ("", "measured", "predicted", ""), [here, planned])
+    say(f"best: {there.best}, {there.gain:.2f} x; {there.reason}")
+
+
+def print_published(compared: Sequence[Comparison]) -> None:
+    """A line for each published time, and how far the predictions are off."""
+    lines = [
+        [c.model, c.device, c.source, f"{c.published:.2f}", f"{c.predicted:.2f}", f"{c.error:+.1%}"]
+        for c in compared
+    ]
+    header = ("", "device", "source", "published, ms", "predicted, ms", "error")
+    print_table("Times that were published, one stream, by the roofline", header, [lines])
+
+
+def targets(
+    rows: Sequence[SimulationRow], compared: Sequence[Comparison], device: str
+) -> list[Target]:
+    """Median errors here by policy, and the mean error of the roofline."""
+    limit = CPU_LIMIT if torch.device(device).type == "cpu" else GPU_LIMIT
+    names = dict.fromkeys(name for row in rows for name in row.here)
+    found = []
+    for name in names:
+        errors = [abs(row.here[name].error) for row in rows if name in row.here]
+        found.append(Target(f"median error of {name}, tasks measured", median(errors), limit))
+    if compared:
+        ratio = f"geometric mean of the ratios {mean_ratio(compared):.2f}"
+        name = f"mean error of published times, which the roofline was set by, {ratio}"
+        found.append(Target(name, mean_error(compared), LIMIT))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, predicts, prints, writes; 0."""
+    options = selecting_parser(__doc__, zoo())
+    options.add_argument("--gpu", default="h100", help="a device by name, to plan for")
+    options.add_argument(
+        "--rounds", type=at_least_one, default=10, help="samples, before and after"
+    )
+    args = options.parse_args(argv)
+    try:
+        gpu = find_device(args.gpu)
+    except OptionError as error:
+        options.error(str(error))
+    cases = chosen(args, training=False)
+    rows: list[SimulationRow] = []
+    with progress("simulation", len(cases)) as begin:
+        for model, form, batch in cases:
+            begin(f"{model.title}, batch {batch}")
+            rows.append(measure(model, form, batch, torch.device(args.device), gpu, args.rounds))
+            gc.collect()
+            print_row(rows[-1])
+            keep(
+                "simulation", args, {"rows": rows, "published": []}, targets(rows, [], args.device)
+            )
+    compared = comparisons()
+    print_published(compared)
+    results = {"rows": rows, "published": compared}
+    finish("simulation", args, results, targets(rows, compared, args.device))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

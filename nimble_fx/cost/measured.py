@@ -1,0 +1,147 @@
+"""A task's time as it was measured on the device that is there, or its nearest neighbours'."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import exp, hypot, log
+from pathlib import Path
+
+import torch
+
+from nimble_fx import devices
+from nimble_fx.cost import Cost, Origin
+from nimble_fx.cost.roofline import roofline
+from nimble_fx.cost.signature import signature
+from nimble_fx.cost.table import Table, Timed, Times
+from nimble_fx.cost.timing import cold_values, synthetic, task_seconds, undisturbed
+from nimble_fx.cost.work import Sizes, Work, value_types, work_of
+from nimble_fx.hardware import Device
+from nimble_fx.ir import Task, TaskGraph, TensorType, target_name
+
+N_NEIGHBOURS = 4
+"""Of so many measured tasks a time is interpolated."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What tasks take, by a table of measured times.
+
+    A task that is not in the table is compared with the nearest of its operator and element type:
+    it takes as many times what the roofline says as they do. Where there are none, it is the
+    roofline's. `Cost.origin` says which.
+
+    Attributes:
+        device: what was measured on, for what is not in the table.
+        times: by signature.
+        sizes: what symbolic sizes are taken for.
+        failed: why tasks of the graph that was measured could not be, by signature.
+    """
+
+    device: Device
+    times: Times
+    sizes: Sizes = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        graph: TaskGraph, device: devices.Device, directory: Path, sizes: Sizes | None = None
+    ) -> "Measured":
+        """The costs of a graph's tasks: from the directory's table, what it lacks measured now.
+
+        Cost: about 10 ms for each task of a kind that is new.
+
+        Args:
+            graph: traced or scheduled.
+            device: that is here, and that the graph's tensors are on.
+            directory: of tables; made if there is none.
+            sizes: what symbolic sizes are taken for.
+
+        Raises:
+            FileError: the table cannot be read or written.
+            UnsupportedError: a size depends on a symbol that `sizes` does not have.
+        """
+        table = Table.of(directory, device)
+        times, failed = _measured(graph, device, table.times, sizes or {})
+        return Measured(device.specs, table.with_more(times).times, sizes or {}, failed)
+
+    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
+        """The cost of each launching task, by its name.
+
+        Raises:
+            UnsupportedError: a size depends on a symbol that `sizes` does not have.
+        """
+        types, cold = value_types(graph), cold_values(graph, self.sizes)
+        costs: dict[str, Cost] = {}
+        known: dict[str, Cost] = {}
+        for task in graph.launching:
+            key = signature(task, types, cold, self.sizes)
+            if key not in known:
+                known[key] = self._cost(key, task, work_of(task, types, self.sizes))
+            costs[task.name] = known[key]
+        return costs
+
+    def _cost(self, key: str, task: Task, work: Work) -> Cost:
+        guess = roofline(work, self.device)
+        if key in self.times:
+            return _with_us(guess, self.times[key].us, "measured", self.device)
+        neighbours = self._by_operator.get((target_name(task.target), work.dtype), ())
+        if not neighbours:
+            return guess
+        ratio = _ratio(work, neighbours, self.device)
+        return _with_us(guess, guess.us * ratio, "interpolated", self.device)
+
+    @cached_property
+    def _by_operator(self) -> Mapping[tuple[str, torch.dtype], Sequence[Timed]]:
+        found: dict[tuple[str, torch.dtype], list[Timed]] = defaultdict(list)
+        for timed in self.times.values():
+            found[timed.operator, timed.work.dtype].append(timed)
+        return found
+
+
+def _with_us(guess: Cost, us: float, origin: Origin, device: Device) -> Cost:
+    bandwidth = min(1.0, guess.nbytes / (1e3 * us * device.gbps))
+    return replace(guess, us=us, bandwidth=bandwidth, origin=origin)
+
+
+def _ratio(work: Work, neighbours: Sequence[Timed], device: Device) -> float:
+    """How many times the roofline the neighbours take: a geometric mean, the nearest first."""
+    nearest = sorted(neighbours, key=lambda timed: _distance(work, timed.work))[:N_NEIGHBOURS]
+    weights = [1 / (1e-3 + _distance(work, timed.work)) for timed in nearest]
+    logs = [log(timed.us / roofline(timed.work, device).us) for timed in nearest]
+    return exp(sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights))
+
+
+def _distance(one: Work, other: Work) -> float:
+    """Between their operations and bytes, in factors of e."""
+    return hypot(
+        log(max(one.flops, 1.0) / max(other.flops, 1.0)),
+        log(max(one.nbytes, 1.0) / max(other.nbytes, 1.0)),
+    )
+
+
+def _measured(
+    graph: TaskGraph, device: devices.Device, known: Times, sizes: Sizes
+) -> tuple[Times, Mapping[str, str]]:
+    """What is not known yet: the times of the graph's tasks, and why some have none."""
+    types, cold = value_types(graph), cold_values(graph, sizes)
+    times: dict[str, Timed] = {}
+    failed: dict[str, str] = {}
+    with undisturbed(_device_of(graph)):
+        for task in graph.launching:
+            key = signature(task, types, cold, sizes)
+            if key in known or key in times or key in failed:
+                continue
+            work = work_of(task, types, sizes)
+            try:
+                seconds = task_seconds(task, synthetic(task, types, sizes), cold, device)
+            except Exception as error:  # an operator may raise whatever it likes of made-up values
+                failed[key] = f"{type(error).__name__}: {error}".splitlines()[0]
+            else:
+                times[key] = Timed(target_name(task.target), 1e6 * seconds, work)
+    return times, failed
+
+
+def _device_of(graph: TaskGraph) -> torch.device:
+    types = [value.type for value in graph.values]
+    return next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))

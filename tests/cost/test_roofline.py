@@ -1,0 +1,126 @@
+"""A roofline's time is never below what data sheets allow, and grows with the work."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nimble_fx.cost.roofline import Roofline, roofline
+from nimble_fx.cost.work import Work
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.hardware import DEVICES, Device
+from tests.cost.graphs import aten, one_task, tensor_type, traced
+from tests.models import Branchy
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64]
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    """What tasks do, from nothing to a large matrix product or convolution."""
+    kind = draw(st.sampled_from(["pointwise", "product", "convolution"]))
+    n_elements = draw(st.integers(0, 10**8))
+    return Work(
+        flops=n_elements * (1 if kind == "pointwise" else draw(st.integers(1, 10**5))),
+        nbytes=n_elements * draw(st.integers(1, 16)),
+        n_elements=n_elements,
+        dtype=draw(st.sampled_from(DTYPES)),
+        is_product=kind != "pointwise",
+        is_convolution=kind == "convolution",
+        n_channels=draw(st.integers(1, 2048)) if kind == "convolution" else 0,
+    )
+
+
+devices = st.sampled_from(list(DEVICES.values()))
+
+
+def peak(device: Device) -> float:
+    """The most operations a second in any type, 10^12."""
+    figures = (device.tflops, device.tf32_tflops, device.half_tflops, device.double_tflops)
+    return max(each for each in figures if each is not None)
+
+
+@given(works(), devices)
+def test_nothing_is_faster_than_the_data_sheet(work: Work, device: Device) -> None:
+    cost = roofline(work, device)
+    assert cost.us >= device.kernel_us
+    assert cost.us >= work.flops / (1e6 * peak(device))
+    assert cost.us >= work.nbytes / (1e3 * device.gbps)
+    assert (cost.flops, cost.nbytes, cost.origin) == (work.flops, work.nbytes, "roofline")
+
+
+@given(works(), devices)
+def test_shares_are_parts(work: Work, device: Device) -> None:
+    cost = roofline(work, device)
+    assert 0 < cost.share <= 1
+    assert 0 <= cost.bandwidth <= 1
+
+
+@given(works(), devices, st.integers(2, 100))
+def test_more_operations_or_bytes_never_take_less(work: Work, device: Device, times: int) -> None:
+    assume(not work.is_product or work.is_convolution)  # a longer sum may be split among blocks
+    before = roofline(work, device).us
+    assert roofline(replace(work, flops=work.flops * times), device).us >= before
+    assert roofline(replace(work, nbytes=work.nbytes * times), device).us >= before
+
+
+@given(st.integers(1, 512), st.integers(1, 512), st.integers(1, 512), devices)
+def test_a_batch_twice_as_large_takes_at_least_as_long(
+    rows: int, columns: int, depth: int, device: Device
+) -> None:
+    def us(n: int) -> float:
+        made = tensor_type(n * rows, columns)
+        graph = one_task(
+            aten.mm.default, made, tensor_type(n * rows, depth), tensor_type(depth, columns)
+        )
+        return Roofline(device)(graph)["task"].us
+
+    assert us(2) >= us(1) * (1 - 1e-9)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 600), devices)
+def test_more_elements_of_a_pointwise_kernel_never_take_less(
+    n: int, more: int, device: Device
+) -> None:
+    def us(n: int) -> float:
+        graph = one_task(aten.relu.default, tensor_type(n), tensor_type(n))
+        return Roofline(device)(graph)["task"].us
+
+    assert us(n + more) >= us(n) * (1 - 1e-9)
+
+
+@given(works(), st.sampled_from([name for name in DEVICES if name != "cpu"]))
+def test_a_device_with_twice_of_all_never_takes_longer(work: Work, name: str) -> None:
+    device = DEVICES[name]
+    doubled = {
+        field: 2 * value
+        for field in ("sms", "tflops", "gbps", "tf32_tflops", "half_tflops", "double_tflops")
+        if (value := getattr(device, field)) is not None
+    }
+    assert roofline(work, replace(device, **doubled)).us <= roofline(work, device).us * (1 + 1e-9)
+
+
+def test_a_large_product_nears_the_peak_and_a_small_one_does_not() -> None:
+    device = DEVICES["a100"]
+    for n, reached in ((8192, True), (64, False)):
+        work = Work(2 * n**3, 12 * n**2, n**2, torch.float32, is_product=True, is_convolution=False)
+        cost = roofline(work, device)
+        assert (work.flops / (1e6 * cost.us) > 0.5 * device.tflops) == reached
+        assert (cost.share == 1) == reached
+
+
+def test_every_launching_task_of_a_model_has_a_cost_and_equal_tasks_the_same() -> None:
+    graph = traced(Branchy(), torch.randn(2, 4))
+    costs = Roofline(DEVICES["h100"])(graph)
+    assert set(costs) == {task.name for task in graph.launching}
+    assert costs["mm"] == costs["mm_1"]
+
+
+def test_a_symbolic_size_must_be_known() -> None:
+    graph = one_task(aten.relu.default, tensor_type("s0"), tensor_type("s0"))
+    with pytest.raises(UnsupportedError, match="what s0 is"):
+        Roofline(DEVICES["h100"])(graph)
+    few, many = (Roofline(DEVICES["h100"], {"s0": n})(graph)["task"].us for n in (10, 10**9))
+    assert few < many

@@ -1,0 +1,105 @@
+"""Operations are PyTorch's own count of a real run; bytes are counted by hand."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from nimble_fx.cost.work import Work, number, value_types, work_of
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import TaskGraph, TupleType
+from tests.cost.graphs import aten, one_task, tensor_type, traced
+
+
+def works(graph: TaskGraph, **sizes: int) -> list[Work]:
+    types = value_types(graph)
+    return [work_of(task, types, sizes) for task in graph.launching]
+
+
+def counted(model: nn.Module, *inputs: Tensor) -> float:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*inputs)
+    return counter.get_total_flops()
+
+
+@given(
+    groups=st.sampled_from([1, 2, 4]),
+    channels=st.integers(1, 3),
+    size=st.integers(3, 9),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    transposed=st.booleans(),
+)
+@settings(max_examples=15)
+def test_a_convolutions_operations_are_those_that_pytorch_counts(
+    groups: int, channels: int, size: int, kernel: int, stride: int, transposed: bool
+) -> None:
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    model = kind(4 * channels, 4, kernel, stride, groups=groups)
+    x = torch.randn(2, 4 * channels, size, size)
+    (work,) = works(traced(model, x))
+    assert work.flops == counted(model, x)
+    assert work.is_product
+    assert work.is_convolution
+    assert work.n_channels == 4 * channels // groups or transposed
+
+
+def test_a_networks_operations_are_those_that_pytorch_counts() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Softmax(-1))
+    x = torch.randn(3, 8)
+    products = [work for work in works(traced(model, x)) if work.is_product]
+    assert sum(work.flops for work in products) == counted(model, x) == 2 * 3 * (8 * 16 + 16 * 4)
+    assert not any(work.is_convolution for work in products)
+
+
+def test_attention_is_two_matrix_products_on_a_cpu_too() -> None:
+    q = torch.randn(2, 3, 5, 8)
+    (work,) = works(traced(nn.functional.scaled_dot_product_attention, q, q, q))
+    assert work.flops == 2 * (2 * 2 * 3 * 5 * 5 * 8)
+
+
+def test_each_tensor_is_moved_once_with_its_own_element_size() -> None:
+    half = tensor_type(4, 5, dtype=torch.float16)
+    (work,) = works(one_task(aten.add.Tensor, tensor_type(4, 5), half, tensor_type(5)))
+    assert work.nbytes == 20 * 4 + 20 * 2 + 5 * 4
+    assert (work.flops, work.n_elements, work.dtype) == (20, 20, torch.float32)
+    assert not work.is_product
+
+
+def test_a_reduction_does_one_operation_for_each_element_that_it_reads() -> None:
+    (work,) = works(one_task(aten.sum.default, tensor_type(), tensor_type(100)))
+    assert (work.flops, work.n_elements, work.nbytes) == (100, 1, 404)
+
+
+@pytest.mark.parametrize(("n_indices", "n_read"), [(3, 3 * 8), (2000, 1000 * 8)])
+def test_a_look_up_reads_the_rows_that_it_is_asked_for(n_indices: int, n_read: int) -> None:
+    table, indices = tensor_type(1000, 8), tensor_type(n_indices, dtype=torch.int64)
+    (work,) = works(one_task(aten.embedding.default, tensor_type(n_indices, 8), table, indices))
+    assert work.nbytes == 4 * n_read + 8 * n_indices + 4 * 8 * n_indices
+
+
+def test_all_results_of_an_operator_are_written() -> None:
+    x = tensor_type(6)
+    made = TupleType((x, tensor_type(6, dtype=torch.int64), None))
+    (work,) = works(one_task(aten.sort.default, made, x))
+    assert work.nbytes == 6 * 4 + 6 * 4 + 6 * 8
+
+
+def test_symbolic_sizes_are_what_they_are_taken_for() -> None:
+    graph = one_task(
+        aten.mm.default, tensor_type("s0*2", 4), tensor_type("s0*2", 3), tensor_type(3, 4)
+    )
+    (work,) = works(graph, s0=5)
+    assert work.flops == 2 * 10 * 3 * 4
+    with pytest.raises(UnsupportedError, match=r"the size s0\*2 is not known.*what s0 is"):
+        works(graph)
+    with pytest.raises(UnsupportedError):
+        works(graph, s1=5)
+
+
+@given(st.integers(1, 1000))
+def test_a_size_is_evaluated(n: int) -> None:
+    assert number("(s0 + 1)**2 - s1", {"s0": n, "s1": 1}) == (n + 1) ** 2 - 1
+    assert number(n, {}) == n
