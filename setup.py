@@ -23,12 +23,14 @@ setup(
         "nimble_fx.parse",
         "nimble_fx.passes",
         "nimble_fx.proof",
+        "nimble_fx.traces",
     ],
     package_dir={"nimble_fx.passes": "passes"},
     package_data={"nimble_fx": ["py.typed"]},
     install_requires=["torch>=2.11", "networkx>=3"],
     extras_require={
         "test": [
+            "HolisticTraceAnalysis",
             "hypothesis",
             "import-linter",
             "matplotlib",
