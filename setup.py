@@ -19,6 +19,7 @@ setup(
         "nimble_fx",
         "nimble_fx.cost",
         "nimble_fx.devices",
+        "nimble_fx.editing",
         "nimble_fx.files",
         "nimble_fx.parse",
         "nimble_fx.passes",

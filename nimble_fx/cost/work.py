@@ -82,6 +82,15 @@ def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
     )
 
 
+def nbytes_of(task: Task, sizes: Sizes) -> float:
+    """The bytes of what a task makes.
+
+    Raises:
+        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+    """
+    return sum(_n_elements(each, sizes) * each.dtype.itemsize for each in _tensors([task.type]))
+
+
 def value_types(graph: TaskGraph) -> dict[str, Type | None]:
     """The type of each value of a graph."""
     return {value.name: value.type for value in graph.values}

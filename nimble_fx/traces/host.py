@@ -12,8 +12,8 @@ def leaves(events: Iterable[Event]) -> tuple[Event, ...]:
 
     An operator contains those that it calls, so that to count all would count time several times.
     What an operator does by itself between its calls is not lost: it stays as a gap between
-    leaves, as all time of the host that no event tells of (Daydream, section 4.2). Calls of CUDA's
-    are leaves always; one that another begins in ends there.
+    leaves, as all time of the host does that no event tells of. Calls of CUDA's are leaves always;
+    one that another begins in ends there.
 
     Args:
         events: sorted by when they began, the longest first.
