@@ -1,11 +1,14 @@
 """Activities taken out so that what came before them still comes before what came after them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.simulate import Activity
+
+_Delays = Mapping[str, float]
+"""How much later than the ends of others something may start, by their names."""
 
 
 def bypassed(
@@ -16,7 +19,8 @@ def bypassed(
     Args:
         activities: all, each queue's in the order in which it runs them.
         gone: the names of those to take out.
-        keep_delays: an order that goes through some of them keeps the delays on its way.
+        keep_delays: an order that goes through some of them keeps the delays on its way. A delay
+            behind one that comes after nothing goes with it.
 
     Raises:
         ScheduleError: activities wait for each other.
@@ -58,7 +62,11 @@ def previous(activities: Sequence[Activity]) -> Mapping[str, str]:
 
 
 class _Around:
-    """The ways around those that are gone, from the first on."""
+    """The ways around those that are gone, from the first on.
+
+    What an activity says itself that it waits for is kept apart from what only its queue's order
+    tells: an activity that is moved to another queue later on keeps the former.
+    """
 
     def __init__(
         self, activities: Sequence[Activity], gone: frozenset[str], keep_delays: bool
@@ -68,37 +76,43 @@ class _Around:
         self._previous = previous(activities)
         self._position = {activity.name: i for i, activity in enumerate(activities)}
         self._queue = {activity.name: activity.queue for activity in activities}
-        self._through: dict[str, Mapping[str, float]] = {}
+        self._said: dict[str, _Delays] = {}
+        self._all: dict[str, _Delays] = {}
         for activity in in_order(activities):
             if activity.name in gone:
-                self._through[activity.name] = self._before(activity)
+                self._said[activity.name] = self._through(activity.after, self._said)
+                self._all[activity.name] = self._needed(self._before(activity), {})
 
     def kept(self, activity: Activity) -> Activity:
         """One that stays, behind what it now comes after."""
         before = self._previous.get(activity.name)
         if before not in self.gone and not any(name in self.gone for name, _ in activity.after):
             return activity
-        after = self._before(activity)
+        own_order = {activity.queue: 0.0}  # it goes without saying
+        after = dict(self._through(activity.after, self._said))
+        for name, delay in self._needed(self._before(activity), own_order).items():
+            after[name] = max(after.get(name, 0.0), delay)
         return replace(activity, after=tuple(after.items()))
 
-    def _before(self, activity: Activity) -> Mapping[str, float]:
-        """Those that stay and that it comes after, with delays; its queue's order among them."""
+    def _before(self, activity: Activity) -> _Delays:
+        """Those that stay and that it comes after by what it says and by its queue's order."""
+        one_before = self._previous.get(activity.name)
+        order = () if one_before is None else ((one_before, 0.0),)
+        return self._through((*activity.after, *order), self._all)
+
+    def _through(self, waits: Iterable[tuple[str, float]], ways: Mapping[str, _Delays]) -> _Delays:
+        """What waits come to when those that are gone stand for what they came after."""
         before: dict[str, float] = {}
-        waits = list(activity.after)
-        if activity.name in self._previous:
-            waits.append((self._previous[activity.name], 0.0))
         for name, delay in waits:
-            for each, more in self._through.get(name, {name: 0.0}).items():
+            for each, more in ways.get(name, {name: 0.0}).items():
                 on_the_way = delay + more if name not in self.gone or self._keep_delays else 0.0
                 before[each] = max(before.get(each, 0.0), on_the_way)
-        return self._needed(before, activity)
+        return before
 
-    def _needed(self, before: Mapping[str, float], activity: Activity) -> Mapping[str, float]:
+    def _needed(self, before: _Delays, known: Mapping[str, float]) -> _Delays:
         """Without those that one later on their queue, with no less delay, says already."""
         needed: dict[str, float] = {}
-        most: dict[str, float] = {}
-        if activity.name not in self.gone:
-            most[activity.queue] = 0.0  # its own queue's order goes without saying
+        most = dict(known)
         for name in sorted(before, key=self._position.__getitem__, reverse=True):
             queue, delay = self._queue[name], before[name]
             if delay > most.get(queue, -1.0):

@@ -120,6 +120,7 @@ def moved(
         a.name: replace(a, queue=queue, engine=engine or a.engine) if a.name in names else a
         for a in activities
     }
+    away = {a.name for a in activities if there[a.name] != a}
 
     def delayed(activity: Activity) -> Activity:
         after = tuple(
@@ -129,7 +130,7 @@ def moved(
         return activity if after == activity.after else replace(activity, after=after)
 
     def crosses(first: Activity, second: Activity) -> bool:
-        touched = first.name in names or second.name in names
+        touched = first.name in away or second.name in away
         on_device = first.engine is not None and second.engine is not None
         return touched and on_device and first.queue != second.queue
 
