@@ -145,6 +145,12 @@ def test_one_stream_is_slower_and_other_edits_stay(program: nimble_fx.Program) -
     )
 
 
+def test_moved_to_another_stream_a_task_waits_for_an_event(program: nimble_fx.Program) -> None:
+    device = Device(sms=100, tflops=10, gbps=1000, event_us=50)
+    one = whatif(program, device).streams(1)
+    assert makespan(one.move("relu", "s9")) >= makespan(one) + 50
+
+
 def test_on_another_device_it_takes_what_it_takes_there(program: nimble_fx.Program) -> None:
     edited = whatif(program, "h100").on("v100")
     assert makespan(edited) == whatif(program, "v100").baseline_us
@@ -228,3 +234,12 @@ def test_symbolic_sizes_are_asked_for() -> None:
 def test_it_is_there_as_nimble_fx_whatif(trace: Path) -> None:
     assert nimble_fx.whatif is whatif
     assert makespan(nimble_fx.whatif(trace)) > 0
+
+
+def test_the_example_that_the_readme_has_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with torch.no_grad():
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+        torch.compile(model, backend="nimble")(torch.randn(1, 3, 8, 8))
+    section = (Path(__file__).parents[1] / "README.md").read_text().split("## What if")[1]
+    exec(compile(section.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("times as fast") == 3

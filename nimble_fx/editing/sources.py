@@ -104,8 +104,8 @@ class Planned:
         total_us = sum(part.us for part in parts)
         least_us = min(self.device.kernel_us, total_us)
         us = max(total_us - launches_us - full_us / MEMORY_EFFICIENCY, least_us)
-        one = together(parts, us)
-        return replace(one, bandwidth=max(0.0, one.bandwidth - full_us / us)) if us else one
+        left_us = max(0.0, sum(part.bandwidth * part.us for part in parts) - full_us)
+        return replace(together(parts, us), bandwidth=min(1.0, left_us / us) if us else 0.0)
 
     def _inner_nbytes(self, names: Collection[str]) -> float:
         """Bytes of what some tasks make for each other alone, once for each time it is touched."""

@@ -82,6 +82,16 @@ def test_taking_out_a_whole_queue_that_launched_another_does_not_grow() -> None:
     assert len(left[-1].after) == 1
 
 
+def test_of_a_queue_one_earlier_counts_if_its_delay_reaches_further() -> None:
+    drawn = [
+        Activity("first", "s0", 1),
+        Activity("second", "s0", 1),
+        Activity("gone", "s1", 1, (("first", 9.0), ("second", 0.0))),
+        Activity("last", "s1", 1),
+    ]
+    assert starts(bypassed(drawn, {"gone"}))["last"] == 10
+
+
 def test_a_circle_is_refused_and_named() -> None:
     circle = [Activity("a", "s0", 1, (("b", 0.0),)), Activity("b", "s1", 1, (("a", 0.0),))]
     with pytest.raises(ScheduleError, match=r"wait for each other: \w, \w"):

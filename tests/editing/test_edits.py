@@ -18,6 +18,7 @@ from nimble_fx.editing.edits import (
 )
 from nimble_fx.errors import OptionError
 from nimble_fx.simulate import Activity
+from nimble_fx.traces.recorded import BEGIN
 from tests.editing.orders import among, digraph, makespan, orders, starts
 from tests.strategies.activities import HOST, STREAMS, activities
 
@@ -198,6 +199,30 @@ def test_without_the_host_the_device_is_no_slower_and_as_ordered(drawn: list[Act
     assert orders(result) == among(orders(drawn), names(result))
     assert makespan(result) <= makespan(drawn)
     assert without_host(result) == result
+
+
+def test_without_the_host_what_went_through_it_is_in_order_without_delay() -> None:
+    drawn = (
+        *CALLED,
+        Activity("wait", "host", 2, (("c", 3.0),)),
+        Activity("call d", "host", 2, (("wait", 9.0),)),
+        Activity("d", "s1", 5, (("call d", 1.0),), "gpu"),
+    )
+    assert starts(without_host(drawn))["d"] == 15
+
+
+def test_the_beginning_of_a_trace_is_not_a_call_that_launched_something() -> None:
+    loose = (Activity(BEGIN, BEGIN, 0), Activity("a", "s0", 1, ((BEGIN, 4.0),), "gpu"))
+    assert names(removed(loose, ["a"])) == [BEGIN]
+
+
+def test_fused_waits_as_long_as_the_part_that_waits_longest() -> None:
+    long = (
+        Activity("x", "s1", 5, (), "gpu"),
+        Activity("a", "s0", 5, (("x", 9.0),), "gpu"),
+        Activity("b", "s0", 5, (("x", 1.0),), "gpu"),
+    )
+    assert starts(fused(long, together(long[1:], 10.0), ["a", "b"]))["a"] == 14
 
 
 def test_without_the_host_no_delay_of_its_is_left() -> None:

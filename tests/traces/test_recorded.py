@@ -1,5 +1,6 @@
 """Recorded runs: simulated as they are they come out as recorded, by the same critical path."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,3 +95,23 @@ def test_a_run_with_slower_kernels_is_what_the_device_would_make_of_it(
         run = read_back(Played(drawn), Path(folder))
     slower = [replace(a, us=a.us * factor) if a.engine else a for a in run.activities]
     assert simulate(slower).makespan_us == Played(drawn, factor).span_us
+
+
+def test_a_kernel_that_starts_before_its_call_returns_keeps_its_start(tmp_path: Path) -> None:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1}
+    kernel = {"ph": "X", "cat": "kernel", "name": "kernel", "pid": 0, "tid": 7}
+    args = {"args": {"correlation": 1, "device": 0, "stream": 7}}
+    after = {"ph": "X", "cat": "cpu_op", "name": "aten::view", "pid": 1, "tid": 1}
+    events = [{**call, "ts": 0, "dur": 10}, {**kernel, "ts": 4, "dur": 16}]
+    listed = [{**event, **args} for event in events] + [{**after, "ts": 12, "dur": 3, "args": {}}]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": listed}))
+    spans = simulate(read(tmp_path / "trace.json").activities).spans
+    assert [(span.start_us, span.end_us) for span in spans[1:]] == [(0, 4), (4, 20), (12, 15)]
+
+
+def test_kernels_without_their_call_start_when_they_did(tmp_path: Path) -> None:
+    run = Played([Call("launch", 0, 7, 5, 0), Call("launch", 3, 20, 5, 0)])
+    kernels = [event for event in run.events if event["cat"] == "kernel"]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": kernels}))
+    spans = simulate(read(tmp_path / "trace.json").activities).spans
+    assert [span.start_us for span in spans] == [0, 0, 5]
