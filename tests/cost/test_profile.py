@@ -16,7 +16,15 @@ from nimble_fx.errors import FileError
 from tests.models import Branchy
 
 A100 = find_device("a100")
-OPERATORS = ["aten::mm", "aten::relu", "aten::mm", "aten::sigmoid", "aten::add"]
+OPERATORS = [f"aten::{n}" for n in ("t", "mm", "relu", "t", "mm", "sigmoid", "add")]
+    "aten::t",
+    "aten::mm",
+    "aten::relu",
+    "aten::t",
+    "aten::mm",
+    "aten::sigmoid",
+    "aten::add",
+]
 TASKS = ["mm", "relu", "mm_1", "sigmoid", "add"]
 
 
@@ -61,7 +69,7 @@ def written(folder: Path, events: list[dict[str, Any]]) -> Path:
 def test_a_task_takes_what_the_kernels_took_that_its_call_launched(
     program: nimble_fx.Program, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, run([[5], [1], [6, 7], [], [3]]))
+    path = written(tmp_path, run([[], [5], [1], [], [6, 7], [], [3]]))
     costs = Profile(path, A100)(program.graph)
     assert [task.name for task in program.graph.launching] == TASKS
     assert [costs[name].us for name in TASKS] == [5, 1, 13, 0, 3]
@@ -96,9 +104,9 @@ def test_on_the_host_a_task_takes_what_its_operator_took(
 @pytest.mark.parametrize(
     ("operators", "message"),
     [
-        (OPERATORS[:-1], r"its call 4 is nothing, where the program has aten::add \(add\)"),
-        ([*OPERATORS, "aten::mul"], r"its call 5 is aten::mul, where .* has aten::mm \(mm\)"),
-        (["aten::addmm", *OPERATORS[1:]], r"its call 0 is aten::addmm, .* aten::mm \(mm\)"),
+        (OPERATORS[:-1], r"its call 6 is nothing, where the program has aten::add \(add\)"),
+        ([*OPERATORS, "aten::mul"], r"its call 7 is aten::mul, where .* has aten::t \(t\)"),
+        (["aten::t", "aten::addmm", *OPERATORS[2:]], r"call 1 is aten::addmm, .* aten::mm \(mm\)"),
         ([], "its call 0 is nothing"),
     ],
 )
