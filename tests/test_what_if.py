@@ -181,6 +181,25 @@ def test_what_is_fused_in_a_program_saves_launches_and_traffic() -> None:
     assert makespan(one.fuse(lambda _: True, us=7)) == 7
 
 
+def test_what_others_read_is_still_written_by_what_is_fused() -> None:
+    class Read(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            """`relu` is returned, and `sigmoid` is read by what is not fused with it."""
+            first = torch.relu(x)
+            second = torch.sigmoid(first)
+            return torch.exp(second) + second, first
+
+    with torch.no_grad():
+        torch.compile(Read(), backend="nimble")(torch.randn(4096, 4096))
+    one = whatif(nimble_fx.programs()[-1], "h100").streams(1)
+    times = {a.name: a.us for a in one.activities}
+    fixed = find_device("h100").kernel_us
+    for pair in (["sigmoid", "exp"], ["relu", "sigmoid"]):
+        fused = one.fuse(lambda activity, pair=pair: activity.name in pair)
+        took = {a.name: a.us for a in fused.activities}[pair[0]]
+        assert took == pytest.approx(sum(times[name] for name in pair) - fixed)
+
+
 def test_a_trace_is_not_put_on_another_device_or_scheduled_again(trace: Path) -> None:
     with pytest.raises(OptionError, match="does not tell what its kernels do"):
         whatif(trace).on("v100")

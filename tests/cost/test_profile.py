@@ -17,14 +17,6 @@ from tests.models import Branchy
 
 A100 = find_device("a100")
 OPERATORS = [f"aten::{n}" for n in ("t", "mm", "relu", "t", "mm", "sigmoid", "add")]
-    "aten::t",
-    "aten::mm",
-    "aten::relu",
-    "aten::t",
-    "aten::mm",
-    "aten::sigmoid",
-    "aten::add",
-]
 TASKS = ["mm", "relu", "mm_1", "sigmoid", "add"]
 
 
