@@ -1,6 +1,7 @@
 """What would it take if: of a program, and of a recorded run."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,10 @@ def trace(tmp_path: Path) -> Path:
     path = tmp_path / "trace.json"
     path.write_text(written(Played(calls)))
     return path
+
+
+def among(names: list[str]) -> Callable[[Activity], bool]:
+    return lambda activity: activity.name in names
 
 
 def makespan(edited: WhatIf) -> float:
@@ -195,7 +200,7 @@ def test_what_others_read_is_still_written_by_what_is_fused() -> None:
     times = {a.name: a.us for a in one.activities}
     fixed = find_device("h100").kernel_us
     for pair in (["sigmoid", "exp"], ["relu", "sigmoid"]):
-        fused = one.fuse(lambda activity, pair=pair: activity.name in pair)
+        fused = one.fuse(among(pair))
         took = {a.name: a.us for a in fused.activities}[pair[0]]
         assert took == pytest.approx(sum(times[name] for name in pair) - fixed)
 

@@ -38,8 +38,12 @@ def event(category: str, name: str, ts: float, us: float, **args: Any) -> dict[s
 
 
 def run(times: list[list[float]], operators: list[str] = OPERATORS) -> list[dict[str, Any]]:
-    """Calls 100 us apart, each of which launches kernels that take so long, and end much later."""
-    events = []
+    """Calls 100 us apart, each of which launches kernels that take so long, and end much later.
+
+    Behind the second another kernel is launched, which is no task's.
+    """
+    events = [event("cuda_runtime", "cudaLaunchKernel", 195, 1, correlation=900)]
+    events.append(event("kernel", "other", 4000, 1000, correlation=900, stream=7))
     for i, (name, kernels) in enumerate(zip(operators, times, strict=True)):
         events.append(event("cpu_op", name, 100 * i, 90))
         events.append(event("cpu_op", "aten::empty", 100 * i + 10, 5))
