@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from nimble_fx.ahead import Compiled, compile  # noqa: A004  # as torch.compile
     from nimble_fx.original import Nimble
     from nimble_fx.planning import plan
+    from nimble_fx.what_if import whatif
 
 _LATER = {
     "Compiled": "nimble_fx.ahead",
     "compile": "nimble_fx.ahead",
     "Nimble": "nimble_fx.original",
     "plan": "nimble_fx.planning",
+    "whatif": "nimble_fx.what_if",
 }
-"""What needs PyTorch's compiler, which takes a second to import."""
+"""What needs PyTorch's compiler, which takes a second to import, or is seldom asked for."""
 
 __all__ = [
     "Candidate",
@@ -59,6 +61,7 @@ __all__ = [
     "plan",
     "programs",
     "verify_source",
+    "whatif",
 ]
 
 

@@ -15,9 +15,10 @@ from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.table import Table, Timed, Times
 from nimble_fx.cost.timing import cold_values, synthetic, task_seconds, undisturbed
-from nimble_fx.cost.work import Sizes, Work, value_types, work_of
+from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.hardware import Device
 from nimble_fx.ir import Task, TaskGraph, TensorType, target_name
+from nimble_fx.sizes import Sizes
 
 N_NEIGHBOURS = 4
 """Of so many measured tasks a time is interpolated."""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nimble_fx.cost.work import Sizes, number
 from nimble_fx.ir import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type, dtype_name
 from nimble_fx.ir import target_name as operator_name
+from nimble_fx.sizes import Sizes, number
 
 
 def signature(

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nimble_fx.cost.work import Sizes, number
 from nimble_fx.devices import Device
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Ref, ScalarType, Task, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.sizes import Sizes, number
 
 MAX_COLD_NBYTES = 64 << 20
 """More than a cache holds: a processor's third level (32 MiB and up), a GPU's second (50 MB)."""

@@ -2,18 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Arg, Ref, Size, Task, TaskGraph, TensorType, TupleType, Type
-
-Sizes = Mapping[str, int]
-"""What symbolic sizes are taken for, such as {"s0": 8}."""
+from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.sizes import Sizes, number
 
 _aten = torch.ops.aten
 _ALIKE = {
@@ -86,29 +82,18 @@ def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
     )
 
 
+def nbytes_of(task: Task, sizes: Sizes) -> float:
+    """The bytes of what a task makes.
+
+    Raises:
+        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+    """
+    return sum(_n_elements(each, sizes) * each.dtype.itemsize for each in _tensors([task.type]))
+
+
 def value_types(graph: TaskGraph) -> dict[str, Type | None]:
     """The type of each value of a graph."""
     return {value.name: value.type for value in graph.values}
-
-
-def number(size: Size, sizes: Sizes) -> int:
-    """A size as a number.
-
-    Raises:
-        UnsupportedError: it depends on a symbol that `sizes` does not have.
-    """
-    return size if isinstance(size, int) else _evaluated(size, tuple(sorted(sizes.items())))
-
-
-@lru_cache(maxsize=4096)
-def _evaluated(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
-    import sympy  # type: ignore[import-untyped]  # takes half a second; few programs have symbols
-
-    value = sympy.sympify(expression).subs(dict(sizes))
-    if value.free_symbols:
-        names = ", ".join(sorted(map(str, value.free_symbols)))
-        raise UnsupportedError(f"the size {expression} is not known: nothing says what {names} is")
-    return int(value)
 
 
 def _product_flops(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> float | None:

@@ -1,1 +1,1 @@
-"""Tests of what tasks cost."""
+"""Tests of nimble_fx.cost."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nimble_fx.cost.work import Work, number, value_types, work_of
+from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import TaskGraph, TupleType
 from tests.cost.graphs import aten, one_task, tensor_type, traced
@@ -93,13 +93,7 @@ def test_symbolic_sizes_are_what_they_are_taken_for() -> None:
     )
     (work,) = works(graph, s0=5)
     assert work.flops == 2 * 10 * 3 * 4
-    with pytest.raises(UnsupportedError, match=r"the size s0\*2 is not known.*what s0 is"):
+    with pytest.raises(UnsupportedError, match=r"the size s0\*2 is not known from no size"):
         works(graph)
     with pytest.raises(UnsupportedError):
         works(graph, s1=5)
-
-
-@given(st.integers(1, 1000))
-def test_a_size_is_evaluated(n: int) -> None:
-    assert number("(s0 + 1)**2 - s1", {"s0": n, "s1": 1}) == (n + 1) ** 2 - 1
-    assert number(n, {}) == n

@@ -1,0 +1,257 @@
+"""What would it take if: edits of a program or of a recorded run, and what they would gain."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+from nimble_fx.editing import edits
+from nimble_fx.editing.edits import Activities
+from nimble_fx.editing.selection import Select, selected
+from nimble_fx.editing.sources import Planned, Source, Traced
+from nimble_fx.errors import OptionError
+from nimble_fx.hardware import DEVICES, Device, find_device
+from nimble_fx.program import Program
+from nimble_fx.simulate import Activity, Timeline, simulate
+from nimble_fx.sizes import Sizes
+from nimble_fx.traces import Recorded, read
+
+Edit = Callable[[Source, Activities], Activities]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run would take.
+
+    Attributes:
+        baseline_us: what it takes without an edit, by simulation too.
+        timeline: when each activity would run.
+    """
+
+    baseline_us: float
+    timeline: Timeline
+
+    @property
+    def makespan_us(self) -> float:
+        """When the last activity would end."""
+        return self.timeline.makespan_us
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast it would be."""
+        if self.makespan_us:
+            return self.baseline_us / self.makespan_us
+        return inf if self.baseline_us else 1.0
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A run and edits of it; each edit gives another one, and leaves this as it is.
+
+    Daydream (Zhu et al., USENIX ATC 2020): the activities' dependency graph is edited as an
+    optimization would change it, and simulated. `on` and `streams` are about what the activities
+    are made from, so they take effect before the other edits, whenever they are asked for.
+
+    Attributes:
+        source: what the activities are made from.
+        baseline_us: what the run takes without an edit.
+        edits: what is done to them, in order.
+    """
+
+    source: Source
+    baseline_us: float
+    edits: tuple[Edit, ...] = ()
+
+    @cached_property
+    def activities(self) -> Activities:
+        """The edited activities, each queue's in the order in which it runs them."""
+        made = self.source.activities
+        for edit in self.edits:
+            made = edit(self.source, made)
+        return made
+
+    def predict(self) -> Prediction:
+        """What it would take."""
+        return Prediction(self.baseline_us, simulate(self.activities))
+
+    def scale(self, select: Select, factor: float) -> "WhatIf":
+        """If these took so many times as long, on the device or on the host.
+
+        Args:
+            select: an activity's name, a glob for names, or a part of them; "compute" or "memory"
+                for kernels that are bound by that; or a function that says whether an activity is
+                meant. Here and in the other edits.
+            factor: 0 for no time at all.
+
+        Raises:
+            OptionError: nothing is selected, or the factor is no number of at least 0.
+        """
+        return self._with(select, lambda _, made, names: edits.scaled(made, names, factor))
+
+    def mixed_precision(self) -> "WhatIf":
+        """If its kernels computed in 16 bits: compute-bound x 1/3, memory-bound x 1/2.
+
+        The factors are those that Daydream takes for tensor cores.
+
+        Raises:
+            OptionError: it has no kernels.
+        """
+
+        def edit(source: Source, made: Activities) -> Activities:
+            limits = source.limits
+            for limit, factor in (("compute", 1 / 3), ("memory", 1 / 2)):
+                names = {a.name for a in made if limits.get(a.name) == limit}
+                made = edits.scaled(made, names, factor)
+            return made
+
+        if not any(a.name in self.source.limits for a in self.activities):
+            raise OptionError("mixed_precision: there is no kernel")
+        return self._then(edit)
+
+    def remove(self, select: Select) -> "WhatIf":
+        """If these were not there, nor the host's calls that launch nothing else.
+
+        What came after them comes after what they came after.
+
+        Raises:
+            OptionError: nothing is selected.
+        """
+        return self._with(select, lambda _, made, names: edits.removed(made, names))
+
+    def fuse(self, select: Select, us: float | None = None) -> "WhatIf":
+        """If these, which follow each other on a queue, were one kernel with the first's name.
+
+        Args:
+            select: which.
+            us: what the one takes. By default what they take together; in a program without their
+                launches but one, and without writing and reading what only they use.
+
+        Raises:
+            OptionError: nothing is selected, or it is no run of one queue; the message says why.
+        """
+
+        def edit(source: Source, made: Activities, names: frozenset[str]) -> Activities:
+            parts = [activity for activity in made if activity.name in names]
+            one = source.fused(parts)
+            return edits.fused(made, one if us is None else edits.together([one], us), names)
+
+        return self._with(select, edit)
+
+    def insert(self, activity: Activity, before: Select | None = None) -> "WhatIf":
+        """If there were one more.
+
+        Args:
+            activity: it says itself what it waits for, and on which queue it is.
+            before: what waits for it; None puts it at the end of its queue.
+
+        Raises:
+            OptionError: its name is taken, it waits for what there is not or for itself, or
+                nothing is selected.
+        """
+        if before is None:
+            return self._then(lambda _, made: edits.inserted(made, activity))
+        return self._with(before, lambda _, made, names: edits.inserted(made, activity, names))
+
+    def move(self, select: Select, queue: str, engine: str | None = None) -> "WhatIf":
+        """If these ran on another queue: another stream, or with its engine another device's.
+
+        They keep what they wait for, and are free of the order of the queue that they were on. In
+        a trace that order is often all that it tells of who needs whom: move what you know.
+
+        Raises:
+            OptionError: nothing is selected.
+        """
+        return self._with(
+            select,
+            lambda source, made, names: edits.moved(made, names, queue, engine, source.crossing_us),
+        )
+
+    def without_launches(self) -> "WhatIf":
+        """If the host took no time to launch: all is enqueued at once, as a CUDA graph is."""
+        return self._then(lambda _, made: edits.without_host(made))
+
+    def on(self, device: str | Device) -> "WhatIf":
+        """If it ran on another device, for programs.
+
+        Raises:
+            OptionError: there is no such device, or it is a trace.
+        """
+        return self._from(self.source.on(device))
+
+    def streams(self, n_streams: int) -> "WhatIf":
+        """If it were scheduled on so many streams at most by the policy "nimble", for programs.
+
+        Raises:
+            OptionError: it is no whole number of at least 1, or it is a trace.
+        """
+        return self._from(self.source.streams(n_streams))
+
+    def _with(
+        self, select: Select, edit: Callable[[Source, Activities, frozenset[str]], Activities]
+    ) -> "WhatIf":
+        """One more edit, of what is selected when its turn comes."""
+        return self._then(
+            lambda source, made: edit(source, made, selected(made, select, source.limits))
+        )
+
+    def _then(self, edit: Edit) -> "WhatIf":
+        changed = replace(self, edits=(*self.edits, edit))
+        return changed._checked()
+
+    def _from(self, source: Source) -> "WhatIf":
+        return replace(self, source=source)._checked()
+
+    def _checked(self) -> "WhatIf":
+        """Itself, with the edits made: what is wrong with one is said where it is asked for."""
+        _ = self.activities
+        return self
+
+
+def whatif(
+    of: Program | Recorded | str | os.PathLike[str],
+    device: str | Device | None = None,
+    *,
+    frozen: bool = True,
+    sizes: Sizes | None = None,
+) -> WhatIf:
+    """A run to edit, and to predict what it would take.
+
+    Args:
+        of: a program; or a recorded run: the path of a trace that torch.profiler wrote, or what
+            `nimble_fx.traces.read` made of one, to look at a part of it.
+        device: the device that a program is to run on, by name or description; by default the one
+            that it was made for.
+        frozen: whether a program is replayed from a CUDA graph; else the host calls each operator.
+        sizes: what a program's symbolic sizes are taken for, such as {"s0": 8}.
+
+    Raises:
+        OptionError: there is no such device, none is known for the program, or these are given
+            for a trace.
+        FileError: the trace cannot be read.
+        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+    """
+    source: Source
+    if isinstance(of, Program):
+        found = _own_device(of) if device is None else find_device(device)
+        source = Planned(of.graph, found, frozen, dict(sizes or {}))
+    else:
+        if device is not None or not frozen or sizes is not None:
+            raise OptionError("device, frozen and sizes are for programs; a trace has its own")
+        source = Traced(of if isinstance(of, Recorded) else read(of))
+    return WhatIf(source, simulate(source.activities).makespan_us)
+
+
+def _own_device(program: Program) -> Device:
+    """The device that a program was made for."""
+    if program.device == "cpu":
+        return DEVICES["cpu"]
+    hardware = program.hardware.lower().replace("rtx ", "rtx")
+    for name, device in DEVICES.items():
+        if re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", hardware):
+            return device
+    raise OptionError(
+        f"{program.name} was made for {program.hardware or program.device!r}, of which no figures "
+        f"are known: say device=..., one of {', '.join(DEVICES)}, or a description"
+    )
