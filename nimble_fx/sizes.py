@@ -105,10 +105,9 @@ def _number(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
         match syntax_tree(expression).body:
             case [ast.Expr(value)]:
                 return int(_value(value, dict(sizes)))
-        raise ValueError(expression)
-    except (ArithmeticError, KeyError, SyntaxError, TypeError, ValueError) as error:
-        known = ", ".join(f"{name}={value}" for name, value in sizes) or "no size"
-        raise UnsupportedError(f"the size {expression} is not known from {known}") from error
+        raise ValueError("it is no expression")
+    except (ArithmeticError, SyntaxError, TypeError, ValueError) as error:
+        raise UnsupportedError(f"the size {expression} is not known: {error}") from error
 
 
 def _value(node: ast.expr, sizes: Sizes) -> Number:
@@ -116,11 +115,13 @@ def _value(node: ast.expr, sizes: Sizes) -> Number:
         case ast.Constant(int() | float() as value):
             return value
         case ast.Name(name):
+            if name not in sizes:
+                raise ValueError(f"nothing says what {name} is")
             return sizes[name]
         case ast.UnaryOp(ast.USub(), operand):
             return -_value(operand, sizes)
-        case ast.BinOp(left, operation, right):
+        case ast.BinOp(left, operation, right) if type(operation) in _OPERATIONS:
             return _OPERATIONS[type(operation)](_value(left, sizes), _value(right, sizes))
-        case ast.Call(ast.Name(name), arguments, []):
+        case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*[_value(argument, sizes) for argument in arguments])
-    raise ValueError(ast.dump(node))
+    raise ValueError(f"it has {ast.unparse(node)}")

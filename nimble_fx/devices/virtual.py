@@ -198,7 +198,7 @@ class Virtual:
 
     def time_us(self, replay: Callable[[], None], n: int) -> float:
         """Always raises UnsupportedError."""
-        raise UnsupportedError("a virtual device has no time of its own")
+        raise UnsupportedError("the virtual device plays orders, not time")
 
     def begin_capture(self, stream: VirtualStream, pool: Pool) -> None:
         """From now on, what `stream` and those that fork from it are given is captured.

@@ -18,7 +18,7 @@ from nimble_fx.cost.table import Timed
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual import Virtual
-from nimble_fx.errors import FileError, OptionError, UnsupportedError
+from nimble_fx.errors import FileError, UnsupportedError
 from nimble_fx.hardware import DEVICES
 from nimble_fx.ir import TaskGraph
 from tests.cost.graphs import aten, one_task, tensor_type, traced
@@ -180,9 +180,14 @@ def test_symbolic_sizes_are_taken_for_what_is_said(tmp_path: Path) -> None:
         Measured.of(graph, Counting(), tmp_path)
 
 
-def test_hardware_that_nothing_is_known_of_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="known devices"):
-        Measured.of(product(3), Virtual(), tmp_path)
+def test_on_a_device_that_has_no_time_the_roofline_is_asked_and_says_why(
+    tmp_path: Path,
+) -> None:
+    graph = product(3)
+    measured = Measured.of(graph, Virtual(), tmp_path)
+    assert measured(graph) == Roofline(Virtual.specs)(graph)
+    assert all("orders, not time" in reason for reason in measured.failed.values())
+    assert measured.failed
 
 
 def test_a_broken_table_is_an_error(tmp_path: Path) -> None:

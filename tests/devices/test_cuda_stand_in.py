@@ -87,7 +87,9 @@ def test_after_a_program_each_stream_comes_after_the_others(gpu: Gpu) -> None:
 def test_streams_are_joined_after_an_exception_too(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = torch.compile(CASES["branchy"].model(), backend="nimble", options={"freeze": False})
+    compiled = torch.compile(
+        CASES["branchy"].model(), backend="nimble", options={"freeze": False, "policy": "nimble"}
+    )
     settled: list[object] = []
     with torch.no_grad():
         compiled(torch.randn(2, 4))
