@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from nimble_fx.what_if import WhatIf, whatif
 from tests.models import Branchy
 from tests.strategies.traces import Call, Played, written
 
-NIMBLE = {"policy": "nimble"}
+NIMBLE: dict[str, Any] = {"policy": "nimble"}
 """On a CPU "auto" is the serial schedule, of which there is less to be asked."""
 
 

@@ -87,9 +87,8 @@ def test_after_a_program_each_stream_comes_after_the_others(gpu: Gpu) -> None:
 def test_streams_are_joined_after_an_exception_too(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = torch.compile(
-        CASES["branchy"].model(), backend="nimble", options={"freeze": False, "policy": "nimble"}
-    )
+    options: dict[str, Any] = {"freeze": False, "policy": "nimble"}
+    compiled = torch.compile(CASES["branchy"].model(), backend="nimble", options=options)
     settled: list[object] = []
     with torch.no_grad():
         compiled(torch.randn(2, 4))
