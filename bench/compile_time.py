@@ -42,7 +42,12 @@ from bench.stages import (
     time_traced,
 )
 from bench.timing import Spread, collected_before, ratios, synchronize
+from nimble_fx.cost.roofline import Roofline
+from nimble_fx.hardware import DEVICES
 from nimble_fx.ir import TaskGraph
+from nimble_fx.pipeline import Policy
+from nimble_fx.proposals import proposals
+from nimble_fx.trace import Traced
 
 _T = TypeVar("_T")
 
@@ -50,6 +55,7 @@ LARGE = "nasnet_a_large"
 LARGE_TARGET_SECONDS = 0.3
 CELLS_TARGET_SECONDS = 5.0
 EXPONENT_TARGET = 1.4
+CHOOSING_TARGET = 0.2
 
 NETWORKX_LIMIT = 6000
 """Tasks, above which networkx would take minutes."""
@@ -91,8 +97,9 @@ def measure_model(name: str, batch: int | None, args: argparse.Namespace) -> Ite
     built = example(name, batch, args.device)
     by_peers = {peer: peer_seconds(built, peer) for peer in args.peers}
     for policy in args.policies:
-        calls = [first_call(built, find_policy(policy)) for _ in range(args.first_calls)]
-        stages = partial(time_traced, policy=find_policy(policy))
+        steps = with_passes(policy)
+        calls = [first_call(built, steps) for _ in range(args.first_calls)]
+        stages = partial(time_traced, policy=steps)
         retrace = calls[-1].retrace
         title = built.title + f", {policy}" * (policy != "nimble")
         figures, graph = measure(title, lambda retrace=retrace: retrace, stages, args.rounds)  # type: ignore[misc]
@@ -102,7 +109,32 @@ def measure_model(name: str, batch: int | None, args: argparse.Namespace) -> Ite
             first_calls=FirstCalls(Spread.of(whole), Spread.of(ours), ratios(ours, whole)),
             as_in_first_call=graph.tasks == calls[-1].program.graph.tasks,
             peer_seconds=by_peers,
+            choosing_seconds=choosing_seconds(retrace, args.rounds),
         )
+
+
+def choosing_seconds(retrace: Callable[[], Traced], rounds: int) -> float:
+    """What "auto" takes to make and simulate its candidates for an H100, the median."""
+    costs, samples = Roofline(DEVICES["h100"]), []
+    for _ in range(rounds):
+        graph = retrace().graph
+        with collected_before():
+            start = perf_counter()
+            proposals(graph, costs, costs.device.max_streams, {})
+            samples.append(perf_counter() - start)
+    return median(samples)
+
+
+def with_passes(name: str) -> Policy:
+    """A policy that has stages to time: those that choose by cost have none of their own.
+
+    Raises:
+        SystemExit: it has none.
+    """
+    policy = find_policy(name)
+    if policy == "auto" or policy == "critical-path":
+        raise SystemExit(f"{name} goes by costs; the time of choosing is among the figures.")
+    return policy
 
 
 def peer_seconds(built: Example, peer: str) -> float:
@@ -128,9 +160,12 @@ def warm_up(device: str) -> FirstCall:
     return first_call(Example("warm-up", torch.nn.ReLU(), (x,)))
 
 
-def targets(large: Sequence[Figures], cells: Sequence[Figures], exponent: float) -> list[Target]:
+def targets(
+    models: Sequence[Figures], large: Sequence[Figures], cells: Sequence[Figures], exponent: float
+) -> list[Target]:
     """What the figures should be; of a model, what a user pays."""
     paid = [(f.name, f.first_calls) for f in large if f.first_calls is not None]
+    chosen = [(f.name, f.choosing_share) for f in models if f.choosing_share is not None]
     biggest = cells[-1]
     return [
         *(
@@ -143,6 +178,10 @@ def targets(large: Sequence[Figures], cells: Sequence[Figures], exponent: float)
             biggest.total_seconds.median,
             CELLS_TARGET_SECONDS,
             strict=True,
+        ),
+        *(
+            Target(f"{name}: choosing for an H100, of a first call", share, CHOOSING_TARGET)
+            for name, share in chosen
         ),
         Target("growth exponent, cells: seconds in all", exponent, EXPONENT_TARGET, strict=True),
     ]
@@ -193,7 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     results = {"graphs": figures, "growth_exponent": exponent}
     large = [f for name, f in models if name == LARGE]
-    finish("compile_time", args, results, targets(large, cells, exponent))
+    every = [f for _, f in models]
+    finish("compile_time", args, results, targets(every, large, cells, exponent))
     return 0
 
 

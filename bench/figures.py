@@ -29,6 +29,8 @@ class Figures:
         first_calls: of a model; None for a synthetic graph.
         peer_seconds: of a whole first call by other compilers.
         as_in_first_call: whether the stages made the very schedule that the first call runs.
+        choosing_seconds: of making and simulating all candidates of "auto" for a GPU that is not
+            here.
     """
 
     name: str
@@ -43,6 +45,15 @@ class Figures:
     first_calls: FirstCalls | None = None
     as_in_first_call: bool | None = None
     peer_seconds: Mapping[str, float] = field(default_factory=dict)
+    choosing_seconds: float | None = None
+
+    @property
+    def choosing_share(self) -> float | None:
+        """What choosing would be of a first call with it."""
+        if self.choosing_seconds is None or self.first_calls is None:
+            return None
+        whole = self.first_calls.whole_seconds.median + self.choosing_seconds
+        return self.choosing_seconds / whole
 
 
 def count_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
@@ -74,6 +85,9 @@ def total_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
     yield _paid("in the first call, ms", figures, lambda p: 1e3 * p.nimble_seconds.median)
     yield _paid("whole first call, ms", figures, lambda p: 1e3 * p.whole_seconds.median)
     yield _paid("share of it, %", figures, lambda p: 1e2 * p.share.median)
+    seconds, shares = ([f.choosing_seconds for f in figures], [f.choosing_share for f in figures])
+    yield ["choosing for an H100, ms", *("-" if s is None else f"{1e3 * s:,.1f}" for s in seconds)]
+    yield ["share of a call with it, %", *("-" if s is None else f"{1e2 * s:.1f}" for s in shares)]
 
 
 def peer_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:

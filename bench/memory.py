@@ -26,9 +26,14 @@ from bench.record import finish, keep
 from bench.screen import print_table, progress
 from bench.selection import chosen, selecting_parser, zoo
 from bench.traces import Traces
+from nimble_fx.cost.roofline import Roofline
 from nimble_fx.footprint import footprint
+from nimble_fx.hardware import DEVICES, PLANNED
 from nimble_fx.ir import TaskGraph
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.options import PolicyName
+from nimble_fx.passes.critical_path import CriticalPath
+from nimble_fx.pipeline import Policy, passes, schedule
+from nimble_fx.proposals import proposals
 
 MAX_STREAMS = 32
 """What a CUDA device has."""
@@ -86,7 +91,7 @@ def measure(model: Model, form: Form, batch: int, args: argparse.Namespace) -> M
 
 def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
     """What the graphs take when they share no memory with each other."""
-    scheduled = [schedule(graph, passes(find_policy(policy), MAX_STREAMS)) for graph in graphs]
+    scheduled = [scheduled_by(find_policy(policy), graph) for graph in graphs]
     footprints = [footprint(graph) for graph in scheduled]
     return Memory(
         n_streams=max((graph.n_streams for graph in scheduled), default=0),
@@ -94,6 +99,16 @@ def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
         pooled_bytes=sum(each.pooled for each in footprints),
         peak_bytes=sum(each.peak for each in footprints),
     )
+
+
+def scheduled_by(policy: PolicyName | Policy, graph: TaskGraph) -> TaskGraph:
+    """The graph by a policy; one that goes by costs gets those of an H100."""
+    costs = Roofline(DEVICES[PLANNED])
+    if policy == "auto":
+        return proposals(graph, costs, MAX_STREAMS, {})[0].graph
+    if policy == "critical-path":
+        policy = CriticalPath(costs, MAX_STREAMS)
+    return schedule(graph, passes(policy, MAX_STREAMS))
 
 
 def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:

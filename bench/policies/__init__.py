@@ -6,17 +6,19 @@ that a rival loses nothing to how it was written down here.
 """
 
 from importlib import import_module
+from typing import get_args
 
 from bench.policies.depth_round_robin import DepthRoundRobin
 from bench.policies.opara import Opara
 from bench.policies.static_weights import StaticWeights
+from nimble_fx.options import PolicyName
 from nimble_fx.pipeline import Policy
 
-POLICIES: dict[str, Policy] = {
-    "nimble": "nimble",
-    "serial": "serial",
-    **{policy.name: policy for policy in (Opara(), DepthRoundRobin(), StaticWeights())},
+OWN = get_args(PolicyName)
+RIVALS: dict[str, Policy] = {
+    policy.name: policy for policy in (Opara(), DepthRoundRobin(), StaticWeights())
 }
+POLICIES: dict[str, PolicyName | Policy] = {**{name: name for name in OWN}, **RIVALS}
 """Every policy that can be compared, by the name that it has on a command line."""
 
 
@@ -24,7 +26,7 @@ class UnknownPolicyError(ValueError):
     """There is no policy of that name; the message says which there are."""
 
 
-def find_policy(name: str) -> Policy:
+def find_policy(name: str) -> PolicyName | Policy:
     """The policy of a name, or an instance of a class of yours: "my_module:MyPass".
 
     Raises:

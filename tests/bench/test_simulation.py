@@ -32,7 +32,8 @@ from tests.models import Branchy
 from tests.strategies import task_graphs
 
 HERE = Here(samples=(2.0, 1.0, 4.0), predicted=1.5, n_tasks=5, n_guessed=0)
-THERE = There("x", {"serial": 6.0, "nimble": 4.0, "nimble, 2 streams": 3.0}, 2.0, "why")
+TIMES = {"serial": 6.0, "nimble": 4.0, "nimble, 2 streams": 3.0, "auto": 3.0}
+THERE = There("x", TIMES, 2.0, "why")
 
 
 def test_an_error_is_over_the_median_and_a_gain_is_the_best_ones() -> None:
@@ -54,7 +55,8 @@ def test_targets_are_medians_of_absolute_errors() -> None:
         for e in errors
     ]
     compared = [Comparison("m", "x", "s", 1.0, 2.0), Comparison("m", "x", "s", 1.0, 0.5)]
-    here, published = targets(rows, compared, "cpu")
+    here, published, worst = targets(rows, compared, "cpu")
+    assert (worst.figure, worst.limit) == (0.5, 1.0)
     assert here.figure == pytest.approx(0.2)
     assert here.limit == CPU_LIMIT
     assert published.figure == mean_error(compared) == 0.75

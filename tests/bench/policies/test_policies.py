@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bench.policies import POLICIES
+from bench.policies import RIVALS
 from bench.policies.depth_round_robin import DepthRoundRobin
 from bench.policies.opara import Opara
 from bench.policies.static_weights import StaticWeights
@@ -16,9 +16,9 @@ from tests.schedules import scheduled, traced
 from tests.strategies import task_graphs
 
 
-@given(task_graphs(), st.sampled_from(sorted(POLICIES)))
+@given(task_graphs(), st.sampled_from(sorted(RIVALS)))
 def test_every_policy_makes_a_legal_schedule_of_any_graph(graph: TaskGraph, name: str) -> None:
-    made = schedule(graph, passes(POLICIES[name], 32))
+    made = schedule(graph, passes(RIVALS[name], 32))
     verify(made, graph)
     used = {task.stream for task in made.launching}
     assert used == set(range(made.n_streams))
