@@ -13,12 +13,12 @@ import torch
 from bench.contest import Contest, hold
 from bench.peers import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
 from bench.record import Target, finish, keep
-from bench.rows import Result, Row
+from bench.rows import OURS, Result, Row
 from bench.screen import print_table, progress, say
 from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
 from bench.timing import Spread
 
-HEADER = ("", "a call", "times nimble's", "off float64", "same bits", "first call, s")
+HEADER = ("", "a call", f"times {OURS}'s", "off float64", "same bits", "first call, s")
 
 ON_A_CPU = (
     "On a CPU tasks run one after another in launch order: there is nothing for streams to gain, "
@@ -26,7 +26,7 @@ ON_A_CPU = (
 )
 
 CPU_LIMIT = 1.03
-"""On a CPU, what nimble may take over eager and aot_eager, which run the same operators."""
+"""On a CPU, what nimble_fx may take over eager and aot_eager, which run the same operators."""
 
 
 def compare(name: str, description: str | None, training: bool, argv: Sequence[str] | None) -> int:
@@ -62,7 +62,7 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
 def _parse(
     name: str, description: str | None, training: bool, argv: Sequence[str] | None
 ) -> argparse.Namespace:
-    options = selecting_parser(description, zoo(), ["nimble", "serial"])
+    options = selecting_parser(description, zoo(), [OURS, "nimble", "serial"])
     options.add_argument(
         "--peers",
         nargs="*",
@@ -95,19 +95,19 @@ def results(rows: Sequence[Row], cases: Sequence[Chosen]) -> dict[str, Any]:
 
 
 def targets(rows: Sequence[Row], device: str) -> list[Target]:
-    """On a CPU, where streams gain nothing, nimble must not cost anything either."""
+    """On a CPU, where streams gain nothing, nimble_fx must not cost anything either."""
     if torch.device(device).type != "cpu":
         return []
     return [
-        Target(f"{row.title}: nimble / {other}", ratio.median, CPU_LIMIT)
+        Target(f"{row.title}: {OURS} / {other}", ratio.median, CPU_LIMIT)
         for row in rows
         for other in ("eager", "aot_eager")
-        if (ratio := row.ratio("nimble", over=other)) is not None
+        if (ratio := row.ratio(OURS, over=other)) is not None
     ]
 
 
 def print_row(row: Row) -> None:
-    """A line for each contestant: time, time over nimble's in the same rounds, accuracy."""
+    """A line for each contestant: time, time over ours in the same rounds, accuracy."""
     lines = [_line(row, name, result) for name, result in row.results.items()]
     padded = [[*line, *[""] * (len(HEADER) - len(line))] for line in _floor_lines(row)]
     n_rounds = max((len(result.samples) for result in row.results.values()), default=0)
@@ -122,7 +122,7 @@ def print_row(row: Row) -> None:
 def _line(row: Row, name: str, result: Result) -> list[str]:
     if result.error is not None:
         return [name, "FAILED", *["-"] * (len(HEADER) - 2)]
-    over = row.ratio(name, over="nimble")
+    over = row.ratio(name, over=OURS)
     return [
         name,
         Spread.of(result.samples).milliseconds(),

@@ -27,6 +27,8 @@ from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.program import Program
 
 LINES_SHOWN = 40
+GPU = "h100"
+"""What is planned for where there is no GPU."""
 
 
 class Stages:
@@ -111,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
             shown = example(args.model, device=default_device())
         with stages.stage("compile, first call"):
             compiled = torch.compile(
-                shown.model, backend="nimble", options={"dump": str(args.dump)}
+                shown.model,
+                backend="nimble",
+                options={"dump": str(args.dump), "policy": args.policy},
             )
             compiled(*shown.inputs)
             synchronize()
@@ -136,6 +140,9 @@ def run(args: argparse.Namespace) -> int:
         )
     print(program.summary())
     print_module(program)
+    if program.device == "cpu":
+        print(f"What it would be on a {GPU}, by simulation:")
+        print(nimble_fx.plan(shown.model, shown.inputs, device=GPU).summary())
     results = {
         "model": shown.title,
         "max_difference": greatest,
@@ -152,8 +159,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser(__doc__)
     options.add_argument("--model", choices=list(ZOO), default="nasnet_a_mobile")
     options.add_argument("--rounds", type=int, default=10)
+    options.add_argument("--policy", default=None, help="nimble on a CPU, else auto, if not given")
     options.add_argument("--dump", type=Path, default=Path("build/demo"), help="for the module")
-    return run(options.parse_args(argv))
+    args = options.parse_args(argv)
+    if args.policy is None:  # on a CPU auto has nothing to show: it is one stream
+        args.policy = "nimble" if default_device().type == "cpu" else "auto"
+    return run(args)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ from typing import Any
 from bench.distances import DistanceRow, distance_cells
 from bench.memory import MemoryRow
 from bench.published import Comparison
-from bench.rows import Result, Row
+from bench.rows import OURS, Result, Row
 from bench.simulation import SimulationRow, There
 from bench.timing import Spread
 
 Document = Mapping[str, Any]
 """What a command wrote: its options, the environment, targets and results."""
 
-NIMBLE = "nimble"
 
 NO_GAINS = (
     "No gain on a GPU has been measured yet: there is no result of one in "
@@ -35,8 +34,9 @@ def comparison(document: Document) -> list[str]:
         if result.error or result.note
     ]
     return [
-        "Milliseconds a call, median (least to greatest), and how many times those of nimble in "
-        "the same rounds. *Longest path* and *all tasks* are of the tasks' own times.",
+        "Milliseconds a call, median (least to greatest), and how many times those of "
+        f"{OURS}, the default, in the same rounds. *Longest path* and *all tasks* are of the "
+        "tasks' own times.",
         "",
         *table(header, body),
         *(["", f"Not reached: {'; '.join(left)}."] if left else []),
@@ -118,7 +118,7 @@ def targets(document: Document) -> list[str]:
 
 
 def gains(documents: Iterable[Document]) -> list[str]:
-    """How many times faster nimble is than each other contestant, on GPUs.
+    """How many times faster nimble_fx is than each other contestant, on GPUs.
 
     Args:
         documents: results of `bench.inference`.
@@ -128,11 +128,11 @@ def gains(documents: Iterable[Document]) -> list[str]:
         if not document["options"]["device"].startswith("cuda"):
             continue
         rows = rows_of(document)
-        names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != NIMBLE]
+        names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != OURS]
         body = [[row.title, *(_times(row, name) for name in names)] for row in rows]
         title = f"{document['environment']['gpus'][0]}, PyTorch {document['environment']['torch']}"
         lines += [
-            f"{title}: time of a call over nimble's.",
+            f"{title}: time of a call over {OURS}'s, the default.",
             "",
             *table(["model", *names], body),
             "",
@@ -170,8 +170,8 @@ def _result(row: Row, name: str) -> str:
     if not result.samples:
         return "-"
     low, middle, high = _milliseconds(Spread.of(result.samples))
-    over = row.ratio(name, over=NIMBLE)
-    times = "" if over is None or name == NIMBLE else f", {over.median:.2f} x"
+    over = row.ratio(name, over=OURS)
+    times = "" if over is None or name == OURS else f", {over.median:.2f} x"
     return f"{middle} ({low} to {high}){times}"
 
 
@@ -181,7 +181,7 @@ def _milliseconds(spread: Spread) -> tuple[str, str, str]:
 
 
 def _times(row: Row, name: str) -> str:
-    ratio = row.ratio(name, over=NIMBLE)
+    ratio = row.ratio(name, over=OURS)
     failed = row.results.get(name, Result()).error is not None
     return f"{ratio.median:.2f}" if ratio is not None else "failed" if failed else "-"
 

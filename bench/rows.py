@@ -46,6 +46,10 @@ class Result:
         return Result(**{**plain, "samples": tuple(plain["samples"])})
 
 
+OURS = "auto"
+"""The contestant that the others are compared with: nimble_fx as it is without options."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A model at a batch size.

@@ -161,7 +161,7 @@ def test_the_command_writes_each_row_and_what_it_did_not_reach(
         (["--peers", "tensorrt"], "no peer 'tensorrt' on cpu; there are eager, dynamo"),
         (["--batch", "0"], "'0' is not a number of at least 1"),
         (["--device", "gpu"], "there is no device 'gpu'"),
-        (["--policies", "fastest"], "no policy 'fastest'; there are nimble, serial, opara"),
+        (["--policies", "fastest"], "no policy 'fastest'; there are auto, critical-path, nimble"),
         (["--policies", "no_module:Mine"], "No module named 'no_module'"),
         (["--rounds", "0"], "'0' is not a number of at least 1"),
     ],

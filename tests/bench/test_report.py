@@ -54,7 +54,7 @@ ROW = Row(
     schedules=[],
     results={
         "eager": Result(None, None, 1.0, 1e-7, True, (3e-3, 4e-3, 9e-3)),
-        "nimble": Result(None, None, 1.0, 1e-7, True, (1e-3, 2e-3, 3e-3)),
+        "auto": Result(None, None, 1.0, 1e-7, True, (1e-3, 2e-3, 3e-3)),
         "rival": Result("ValueError: no"),
     },
 )
@@ -133,7 +133,7 @@ def test_memory_is_shown_over_one_stream(results: Path) -> None:
 
 
 def test_predictions_are_shown_beside_what_was_measured_and_published(results: Path) -> None:
-    there = {"device": "x", "schedules": {"serial": 6e3, "nimble": 3e3}, "bound": 2e3}
+    there = {"device": "x", "schedules": {"serial": 6e3, "nimble": 3e3, "auto": 3e3}, "bound": 2e3}
     here = {"samples": [2e-3, 4e-3, 3e-3], "predicted": 3.3e-3, "n_tasks": 1, "n_guessed": 0}
     row = {"model": "m", "title": "M", "batch": 1, "here": {"serial": here}}
     published = {"model": "m", "device": "y", "source": "Z, 2020", "published": 4, "predicted": 5}
