@@ -124,7 +124,7 @@ def compiled_cell() -> tuple[Program, list[Tensor]]:
     model, x = Cell(), torch.randn(4, 8)
     known = len(nimble_fx.programs())
     with torch.no_grad():
-        torch.compile(model, backend="nimble")(x)
+        torch.compile(model, backend="nimble", options={"policy": "nimble"})(x)
     program = nimble_fx.programs()[known]
     tensors = {name.replace(".", "_"): p.detach() for name, p in model.named_parameters()}
     tensors["x"] = x

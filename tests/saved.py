@@ -38,18 +38,26 @@ def program_of(traced: Traced, graph: TaskGraph) -> Program:
     return Program(graph, source, None, "<saved>", "cpu", status, "cpu", traced.constants)
 
 
+NIMBLE: dict[str, Any] = {"policy": "nimble"}
+"""On a CPU "auto" is one stream, of which there is less to write."""
+
+
 @cache
 def programs_of_models() -> tuple[Program, ...]:
     """Each model's inference, a training step of those that train, one with symbolic sizes."""
     with torch._dynamo.config.patch(allow_rnn=True):
         for case in CASES.values():
-            model = torch.compile(case.model().eval(), backend="nimble")
+            model = torch.compile(case.model().eval(), backend="nimble", options=NIMBLE)
             with torch.no_grad():
                 model(*case.inputs())
             if case.trainable:
-                outputs = torch.compile(case.model().train(), backend="nimble")(*case.inputs())
+                outputs = torch.compile(case.model().train(), backend="nimble", options=NIMBLE)(
+                    *case.inputs()
+                )
                 sum(leaf.sum() for leaf in pytree.tree_leaves(outputs)).backward()
-    dynamic = torch.compile(CASES["branchy"].model(), backend="nimble", dynamic=True)
+    dynamic = torch.compile(
+        CASES["branchy"].model(), backend="nimble", dynamic=True, options=NIMBLE
+    )
     dynamic(torch.randn(3, 4)).sum().backward()
     return nimble_fx.programs()
 

@@ -335,7 +335,8 @@ def test_deleting_it_frees_its_graphs_and_the_model(
 
 
 def test_its_repr_says_what_it_is_and_what_it_has() -> None:
-    text = repr(nimble_fx.compile(Branchy(), torch.randn(2, 4), training=True))
+    compiled = nimble_fx.compile(Branchy(), torch.randn(2, 4), training=True, policy="nimble")
+    text = repr(compiled)
     assert text.splitlines() == [
         "<nimble_fx.compile Branchy for training: 2 programs",
         "  <Program Branchy.forward (training): 2 streams, cpu>",

@@ -7,6 +7,7 @@ inputs and outputs are copied, as the graph is replayed, as the program runs unf
 import copy
 import gc
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,11 +44,13 @@ class Life:
     name: str
     train: bool = False
     freeze: bool = True
+    policy: str = "nimble"
 
     def __post_init__(self) -> None:
         self.model, self.eager = twins(CASES[self.name], self.train)
         self._start = copy.deepcopy(self.eager.state_dict())
         options: dict[str, Any] = {"freeze": self.freeze, "on_fallback": "silent"}
+        options["policy"] = self.policy
         self._compiled = torch.compile(self.model, backend="nimble", options=options)
         self._settled = self.faulty.left_over()
 
@@ -129,6 +132,22 @@ def test_in_training_a_recording_that_fails_costs_nothing_but_speed(
     name: str, faulty: Faulty
 ) -> None:
     assert_each_fault_is_survived(Life(faulty, name, train=True))
+
+
+def test_a_fault_in_a_trial_of_schedules_costs_at_most_speed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc, "collect", int)
+    faulty = Faulty(cuda_stand_in.install(monkeypatch), monkeypatch)
+    life = Life(faulty, "cache", policy="auto")
+    for k in range(0, life.n_launches(), 5):  # each of a period would take a minute
+        life.begin(k)
+        for _ in range(2):
+            with suppress(StateError, faulty.error):
+                life.assert_works()
+        life.assert_settled()
+        life.assert_works()
+        assert not any(pool() for pool in faulty.pools_at_fault)
 
 
 def test_an_interrupt_at_any_launch_comes_out_and_the_next_call_captures(faulty: Faulty) -> None:

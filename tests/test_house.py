@@ -40,14 +40,14 @@ def test_only_the_cuda_device_touches_torch_cuda(path: Path) -> None:
 
 def test_the_module_that_the_readme_shows_is_the_one_that_is_emitted() -> None:
     with torch.no_grad():
-        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+        torch.compile(Branchy(), backend="nimble", options={"policy": "nimble"})(torch.randn(2, 4))
     call = nimble_fx.programs()[0].source.split("\n\n\n")[1]
     assert call in (PACKAGE.parent / "README.md").read_text()
 
 
 def test_the_error_that_the_readme_shows_is_the_one_that_is_raised() -> None:
     with torch.no_grad():
-        torch.compile(Branchy(), backend="nimble")(torch.randn(2, 4))
+        torch.compile(Branchy(), backend="nimble", options={"policy": "nimble"})(torch.randn(2, 4))
     text = nimble_fx.programs()[0].source.replace("        s0.wait_event(e.sigmoid)\n", "")
     with pytest.raises(nimble_fx.ScheduleError) as caught:
         nimble_fx.verify_source(text)

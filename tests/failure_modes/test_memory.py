@@ -171,7 +171,7 @@ def test_06_warm_ups_fill_the_pool_of_the_capture(
 
     monkeypatch.setattr(gpu, "begin_capture", watched_begin)
     monkeypatch.setattr(gpu, "end_capture", watched_end)
-    assert_inference_is_eagers(CASES[name])
+    assert_inference_is_eagers(CASES[name], {"policy": "nimble"})
     assert len(before) == 1
     assert before == after != [()]
 

@@ -73,7 +73,8 @@ def test_13_within_a_capture_of_the_users_the_program_is_joined_into_it(
     device: ReplayingDevice,
 ) -> None:
     model, x = Inception().eval(), torch.randn(1, 8, 6, 6)
-    compiled = torch.compile(model, backend="nimble", options={"freeze": False})
+    options: dict[str, Any] = {"freeze": False, "policy": "nimble"}
+    compiled = torch.compile(model, backend="nimble", options=options)
     with torch.no_grad():
         expected = compiled(x)
         users = device.capture(1, lambda streams: [compiled(x)], device.pool())
@@ -128,7 +129,8 @@ def test_16_no_garbage_is_collected_during_a_capture_and_what_there_was_is_gone(
 
     monkeypatch.setattr(gpu, "begin_capture", watched_begin)
     monkeypatch.setattr(gpu, "launch", watched_launch)
-    compiled, x = torch.compile(Branchy(), backend="nimble"), torch.randn(2, 4)
+    compiled = torch.compile(Branchy(), backend="nimble", options={"policy": "nimble"})
+    x = torch.randn(2, 4)
     (gc.enable if was_enabled else gc.disable)()
     try:
         with torch.no_grad():
