@@ -24,6 +24,8 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.optimality
+	$(BIN)/python -m bench.simulation
 	$(BIN)/python -m bench.inference
 	$(BIN)/python -m bench.training
 	$(BIN)/python -m bench.report

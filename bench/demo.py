@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     print(program.summary())
     print_module(program)
     if program.device == "cpu":
-        print(f"What it would be on a {GPU}, by simulation:")
+        print(f"What it would be on {GPU}, by simulation:")
         print(nimble_fx.plan(shown.model, shown.inputs, device=GPU).summary())
     results = {
         "model": shown.title,

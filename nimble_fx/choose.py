@@ -40,14 +40,17 @@ class Choice:
     settled: Callable[[Scheduled], None] | None = None
 
 
-def choose(program: Unscheduled, options: Options, reporter: Reporter, *, frozen: bool) -> Choice:
+def choose(
+    program: Unscheduled, options: Options, reporter: Reporter, *, frozen: bool, timed: bool
+) -> Choice:
     """The schedules by the user's policy; the serial one if none of that is legal.
 
     Args:
         program: what is to be scheduled.
         options: the user's.
         reporter: is told of schedules that are not legal, and of what is wrong with `cache_dir`.
-        frozen: whether it will be captured; else the host calls operator after operator.
+        frozen: whether it is to be captured; else the host calls operator after operator.
+        timed: whether several captures can be timed, here, before one is decided on.
 
     Raises:
         ScheduleError: the serial schedule is not legal either.
@@ -55,7 +58,9 @@ def choose(program: Unscheduled, options: Options, reporter: Reporter, *, frozen
     name = program.traced.graph.name
     chooser = _Chooser(program, options, reporter)
     try:
-        return chooser.best(frozen) if options.policy == "auto" else chooser.by(options.policy)
+        return (
+            chooser.best(frozen, timed) if options.policy == "auto" else chooser.by(options.policy)
+        )
     except ScheduleError as error:
         serial = chooser.serial()
         reporter.report(not_legal(name, "on one stream", error, options.policy))
@@ -85,17 +90,16 @@ class _Chooser:
             directory = Path(options.cache_dir).expanduser().absolute()
             self._cache = Cache(directory, reporter.warn)
 
-    def best(self, frozen: bool) -> Choice:
-        """What is predicted to take least; with the next best, if the device can time them."""
+    def best(self, frozen: bool, timed: bool) -> Choice:
+        """What is predicted to take least; with the next best, if they are to be timed."""
         program = self._program
         entry = None
         if self._cache is not None:
-            made_by = ["auto", str(self._n_queues), f"frozen={frozen}"]
+            made_by = ["auto", str(self._n_queues), f"frozen={frozen}, timed={timed}"]
             entry = self._cache.entry(program, made_by)
             known = entry.find()
             if known is not None:
                 return Choice((known,))
-        timed = frozen and program.device.can_time
         try:
             found = proposals(
                 self._graph,

@@ -158,7 +158,8 @@ class Compiler:
         device, options = unscheduled.device, self._options
         reason = self._why_not_freeze(unscheduled.traced.graph, device)
         frozen = self._is_to_freeze(unscheduled.traced.graph, reason)
-        choice = choose(unscheduled, options, self._reporter, frozen=frozen)
+        timed = reason is None and device.can_time
+        choice = choose(unscheduled, options, self._reporter, frozen=frozen, timed=timed)
         versions = tuple(written(graph, source, options) for graph, source in choice.schedules)
         return Program(
             graph=versions[0].graph,

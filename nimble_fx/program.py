@@ -64,7 +64,7 @@ class Program:
             "layers.0.weight" by "layers_0_weight".
         candidates: the schedules that "auto" had to choose from, the best by prediction first; none
             with another policy, nor of a program from a file.
-        contenders: those of them that are timed when it is first captured, this one among them.
+        contenders: those of them that are still to be timed, when it is first captured.
         settled: is told which of them has won.
     """
 
@@ -162,7 +162,7 @@ class Program:
 
     def _decided(self, winner: int, times: Times) -> None:
         """Takes over the schedule that has won, and what each took."""
-        won = self.contenders[winner]
+        won, self.contenders = self.contenders[winner], ()
         self.graph, self.source, self.path, self.file = won.graph, won.source, won.path, won.file
         measured = (*times, *[None] * (len(self.candidates) - len(times)))
         self.candidates = tuple(
