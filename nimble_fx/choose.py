@@ -8,9 +8,10 @@ from typing import Literal
 from nimble_fx.cache import Cache, Scheduled, Unscheduled
 from nimble_fx.candidates import Candidate
 from nimble_fx.cost import CostModel
+from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.emit import emit
-from nimble_fx.errors import ScheduleError, UnsupportedError
+from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir import TaskGraph
 from nimble_fx.options import Options
@@ -147,7 +148,15 @@ class _Chooser:
         return there if self._limit is None else min(there, self._limit)
 
     def _costs(self) -> CostModel:
-        return Roofline(self._program.specs, self._program.sizes)
+        """Measured, if the user has a place for that."""
+        program, directory = self._program, self._options.cost_dir
+        if directory is not None:
+            path = Path(directory).expanduser().absolute()
+            try:
+                return Measured.of(self._graph, program.device, path, program.sizes)
+            except FileError as error:
+                self._reporter.warn(f"cost_dir: {error}")
+        return Roofline(program.specs, program.sizes)
 
     def _made(self, pipeline: Sequence[Pass]) -> Scheduled:
         """What passes make of the program.

@@ -40,6 +40,8 @@ class Options:
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program take over.
+        cost_dir: a directory of times of tasks: "auto" and "critical-path" go by these, and what is
+            not there yet is measured when a model is compiled; None: by a roofline.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
             where it is.
         seed: picks the orders in which the virtual device runs what may run in any order; an error
@@ -55,6 +57,7 @@ class Options:
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None
+    cost_dir: str | os.PathLike[str] | None = None
     device: Literal["virtual"] | None = None
     seed: int = 0
 
@@ -75,7 +78,8 @@ class Options:
         known = isinstance(self.on_fallback, str) and self.on_fallback in choices
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
-        for name, path in (("dump", self.dump), ("cache_dir", self.cache_dir)):
+        for name in ("dump", "cache_dir", "cost_dir"):
+            path = getattr(self, name)
             problem = None if path is None else _why_no_directory(path)
             expected = f"a directory to write to, or None ({problem})"
             _require(problem is None, name, path, expected)

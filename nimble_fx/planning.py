@@ -81,7 +81,8 @@ def plan(
             machine's "cuda", "cuda:1" or such a `torch.device`, which is taken for an H100 where
             there is none.
         training: True for the forward and backward of training.
-        **options: those of `torch.compile(options={...})` but `device` and `seed`.
+        **options: those of `torch.compile(options={...})` but `device` and `seed`. Nothing is
+            measured, whatever `cost_dir` is.
 
     Returns:
         The program for inference, or in training that of the forward and that of the backward.
@@ -95,7 +96,7 @@ def plan(
     program has PyTorch's general ones, where the GPU may have a kernel of its own.
     """
     target, specs = _target(device)
-    parsed = Options.parse(None, options)
+    parsed = replace(Options.parse(None, options), cost_dir=None)
     arguments = Arguments.parse(example_inputs)
     bare = WithoutData()
     function = _without_data(as_callable(model, arguments), bare)

@@ -2,8 +2,10 @@
 
 import copy
 import gc
+import re
 from collections.abc import Callable, Iterator
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,6 +175,29 @@ def test_sizes_that_depend_on_data_cannot_be_predicted_and_one_stream_it_is() ->
     (made,) = nimble_fx.programs()
     assert made.candidates == ()
     assert made.graph.n_streams == 1
+
+
+def test_with_a_directory_of_costs_tasks_are_measured_once(tmp_path: Path) -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    first = called(model, x, cost_dir=tmp_path).candidates
+    (file,) = tmp_path.glob("*.json")
+    written = file.read_text()
+    torch.compiler.reset()
+    assert called(model, x, cost_dir=tmp_path).candidates == first
+    assert file.read_text() == written
+    torch.compiler.reset()
+    assert called(model, x).candidates[0].predicted_us != first[0].predicted_us
+
+
+def test_a_broken_table_of_costs_is_said_and_the_roofline_asked(tmp_path: Path) -> None:
+    called(Branchy(), torch.randn(2, 4), cost_dir=tmp_path)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{")
+    torch.compiler.reset()
+    with pytest.warns(nimble_fx.NimbleWarning, match=re.escape(f"cost_dir: {file}")):
+        program = called(Branchy(), torch.randn(2, 4), cost_dir=tmp_path)
+    assert program.candidates
+    assert file.read_text() == "{"
 
 
 @pytest.fixture(autouse=True)

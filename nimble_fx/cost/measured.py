@@ -44,6 +44,9 @@ class Measured:
     sizes: Sizes = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return f"measured on {self.device.name}"
+
     @staticmethod
     def of(
         graph: TaskGraph, device: devices.Device, directory: Path, sizes: Sizes | None = None
