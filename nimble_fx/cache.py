@@ -61,7 +61,11 @@ class Cache:
     warn: Callable[[str], None]
 
     def entry(
-        self, program: Unscheduled, made_by: Sequence[str], passes: Sequence[str] | None = None
+        self,
+        program: Unscheduled,
+        made_by: Sequence[str],
+        passes: Sequence[str] | None = None,
+        max_streams: int | None = None,
     ) -> "Entry":
         """Where a schedule of a program is kept.
 
@@ -69,13 +73,14 @@ class Cache:
             program: what is scheduled.
             made_by: what the schedule depends on besides.
             passes: those that must have made it; None if any may have.
+            max_streams: at most so many it may have.
         """
         try:
             name = _key(program, made_by)
         except FileError as error:
             self.warn(f"cache_dir: {program.traced.graph.name} cannot be kept: {error}")
-            return Entry(None, program, passes, self.warn)
-        return Entry(self.directory / f"{name}.json", program, passes, self.warn)
+            return Entry(None, program, passes, max_streams, self.warn)
+        return Entry(self.directory / f"{name}.json", program, passes, max_streams, self.warn)
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,14 @@ class Entry:
         path: the file; None for a program that has no form in a file.
         program: what is scheduled.
         passes: those that must have made the schedule; None if any may have.
+        max_streams: at most so many it may have; None for no limit.
         warn: is told of files that cannot be used or written.
     """
 
     path: Path | None
     program: Unscheduled
     passes: Sequence[str] | None
+    max_streams: int | None
     warn: Callable[[str], None]
 
     def find(self) -> Scheduled | None:
@@ -130,6 +137,8 @@ class Entry:
             raise FileError(
                 f"it is {graph.name} by {graph.provenance}, not {traced.name} by {expected}"
             )
+        if self.max_streams is not None and graph.n_streams > self.max_streams:
+            raise FileError(f"it has {graph.n_streams} streams, of at most {self.max_streams}")
         verify(graph, traced)
         verify_source(stored.source, graph)
         return graph, stored.source

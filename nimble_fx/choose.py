@@ -66,6 +66,12 @@ def choose(
         serial = chooser.serial()
         reporter.report(not_legal(name, "on one stream", error, options.policy))
         return serial
+    except UnsupportedError as error:
+        serial = chooser.serial()
+        if options.policy != "auto" or (frozen and chooser.n_queues > 1):  # else nothing is lost
+            reason = f"what its tasks take cannot be told: {error}"
+            reporter.report(Fallback(name, "on one stream", reason, error.node, error.source))
+        return serial
 
 
 def not_legal(
@@ -96,22 +102,15 @@ class _Chooser:
         program = self._program
         entry = None
         if self._cache is not None:
-            made_by = ["auto", str(self._n_queues), f"frozen={frozen}, timed={timed}"]
-            entry = self._cache.entry(program, made_by)
+            measured = self._options.cost_dir is not None
+            made_by = ["auto", f"{self.n_queues=}, {frozen=}, {timed=}, {measured=}"]
+            made_by += self._known_sizes
+            entry = self._cache.entry(program, made_by, max_streams=self.n_queues)
             known = entry.find()
             if known is not None:
                 return Choice((known,))
-        try:
-            found = proposals(
-                self._graph,
-                self._costs(),
-                self._n_queues,
-                program.sizes,
-                frozen=frozen,
-                timed=timed,
-            )
-        except UnsupportedError:  # a size that depends on data: nothing can be predicted
-            return self.serial()
+        costs, sizes = self._costs(), program.sizes
+        found = proposals(self._graph, costs, self.n_queues, sizes, frozen=frozen, timed=timed)
         running = worth_timing(found) if timed else found[:1]
         others = [each for each in found if each not in running]
         schedules = [self._emitted(each.graph) for each in running]
@@ -125,12 +124,14 @@ class _Chooser:
     def by(self, policy: Policy | Literal["critical-path"]) -> Choice:
         """The schedule by a policy; from `cache_dir` if it is there."""
         if policy == "critical-path":
-            policy = CriticalPath(self._costs(), self._n_queues)
+            policy = CriticalPath(self._costs(), self.n_queues)
         pipeline = passes(policy, self._limit)
         if self._cache is None:
             return Choice((self._made(pipeline),))
         described = [describe(step) for step in pipeline]
-        entry = self._cache.entry(self._program, described, described)
+        by_cost = isinstance(policy, CriticalPath)
+        made_by = [*described, *(self._known_sizes if by_cost else ())]
+        entry = self._cache.entry(self._program, made_by, described, self._limit)
         known = entry.find()
         if known is None:
             known = self._made(pipeline)
@@ -142,10 +143,15 @@ class _Chooser:
         return Choice((self._made(passes("serial", None)),))
 
     @property
-    def _n_queues(self) -> int:
+    def n_queues(self) -> int:
         """So many streams run at the same time."""
         there = self._program.specs.max_streams
         return there if self._limit is None else min(there, self._limit)
+
+    @property
+    def _known_sizes(self) -> list[str]:
+        """What costs were told of symbolic sizes."""
+        return [f"{name}={size}" for name, size in sorted(self._program.sizes.items())]
 
     def _costs(self) -> CostModel:
         """Measured, if the user has a place for that."""

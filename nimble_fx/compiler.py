@@ -171,6 +171,7 @@ class Compiler:
             hardware=device.hardware or "",
             constants=unscheduled.traced.constants,
             parameters=unscheduled.paths,
+            specs=unscheduled.specs,
             candidates=choice.candidates,
             contenders=versions if len(versions) > 1 else (),
             settled=choice.settled,

@@ -17,7 +17,7 @@ from nimble_fx.kept import MAX_OWNERS, PAYS_OFF, Kept, Key
 from nimble_fx.launch import Launcher
 from nimble_fx.recording import Handing, Recording
 from nimble_fx.status import Status
-from nimble_fx.trial import Trial
+from nimble_fx.trial import Decision, Trial
 
 _NOT_FROZEN_TAGS = {
     torch.Tag.dynamic_output_shape,
@@ -196,7 +196,7 @@ class Frozen:
             self._warn_of_eviction()
         try:
             with self._undisturbed(static):
-                self._hold_trial(key, given, static)
+                decision = self._hold_trial(key, given, static)
                 pool = self._pool(key, self._handing(key))
                 recording = self._capture(self._launcher, key, given, static, pool)
         except StateError:
@@ -205,18 +205,23 @@ class Frozen:
             return _failure(self._launcher, error)
         self._kept.add(key, recording, given, static)
         count("captures")
+        if decision is not None and self._trial is not None:
+            decided, self._trial = self._trial.decided, None
+            decided(decision)
         return recording
 
-    def _hold_trial(self, key: Key, given: list[Any], static: list[Any]) -> None:
+    def _hold_trial(self, key: Key, given: list[Any], static: list[Any]) -> Decision | None:
         """Decides on the schedule, if there are several and none has been timed."""
-        trial, self._trial = self._trial, None
-        if trial is None:
-            return
+        if self._trial is None:
+            return None
         mutated = [static[k] for k in self._launcher.mutated_static]
-        self._launcher = trial.hold(
+        decision = self._trial.hold(
             lambda each: self._capture(each, key, given, static, self._arena.own_pool()),
             lambda recording, n: recording.time_us(given, mutated, n),
         )
+        if decision is not None:
+            self._launcher = self._trial.launchers[decision.winner]
+        return decision
 
     @contextmanager
     def _undisturbed(self, static: list[Any]) -> Iterator[None]:

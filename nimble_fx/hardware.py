@@ -1,11 +1,14 @@
 """Devices as their data sheets describe them: what a cost model needs to know of one."""
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from itertools import pairwise
 
 from nimble_fx.errors import OptionError
+
+MOST = 1e12
+"""No figure of a device is above this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,8 @@ class Device:
         event_us: how much later a task may start behind one of another stream than of its own.
 
     Raises:
-        OptionError: a figure is not a number above 0 (the last two may be 0).
+        OptionError: a figure is no number above 0 (the last two may be 0), or the name cannot stand
+            in a line of text.
     """
 
     sms: int
@@ -49,12 +53,17 @@ class Device:
                 continue
             kinds = (int,) if field.name in ("sms", "max_streams") else (int, float)
             least = 0.0 if field.name in ("launch_us", "event_us") else 1e-9
-            if type(value) not in kinds or not least <= value < float("inf"):
+            if type(value) not in kinds or not least <= value <= MOST:
                 number = "a whole number" if kinds == (int,) else "a number"
-                above = "of at least 0" if least == 0 else "above 0"
                 raise OptionError(
-                    f"Device({field.name}={value!r}) is not valid; it takes {number} {above}"
+                    f"Device({field.name}={value!r:.99}) is not valid; it takes {number} from "
+                    f"{least or 0:g} to {MOST:g}"
                 )
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w .,:+()/-]{1,99}", self.name):
+            raise OptionError(
+                f"Device(name={self.name!r:.99}) is not valid; it takes letters, digits, spaces "
+                "and . , : + ( ) / -"
+            )
 
 
 DEVICES: dict[str, Device] = {
@@ -90,15 +99,29 @@ DEVICES: dict[str, Device] = {
 """Those that have a name. The figures are the vendors', dense, of the SXM form where there are
 several; "cpu" stands for two cores of a server, which run one task after another."""
 
+_SCALED = ("tflops", "gbps", "tf32_tflops", "half_tflops", "double_tflops")
+"""What grows with the number of processors."""
+
 PLANNED = "h100"
 """What is planned for where a program is for a GPU, and it is not said which."""
 
 
-def of_sms(n: int, name: str) -> Device:
-    """A GPU of which only the number of processors is known: each as an A100's."""
-    like = DEVICES["a100"]
-    part = n / like.sms
-    return Device(name=name, sms=n, tflops=part * like.tflops, gbps=part * like.gbps)
+def gpu(hardware: str, n_sms: int) -> Device:
+    """A GPU by its driver's name and number of processors.
+
+    Of one that is listed, in a form with another number of them (PCIe, a laptop's, a slice by MIG),
+    each processor is like a listed one's, with its part of the bandwidth; of another, like an
+    A100's.
+    """
+    listed = find_hardware(hardware)
+    if listed is not None and listed.sms == n_sms:
+        return listed
+    like = listed or DEVICES["a100"]
+    part = n_sms / like.sms
+    figures = {field: getattr(like, field) for field in _SCALED}
+    scaled = {field: figure and figure * part for field, figure in figures.items()}
+    name = re.sub(r"[^\w .,:+()/-]", " ", hardware)[:99] or "a GPU"
+    return replace(like, name=name, sms=n_sms, **scaled)
 
 
 def find_device(device: str | Device) -> Device:
@@ -120,7 +143,8 @@ def find_device(device: str | Device) -> Device:
 
 
 def find_hardware(hardware: str) -> Device | None:
-    """The device that a driver calls so: "NVIDIA H100 80GB HBM3"; None if it is not listed."""
+    """The GPU that a driver calls so: "NVIDIA H100 80GB HBM3"; None if it is not listed."""
     words = re.split(r"[^a-z0-9]+", hardware.lower())
     pairs = [first + second for first, second in pairwise(words)]
-    return next((DEVICES[word] for word in (*words, *pairs) if word in DEVICES), None)
+    named = (word for word in (*words, *pairs) if word in DEVICES and word != "cpu")
+    return next((DEVICES[word] for word in named), None)

@@ -21,12 +21,13 @@ from nimble_fx.freeze import (
     nothing_to_freeze,
     refuse_what_cannot_be_captured,
 )
+from nimble_fx.hardware import Device as Specs
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name
 from nimble_fx.load import load as load_module
 from nimble_fx.status import Status
-from nimble_fx.trial import Times, Trial
+from nimble_fx.trial import Decision, Trial
 from nimble_fx.verify import verify, verify_source
 
 
@@ -62,6 +63,7 @@ class Program:
         constants: the values of the graph's constants by name.
         parameters: what the model calls parameters and buffers, by the graph's names:
             "layers.0.weight" by "layers_0_weight".
+        specs: what it was planned for; None of a program from a file.
         candidates: the schedules that "auto" had to choose from, the best by prediction first; none
             with another policy, nor of a program from a file.
         contenders: those of them that are still to be timed, when it is first captured.
@@ -77,6 +79,7 @@ class Program:
     hardware: str = ""
     constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+    specs: Specs | None = field(default=None, repr=False)
     candidates: tuple[Candidate, ...] = ()
     contenders: tuple[Version, ...] = field(default=(), repr=False)
     settled: Callable[[tuple[TaskGraph, str]], None] | None = field(default=None, repr=False)
@@ -160,8 +163,9 @@ class Program:
         loaded = load_module(version.source, version.file)
         return Launcher(version.graph, loaded, self.constants, device)
 
-    def _decided(self, winner: int, times: Times) -> None:
+    def _decided(self, decision: Decision) -> None:
         """Takes over the schedule that has won, and what each took."""
+        winner, times = decision.winner, decision.times
         won, self.contenders = self.contenders[winner], ()
         self.graph, self.source, self.path, self.file = won.graph, won.source, won.path, won.file
         measured = (*times, *[None] * (len(self.candidates) - len(times)))

@@ -96,7 +96,7 @@ def simulate(activities: Sequence[Activity]) -> Timeline:
 
     Raises:
         ScheduleError: an activity waits for one that there is not, or that waits for it in turn;
-            or two have one name.
+            two have one name; or a time or a share is not finite or below 0.
     """
     return _Run(activities).timeline()
 
@@ -252,6 +252,10 @@ def _numbers(activities: Sequence[Activity]) -> dict[str, int]:
     for i, activity in enumerate(activities):
         if number.setdefault(activity.name, i) != i:
             raise ScheduleError(f"there are two activities with the name {activity.name}")
+        delays = (delay for _, delay in activity.after)
+        figures = (activity.us, activity.share, activity.bandwidth, *delays)
+        if not all(0 <= figure < inf for figure in figures):
+            raise ScheduleError(f"a time or a share is not finite or below 0: {activity}")
     return number
 
 

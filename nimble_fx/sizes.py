@@ -17,9 +17,13 @@ Sizes = Mapping[str, int]
 
 Number = int | float
 
+LARGEST = 2**63
+MAX_LENGTH = 2000
+"""A stranger's file must not ask for more digits, or deeper nesting, than fit."""
+
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Of a few factors: a stranger's file must not ask for more digits than fit."""
+    """Of a few factors."""
     if exponent not in range(9):
         raise ValueError(f"a power of {exponent}")
     product: Number = base**exponent
@@ -102,15 +106,24 @@ def number(size: Size, sizes: Sizes) -> int:
 def _number(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
     """An expression's value. It is read, not run: it may be from a stranger's file."""
     try:
+        if len(expression) > MAX_LENGTH:
+            raise ValueError(f"it has {len(expression)} characters")
         match syntax_tree(expression).body:
             case [ast.Expr(value)]:
                 return int(_value(value, dict(sizes)))
         raise ValueError("it is no expression")
-    except (ArithmeticError, SyntaxError, TypeError, ValueError) as error:
+    except (ArithmeticError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise UnsupportedError(f"the size {expression} is not known: {error}") from error
 
 
 def _value(node: ast.expr, sizes: Sizes) -> Number:
+    value = _worth(node, sizes)
+    if abs(value) > LARGEST:
+        raise ValueError("it is larger than any size")
+    return value
+
+
+def _worth(node: ast.expr, sizes: Sizes) -> Number:
     match node:
         case ast.Constant(int() | float() as value):
             return value

@@ -1,7 +1,9 @@
 """Which schedule of a program is the fastest on its device, found by timing captures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
+from traceback import clear_frames
 
 from nimble_fx.candidates import MARGIN
 from nimble_fx.errors import StateError
@@ -15,79 +17,115 @@ N_REPLAYS = 10
 """Replays in a sample; one where replays change the model's state, which is then put back."""
 
 Times = Sequence[float | None]
-"""For each schedule the median of its replays in microseconds; None if it was not captured."""
+"""For each schedule the median of its replays in microseconds; None if it was not timed."""
+
+Samples = dict[int, list[float]]
+"""For each schedule that was timed, microseconds of a replay, round by round."""
 
 
+@dataclass(frozen=True)
+class Decision:
+    """How a trial went.
+
+    Attributes:
+        winner: the position of the schedule that runs from now on.
+        times: what each took.
+    """
+
+    winner: int
+    times: Times
+
+
+@dataclass(frozen=True)
 class Trial:
     """The schedules of one program, to be timed when it is first captured.
+
+    Attributes:
+        launchers: of each schedule, one of them on one stream.
+        decided: is to be told how it went, once the winner runs.
 
     Cost: for each schedule a capture, whose memory they hold at the same time, and up to
     `(N_ROUNDS + 1) * N_REPLAYS` replays.
     """
 
-    def __init__(
-        self, launchers: Sequence[Launcher], decided: Callable[[int, Times], None]
-    ) -> None:
-        """A trial of schedules that do the same.
-
-        Args:
-            launchers: of each schedule, one of them on one stream.
-            decided: is told the position of the winner, and the times.
-        """
-        self._launchers, self._decided = launchers, decided
-        streams = [launcher.graph.n_streams for launcher in launchers]
-        self._serial = streams.index(min(streams))
+    launchers: Sequence[Launcher]
+    decided: Callable[[Decision], None]
 
     def hold(
         self, record: Callable[[Launcher], Recording], time_us: Callable[[Recording, int], float]
-    ) -> Launcher:
-        """The schedule that is fastest, by at least `MARGIN` if it is not the serial one.
+    ) -> Decision | None:
+        """Times the schedules; None if not one could be captured, which its own capture explains.
+
+        One that fails, for want of memory say, is out. All captures are gone at the end.
 
         Args:
-            record: captures a schedule, in memory of its own; all captures are thrown away.
+            record: captures a schedule, in memory of its own.
             time_us: microseconds of a replay, the mean of so many in a row.
 
         Raises:
-            Exception: what the first schedule's capture raised, if none could be captured.
+            StateError: the model's state is not what it was.
         """
-        recordings, errors = self._captured(record)
+        recordings = self._captured(record)
         if not recordings:
-            raise errors[0]
-        n = 1 if self._launchers[0].mutates else N_REPLAYS
-        for recording in recordings.values():
-            time_us(recording, n)  # the first replays upload the graph, and wake the clocks
-        samples: dict[int, list[float]] = {i: [] for i in recordings}
-        for _ in range(N_ROUNDS):
-            for i, recording in recordings.items():
-                samples[i].append(time_us(recording, n))
-        winner = fastest(samples, self._serial)
+            return None
+        try:
+            samples = self._timed(recordings, time_us)
+        finally:
+            recordings.clear()
         times = {i: median(each) for i, each in samples.items()}
-        self._decided(winner, [times.get(i) for i in range(len(self._launchers))])
-        return self._launchers[winner]
+        in_order = [times.get(i) for i in range(len(self.launchers))]
+        return Decision(fastest(samples, self._serial) if samples else 0, in_order)
 
-    def _captured(
-        self, record: Callable[[Launcher], Recording]
-    ) -> tuple[dict[int, Recording], list[Exception]]:
-        """The captures by position, and what the others raised."""
+    @property
+    def _serial(self) -> int:
+        streams = [launcher.graph.n_streams for launcher in self.launchers]
+        return streams.index(min(streams))
+
+    def _captured(self, record: Callable[[Launcher], Recording]) -> dict[int, Recording]:
+        """The captures by position."""
         recordings: dict[int, Recording] = {}
-        errors: list[Exception] = []
-        for i, launcher in enumerate(self._launchers):
+        for i, launcher in enumerate(self.launchers):
             try:
                 recordings[i] = record(launcher)
             except StateError:
                 raise
-            except Exception as error:  # no memory for one more, say: another may still win
-                errors.append(error)
-        return recordings, errors
+            except Exception as error:
+                _forget_frames(error)
+        return recordings
+
+    def _timed(
+        self, recordings: Mapping[int, Recording], time_us: Callable[[Recording, int], float]
+    ) -> Samples:
+        """Round by round, after one that uploads the graphs and wakes the device's clocks."""
+        n = 1 if self.launchers[0].mutates else N_REPLAYS
+        samples: Samples = {i: [] for i in recordings}
+        for _ in range(1 + N_ROUNDS):
+            for i in list(samples):
+                try:
+                    samples[i].append(time_us(recordings[i], n))
+                except StateError:
+                    raise
+                except Exception as error:
+                    _forget_frames(error)
+                    del samples[i]
+        return {i: each[1:] for i, each in samples.items()}
 
 
-def fastest(samples: dict[int, list[float]], serial: int) -> int:
+def _forget_frames(error: BaseException) -> None:
+    """Empties the frames that an error went through: they hold memory of the capture."""
+    chained: BaseException | None = error
+    while chained is not None:
+        clear_frames(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
+
+
+def fastest(samples: Samples, serial: int) -> int:
     """The schedule with the least median time.
 
-    It must win `MARGIN` over the serial one in the median of their rounds, or that one is taken.
+    It must win `MARGIN` over the serial one in most rounds, or that one is taken.
     """
     best = min(samples, key=lambda i: median(samples[i]))
     if serial not in samples or best == serial:
         return best
-    ratios = [ours / its for ours, its in zip(samples[best], samples[serial], strict=True)]
-    return best if median(ratios) <= 1 - MARGIN else serial
+    pairs = zip(samples[best], samples[serial], strict=True)
+    return best if median(ours - (1 - MARGIN) * its for ours, its in pairs) <= 0 else serial

@@ -1,7 +1,6 @@
 """What would it take if: edits of a program or of a recorded run, and what they would gain."""
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ from nimble_fx.editing.edits import Activities
 from nimble_fx.editing.selection import Select, selected
 from nimble_fx.editing.sources import Planned, Source, Traced
 from nimble_fx.errors import OptionError
-from nimble_fx.hardware import DEVICES, Device, find_device
+from nimble_fx.hardware import DEVICES, Device, find_device, find_hardware
 from nimble_fx.program import Program
 from nimble_fx.simulate import Activity, Timeline, simulate
 from nimble_fx.sizes import Sizes
@@ -239,6 +238,8 @@ def whatif(
     else:
         if device is not None or not frozen or sizes is not None:
             raise OptionError("device, frozen and sizes are for programs; a trace has its own")
+        if not isinstance(of, (Recorded, str, os.PathLike)):
+            raise OptionError(f"whatif takes a Program, or the path of a trace, not {of!r:.99}")
         source = Traced(of if isinstance(of, Recorded) else read(of))
     return WhatIf(source, simulate(source.activities).makespan_us)
 
@@ -247,11 +248,10 @@ def _own_device(program: Program) -> Device:
     """The device that a program was made for."""
     if program.device == "cpu":
         return DEVICES["cpu"]
-    hardware = program.hardware.lower().replace("rtx ", "rtx")
-    for name, device in DEVICES.items():
-        if re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", hardware):
-            return device
-    raise OptionError(
-        f"{program.name} was made for {program.hardware or program.device!r}, of which no figures "
-        f"are known: say device=..., one of {', '.join(DEVICES)}, or a description"
-    )
+    found = program.specs or find_hardware(program.hardware)
+    if found is None:
+        raise OptionError(
+            f"{program.name} was made for {program.hardware or program.device!r}, of which no "
+            f"figures are known: say device=..., one of {', '.join(DEVICES)}, or a description"
+        )
+    return found

@@ -213,6 +213,29 @@ def test_a_schedule_that_is_not_legal_is_not_kept(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_with_more_streams_than_may_be_is_not_used(tmp_path: Path) -> None:
+    model, x = Branchy(), X
+    limited: dict[str, Any] = {"policy": "auto", "device": "virtual", "max_streams": 1}
+    compiled(model, tmp_path, x, **limited)
+    (file,) = tmp_path.iterdir()
+    _, wide = compiled(model, tmp_path / "wide", x, policy="nimble", device="virtual")
+    wide.save(file)
+    with pytest.warns(NimbleWarning, match="it has 2 streams, of at most 1"):
+        _, program = compiled(model, tmp_path, x, **limited)
+    assert program.graph.n_streams == 1
+
+
+def test_what_is_chosen_for_some_sizes_is_not_taken_for_others(tmp_path: Path) -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.stack([(x * i).exp() for i in range(6)]).sum() + (x @ x.t()).sum()
+
+    for n in (4, 4096):
+        torch.compiler.reset()
+        options: dict[str, Any] = {"device": "virtual", "cache_dir": tmp_path}
+        torch.compile(program, backend="nimble", dynamic=True, options=options)(torch.ones(n, 8))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_threads_may_share_a_directory(tmp_path: Path) -> None:
     from nimble_fx.cache import Cache, Unscheduled
     from nimble_fx.devices.cpu import Cpu

@@ -4,7 +4,7 @@ import copy
 import gc
 import re
 from collections.abc import Callable, Iterator
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -161,20 +161,64 @@ def test_a_schedule_for_which_there_is_no_memory_is_no_candidate_any_longer(
     assert program.status.frozen
 
 
-def test_sizes_that_depend_on_data_cannot_be_predicted_and_one_stream_it_is() -> None:
+@pytest.mark.parametrize("policy", ["auto", "critical-path"])
+def test_sizes_that_depend_on_data_cannot_be_predicted_and_one_stream_it_is(policy: str) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         found = x.nonzero()
         return found.float().exp() + found.float().sin()
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         compiled = torch.compile(
-            program, backend="nimble", options={"device": "virtual", "on_fallback": "silent"}
+            program,
+            backend="nimble",
+            options={"device": "virtual", "on_fallback": "silent", "policy": policy},
         )
         x = torch.tensor([1.0, 0.0, 2.0])
         assert_same(compiled(x), program(x))
     (made,) = nimble_fx.programs()
     assert made.candidates == ()
     assert made.graph.n_streams == 1
+
+
+def test_what_cannot_be_costed_is_said_where_streams_could_have_gained(gpu: Gpu) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        part = x[: int(x.shape[0] ** 0.5)]
+        return part.exp() + part.sin().relu().exp()
+
+    x = torch.randn(16, 3)
+    compiled = torch.compile(program, backend="nimble", dynamic=True)
+    with pytest.warns(nimble_fx.NimbleWarning, match="runs on one stream: what its tasks take"):
+        assert_same(compiled(x), program(x))
+
+
+def test_an_operator_whose_cost_is_odd_compiles() -> None:
+    def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.gather(x, 0, i) + 1
+
+    x, i = torch.tensor(1.0), torch.tensor(0)
+    assert_same(torch.compile(program, backend="nimble")(x, i), program(x, i))
+    assert nimble_fx.programs()[0].candidates
+
+
+def test_a_trial_that_an_interrupt_ended_is_held_again(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_samples = count()
+
+    def interrupted() -> float:
+        if next(n_samples) == 1:
+            raise KeyboardInterrupt
+        return 1.0
+
+    monkeypatch.setattr(gpu, "replay_ms", interrupted)
+    model, x = Branchy(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="nimble")
+    with torch.no_grad():
+        with pytest.raises(KeyboardInterrupt):
+            compiled(x)
+        assert_same(compiled(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert any(each.measured_us is not None for each in program.candidates)
 
 
 def test_with_a_directory_of_costs_tasks_are_measured_once(tmp_path: Path) -> None:

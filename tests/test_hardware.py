@@ -8,7 +8,7 @@ import torch
 from torch._inductor.analysis.device_info import _device_mapping
 
 from nimble_fx.errors import OptionError
-from nimble_fx.hardware import DEVICES, Device, find_device, find_hardware, of_sms
+from nimble_fx.hardware import DEVICES, Device, find_device, find_hardware, gpu
 
 
 @pytest.mark.parametrize("name", ["a100", "h100"])
@@ -56,7 +56,6 @@ def test_what_is_near_nothing_is_refused_without_a_guess(name: Any) -> None:
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA L4", "l4"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("cpu", "cpu"),
     ],
 )
 def test_a_device_is_found_by_what_its_driver_calls_it(hardware: str, name: str) -> None:
@@ -69,10 +68,23 @@ def test_hardware_that_is_not_listed_is_not_found(hardware: str) -> None:
 
 
 def test_a_gpu_that_is_not_listed_is_taken_for_so_many_processors_of_an_a100() -> None:
-    half = of_sms(54, "NVIDIA A50")
+    half = gpu("NVIDIA A50", 54)
     assert (half.name, half.sms) == ("NVIDIA A50", 54)
     assert half.tflops == DEVICES["a100"].tflops / 2
     assert half.gbps == DEVICES["a100"].gbps / 2
+
+
+def test_a_listed_gpu_with_fewer_processors_has_its_part_of_the_figures() -> None:
+    assert gpu("NVIDIA H100 80GB HBM3", 132) is DEVICES["h100"]
+    part = gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 33)
+    assert (part.sms, part.tflops, part.gbps) == (33, 67 / 4, 3350 / 4)
+    assert part.half_tflops == 989.5 / 4
+
+
+@pytest.mark.parametrize("name", ['x"""', "C:\\users", "a\nb", "", None, 3, "x" * 100])
+def test_a_name_that_cannot_stand_in_a_line_of_text_is_refused(name: Any) -> None:
+    with pytest.raises(OptionError, match="it takes letters"):
+        Device(sms=1, tflops=1, gbps=1, name=name)
 
 
 NUMBERS = [field.name for field in fields(Device) if field.name != "name"]

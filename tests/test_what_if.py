@@ -239,13 +239,15 @@ def test_a_program_for_a_device_without_figures_asks_for_one(program: nimble_fx.
     found = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA L4": "l4",
              "NVIDIA GeForce RTX 4090": "rtx4090"}  # fmt: skip
     for hardware, name in found.items():
-        source = whatif(replace(program, device="cuda", hardware=hardware)).source
+        source = whatif(replace(program, device="cuda", hardware=hardware, specs=None)).source
         assert isinstance(source, Planned)
         assert source.device == find_device(name)
     for hardware in ("NVIDIA L40S", "NVIDIA GH200 480GB", ""):
         with pytest.raises(OptionError, match=r"say device=\.\.\., one of v100"):
-            whatif(replace(program, device="cuda", hardware=hardware))
+            whatif(replace(program, device="cuda", hardware=hardware, specs=None))
     assert whatif(program).baseline_us == whatif(program, "cpu").baseline_us
+    planned = nimble_fx.plan(Branchy(), torch.randn(2, 4), device="v100")
+    assert whatif(planned).baseline_us == whatif(planned, "v100").baseline_us
 
 
 def test_symbolic_sizes_are_asked_for() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, TupleType, Type, target_name
 from nimble_fx.sizes import Sizes, number
 
 _aten = torch.ops.aten
@@ -62,7 +63,8 @@ def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
         sizes: of the symbols in them.
 
     Raises:
-        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+        UnsupportedError: a size depends on a symbol that `sizes` does not have, or PyTorch's
+            formula does not fit.
     """
     read = list(_tensors(types[name] for name in task.uses))
     made = list(_tensors([task.type]))
@@ -110,7 +112,12 @@ def _product_flops(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -
 
     kwargs = {name: shaped(arg) for name, arg in task.kwargs}
     args = [shaped(arg) for arg in task.args]
-    return float(formula(*args, out_val=_shape(task.type, sizes), **kwargs))
+    made = _shape(task.type, sizes)
+    try:
+        return float(formula(*args, out_val=made, **kwargs))
+    except Exception as error:  # formulas assert what they expect of shapes
+        message = f"PyTorch's formula for {target_name(task.target)} fails: {error!r}"
+        raise UnsupportedError(message, task.name, task.source) from error
 
 
 def _shape(value: Type | None, sizes: Sizes) -> Any:
@@ -125,7 +132,8 @@ def _elements_read(task: Task, read: Sequence[TensorType], sizes: Sizes) -> list
     """How many elements of each argument are read."""
     counts = [_n_elements(each, sizes) for each in read]
     if _packet(task) in _LOOK_UPS and len(read) > 1:
-        rows, first = number(read[0].shape[0], sizes), counts[0]
+        first = counts[0]
+        rows = number(read[0].shape[0], sizes) if read[0].shape else 1
         n_indices = max(counts[1:])
         by_element = _packet(task) is _aten.gather
         counts[0] = min(first, n_indices if by_element else n_indices * (first // max(rows, 1)))

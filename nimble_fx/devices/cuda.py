@@ -14,7 +14,7 @@ import torch
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
-from nimble_fx.hardware import DEVICES, PLANNED, find_hardware, of_sms
+from nimble_fx.hardware import DEVICES, PLANNED, gpu
 from nimble_fx.hardware import Device as Specs
 
 POOL_SIZE = 32
@@ -110,7 +110,7 @@ class Cuda:
         if hardware is None:
             return DEVICES[PLANNED]
         n = torch.cuda.get_device_properties(self._device).multi_processor_count
-        return find_hardware(hardware) or of_sms(n, hardware)
+        return gpu(hardware, n)
 
     @property
     def why_not_capture(self) -> str | None:

@@ -6,7 +6,6 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,9 @@ KINDS: Mapping[str, Kind] = {
     "user_annotation": "annotation",
 }
 """By Kineto's categories. Others (Python's frames, flows, counters) say nothing of the time."""
+
+LATEST = 1e18
+"""Microseconds: no clock shows more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +111,8 @@ def _document(text: str) -> Any:
         raise FileError(f"it is not JSON: {error}") from error
     except RecursionError as error:
         raise FileError("it is nested too deeply for a trace") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise FileError(f"it has a number that is none of a trace: {error}") from error
 
 
 def _events(document: Any) -> tuple[Event, ...]:
@@ -125,7 +129,8 @@ def _timed(listed: Iterable[Any]) -> Iterable[Event]:
     for i, each in enumerate(listed):
         if not isinstance(each, dict):
             raise FileError(f"event {i} of its traceEvents is no object")
-        if each.get("ph") == "X" and each.get("cat") in KINDS:
+        category = each.get("cat")
+        if each.get("ph") == "X" and isinstance(category, str) and category in KINDS:
             yield _event(each, i)
 
 
@@ -141,7 +146,7 @@ def _event(fields: Mapping[str, Any], i: int) -> Event:
 
 def _number(fields: Mapping[str, Any], field: str, i: int) -> float:
     value = fields.get(field)
-    if type(value) is bool or not isinstance(value, (int, float)) or not isfinite(value):
+    if not isinstance(value, (int, float)) or type(value) is bool or not abs(value) <= LATEST:
         raise FileError(f'event {i} of its traceEvents, {fields["name"]}, has no number "{field}"')
     return float(value)
 
