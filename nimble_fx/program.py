@@ -1,8 +1,9 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -151,7 +152,11 @@ class Program:
         launcher = launchers[0] if launchers else self._launcher(self.version, device)
         if self.status.reason is not None:
             return arena.unfrozen(launcher) if terms.is_backward else launcher
-        trial = Trial(launchers, self._decided) if len(launchers) > 1 else None
+        trial = (
+            Trial(launchers, partial(self._decided, self.contenders))
+            if len(launchers) > 1
+            else None
+        )
         return Frozen(launcher, arena, self.status, reporter, terms, trial)
 
     @property
@@ -163,10 +168,10 @@ class Program:
         loaded = load_module(version.source, version.file)
         return Launcher(version.graph, loaded, self.constants, device)
 
-    def _decided(self, decision: Decision) -> None:
+    def _decided(self, contenders: Sequence[Version], decision: Decision) -> None:
         """Takes over the schedule that has won, and what each took."""
         winner, times = decision.winner, decision.times
-        won, self.contenders = self.contenders[winner], ()
+        won, self.contenders = contenders[winner], ()
         self.graph, self.source, self.path, self.file = won.graph, won.source, won.path, won.file
         measured = (*times, *[None] * (len(self.candidates) - len(times)))
         self.candidates = tuple(
