@@ -38,6 +38,7 @@ setup(
             "mypy",
             "numpy",
             "ortools",
+            "pandas<3",  # HolisticTraceAnalysis 0.5.0 is written for pandas 2
             "pytest",
             "pytest-xdist",
             "rich",

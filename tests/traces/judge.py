@@ -1,14 +1,8 @@
 """HolisticTraceAnalysis, an independent judge of what a trace's critical path is."""
 
-import re
-import sys
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-_ANALYZER = "hta.analyzers.critical_path_analysis"
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 """Recorded traces; they are not in the repository."""
@@ -35,7 +29,7 @@ def on_critical_path(
             HTA says is none.
     """
     pytest.importorskip("hta", reason="HolisticTraceAnalysis is not installed")
-    analyzer = _analyzer()
+    from hta.analyzers import critical_path_analysis as analyzer
     from hta.common.trace import Trace
 
     trace = Trace(trace_files={0: path.name}, trace_dir=str(path.parent))
@@ -56,24 +50,3 @@ def on_critical_path(
         for row in rows
         if row["stream"] >= 0
     }
-
-
-def _analyzer() -> ModuleType:
-    """HTA's analyzer, with two things written as pandas 3 wants them.
-
-    HTA 0.5.0 is written for pandas 2. In pandas 3 `drop` refuses `axis` beside `columns`, and
-    `df.x.fillna(0, inplace=True)` changes a copy.
-    """
-    if _ANALYZER in sys.modules:
-        return sys.modules[_ANALYZER]
-    spec = find_spec(_ANALYZER)
-    assert spec is not None
-    assert spec.origin is not None
-    text = Path(spec.origin).read_text()
-    text = re.sub(r"drop\(\s*axis=1,\s*columns=", "drop(columns=", text)
-    text = re.sub(
-        r"(\w+)\.(\w+)\.fillna\(([^,]+), inplace=True\)", r'\1["\2"] = \1.\2.fillna(\3)', text
-    )
-    module = sys.modules[_ANALYZER] = module_from_spec(spec)
-    exec(compile(text, spec.origin, "exec"), module.__dict__)
-    return module
