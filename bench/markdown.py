@@ -76,6 +76,7 @@ def simulation(document: Document) -> list[str]:
     """The rows of `bench.simulation`, and the published times beside what is predicted."""
     rows = [SimulationRow.of(plain) for plain in document["results"]["rows"]]
     compared = [Comparison(**plain) for plain in document["results"]["published"]]
+    left = document["results"]["not_reached"]
     policies = list(dict.fromkeys(name for row in rows for name in row.here))
     header = ["model", *(f"{name}: measured, predicted" for name in policies)]
     header += ["serial there", "best there", "bound", "why"]
@@ -90,6 +91,7 @@ def simulation(document: Document) -> list[str]:
         "schedule goes below.",
         "",
         *table(header, body),
+        *(["", f"Not reached: {'; '.join(left)}."] if left else []),
         *(["", "Times that were published, of one stream, and by the roofline:", ""]),
         *table(
             ["model", "device", "source", "published, ms", "predicted, ms", "error"],

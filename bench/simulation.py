@@ -9,9 +9,11 @@ import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from bench.models.model import Form, Model
 from bench.published import LIMIT, Comparison, comparisons, mean_error, mean_ratio
 from bench.record import Target, finish, keep
 from bench.screen import print_table, progress, say
-from bench.selection import at_least_one, chosen, selecting_parser, zoo
+from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
 from bench.timing import Call, Spread, interleaved_seconds
 from nimble_fx.cost import Cost
 from nimble_fx.cost.measured import Measured
@@ -266,27 +268,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--rounds", type=at_least_one, default=10, help="samples, before and after"
     )
+    options.add_argument("--minutes", type=float, help="begin no model after so long")
     args = options.parse_args(argv)
     try:
         gpu = find_device(args.gpu)
     except OptionError as error:
         options.error(str(error))
+    compared = comparisons()
     cases = chosen(args, training=False)
     rows: list[SimulationRow] = []
+    end = inf if args.minutes is None else monotonic() + 60 * args.minutes
     with progress("simulation", len(cases)) as begin:
         for model, form, batch in cases:
+            if monotonic() > end:
+                break
             begin(f"{model.title}, batch {batch}")
             rows.append(measure(model, form, batch, torch.device(args.device), gpu, args.rounds))
             gc.collect()
             print_row(rows[-1])
-            keep(
-                "simulation", args, {"rows": rows, "published": []}, targets(rows, [], args.device)
-            )
-    compared = comparisons()
+            kept = results(rows, cases, compared)
+            keep("simulation", args, kept, targets(rows, compared, args.device))
     print_published(compared)
-    results = {"rows": rows, "published": compared}
-    finish("simulation", args, results, targets(rows, compared, args.device))
+    finish("simulation", args, results(rows, cases, compared), targets(rows, compared, args.device))
     return 0
+
+
+def results(
+    rows: Sequence[SimulationRow], cases: Sequence[Chosen], compared: Sequence[Comparison]
+) -> dict[str, Any]:
+    """What is kept: rows, the models that there was no time for, and the published times."""
+    left = [f"{model.title}, batch {batch}" for model, _, batch in cases]
+    return {"rows": rows, "published": compared, "not_reached": left[len(rows) :]}
 
 
 if __name__ == "__main__":

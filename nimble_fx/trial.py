@@ -82,11 +82,11 @@ class Trial:
         return streams.index(min(streams))
 
     def _captured(self, record: Callable[[Launcher], Recording]) -> dict[int, Recording]:
-        """The captures by position."""
+        """The captures by position; the serial one first, without which none is known to win."""
         recordings: dict[int, Recording] = {}
-        for i, launcher in enumerate(self.launchers):
+        for i in sorted(range(len(self.launchers)), key=lambda i: i != self._serial):
             try:
-                recordings[i] = record(launcher)
+                recordings[i] = record(self.launchers[i])
             except StateError:
                 raise
             except Exception as error:

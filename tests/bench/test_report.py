@@ -137,7 +137,11 @@ def test_predictions_are_shown_beside_what_was_measured_and_published(results: P
     here = {"samples": [2e-3, 4e-3, 3e-3], "predicted": 3.3e-3, "n_tasks": 1, "n_guessed": 0}
     row = {"model": "m", "title": "M", "batch": 1, "here": {"serial": here}}
     published = {"model": "m", "device": "y", "source": "Z, 2020", "published": 4, "predicted": 5}
-    rows = {"rows": [row | {"there": there | {"reason": "why"}}], "published": [published]}
+    rows = {
+        "rows": [row | {"there": there | {"reason": "why"}}],
+        "published": [published],
+        "not_reached": [],
+    }
     made = document([], [], "simulation") | {"results": rows}
     (results / "cpu" / "simulation.json").write_text(json.dumps(made))
     text = page(read(results))
