@@ -65,6 +65,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for."""
     if name not in _LATER:

@@ -132,9 +132,10 @@ def find_device(device: str | Device) -> Device:
     """
     if isinstance(device, Device):
         return device
-    if isinstance(device, str) and device in DEVICES:
-        return DEVICES[device]
-    near = get_close_matches(str(device), DEVICES, n=1)
+    name = str(device).lower()
+    if name in DEVICES:
+        return DEVICES[name]
+    near = get_close_matches(name, DEVICES, n=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     raise OptionError(
         f"device={device!r} is not known; {meant}known devices: {', '.join(DEVICES)}, or describe "

@@ -82,7 +82,7 @@ def plan(
             there is none.
         training: True for the forward and backward of training.
         **options: those of `torch.compile(options={...})` but `device` and `seed`. Nothing is
-            measured, whatever `cost_dir` is.
+            measured, whatever `cost_dir` is, and `cache_dir` is for a device that is here.
 
     Returns:
         The program for inference, or in training that of the forward and that of the backward.
@@ -97,6 +97,8 @@ def plan(
     """
     target, specs = _target(device)
     parsed = replace(Options.parse(None, options), cost_dir=None)
+    if target.hardware is None:  # a file for a device that is not here would not be taken
+        parsed = replace(parsed, cache_dir=None)
     arguments = Arguments.parse(example_inputs)
     bare = WithoutData()
     function = _without_data(as_callable(model, arguments), bare)
@@ -218,7 +220,8 @@ class _Planning(Compiler):
         return self._options.freeze
 
     def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str:
-        return f"it is planned for {device.name}, which need not be here"
+        planned = f"{device.name} ({self._planner.specs.name})"
+        return f"it is planned for {planned}, which need not be here"
 
 
 def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:

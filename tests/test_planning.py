@@ -1,5 +1,6 @@
 """`nimble_fx.plan`: the program for a GPU that is not here, and nothing is run or changed."""
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,9 @@ def assert_planned(program: nimble_fx.Program, device: torch.device = GPU) -> No
     """It says what it is for, is legal, and names no other device."""
     assert program.device == str(device)
     assert not program.status.frozen
-    assert program.status.reason == f"it is planned for {device}, which need not be here"
+    assert re.fullmatch(
+        rf"it is planned for {device} \(.+\), which need not be here", program.status.reason or ""
+    )
     assert f"runs on  {device}" in program.summary()
     program.verify()
     nimble_fx.verify_source(program.source)
@@ -225,6 +228,14 @@ def test_options_are_those_of_a_compile() -> None:
     assert nimble_fx.plan(Branchy(), x, policy="serial").graph.n_streams == 1
     with pytest.raises(OptionError, match="unknown option 'polcy'"):
         nimble_fx.plan(Branchy(), x, polcy="serial")
+
+
+def test_a_plan_says_what_it_is_for_and_keeps_no_file_of_what_is_not_here(tmp_path: Path) -> None:
+    for name in ("l4", "L4"):
+        program = nimble_fx.plan(Branchy(), torch.ones(2, 4), device=name, cache_dir=tmp_path)
+        assert "planned for cuda:0 (l4)" in program.summary()
+    if not torch.cuda.is_available():
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_dump_writes_the_planned_module(tmp_path: Path) -> None:

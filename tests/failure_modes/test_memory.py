@@ -101,7 +101,7 @@ def _nbytes_of_two_products() -> tuple[int, ...]:
     torch.compiler.reset()
     model = Branchy()
     with torch.no_grad():
-        torch.compile(model, backend="nimble")(torch.randn(1, 4))
+        torch.compile(model, backend="nimble", options={"policy": "nimble"})(torch.randn(1, 4))
     (program,) = nimble_fx.programs()
     assert "workspaces of libraries included" in program.summary()
     return program.status.nbytes
