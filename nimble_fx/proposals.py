@@ -20,10 +20,9 @@ CAPS = (2, 3, 4, 8)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate with its schedule and the passes that made it."""
+    """A candidate with its schedule."""
 
     candidate: Candidate
-    passes: tuple[Pass, ...]
     graph: TaskGraph
 
 
@@ -72,12 +71,11 @@ def proposals(
     known = _Known(costs.device, cost)
     found = []
     for name, middle in _policies(prepared, known, max_streams, timed):
-        rest = (*middle, *finishing())
-        made = schedule(prepared, rest)
+        made = schedule(prepared, (*middle, *finishing()))
         took = predict(made, cost, costs.device, frozen=frozen).makespan_us
         peak = footprint(concrete(made, sizes)).reserved
         candidate = Candidate(name, made.n_streams, took, None, peak)
-        found.append(Proposal(candidate, (*preparing(), *rest), made))
+        found.append(Proposal(candidate, made))
     serial = next(each for each in found if each.candidate.policy == "serial")
     enough = (1 - MARGIN) * serial.candidate.predicted_us
     return sorted(found, key=lambda each: _rank(each, enough))

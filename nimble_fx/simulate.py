@@ -92,7 +92,7 @@ def simulate(activities: Sequence[Activity]) -> Timeline:
 
     Each queue runs its activities in the order given. Those that run on an engine at the same time
     share it: if together they ask for more processors or more bandwidth than there are, all of them
-    slow down in proportion (processor sharing). Cost: O(n log n); 20,000 take about 0.3 s.
+    slow down in proportion (processor sharing). Cost: O(n log n); 20,000 take 0.3 to 0.5 s.
 
     Raises:
         ScheduleError: an activity waits for one that there is not, or that waits for it in turn;
