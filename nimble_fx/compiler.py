@@ -30,6 +30,7 @@ from nimble_fx.freeze import (
 from nimble_fx.in_place import write_in_place
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import file_name, write
+from nimble_fx.make_once import make_once
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
 from nimble_fx.program import Program, Version, register
@@ -88,7 +89,7 @@ class Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self.build(write_in_place(gm), self._name, self._terms)
+        return self.build(write_in_place(make_once(gm)), self._name, self._terms)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
