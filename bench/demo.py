@@ -23,6 +23,7 @@ from bench.models.examples import example
 from bench.models.registry import ZOO
 from bench.record import default_device, finish, parser
 from bench.screen import console, print_table
+from bench.selection import at_least_one
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.program import Program
 
@@ -158,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0; 1 if the compiled model does not compute what eager computes."""
     options = parser(__doc__)
     options.add_argument("--model", choices=list(ZOO), default="nasnet_a_mobile")
-    options.add_argument("--rounds", type=int, default=10)
+    options.add_argument("--rounds", type=at_least_one, default=10)
     options.add_argument("--policy", default=None, help="nimble on a CPU, else auto, if not given")
     options.add_argument("--dump", type=Path, default=Path("build/demo"), help="for the module")
     args = options.parse_args(argv)

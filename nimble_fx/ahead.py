@@ -25,7 +25,7 @@ from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register, unregister
-from nimble_fx.rehearsal import rehearse
+from nimble_fx.rehearsal import check_training, rehearse
 from nimble_fx.unchanged import unchanged
 
 
@@ -61,6 +61,7 @@ def compile(  # noqa: A001  # as torch.compile
 
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
     """
+    check_training(training)
     parsed = Options.parse(None, options)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)

@@ -32,8 +32,8 @@ class Candidate:
 
 
 def shown(candidates: Sequence[Candidate]) -> list[str]:
-    """The table as lines: policy, streams, predicted and measured time, memory, which one runs."""
-    rows: list[Sequence[str]] = [("policy", "streams", "predicted", "measured", "memory", "")]
+    """The table as lines: policy, streams, predicted and measured time, peak memory, which runs."""
+    rows: list[Sequence[str]] = [("policy", "streams", "predicted", "measured", "peak memory", "")]
     rows += [
         (
             each.policy,

@@ -32,6 +32,10 @@ class ScheduleError(NimbleError):
     """A schedule that could race, free too early or use what is not there: a bug in a pass."""
 
 
+class PassError(NimbleError):
+    """A pass that raised something else; `__cause__` is what it raised."""
+
+
 class FileError(NimbleError):
     """A program file that cannot be read or written, or does not fit this machine."""
 

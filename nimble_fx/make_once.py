@@ -5,6 +5,7 @@ lookup. In training PyTorch's partitioner merges all that is computed twice. It 
 two draws of random numbers into equal tensors, and takes a second to import, so it is not asked.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 
 import torch
@@ -20,9 +21,11 @@ def make_once(gm: GraphModule) -> GraphModule:
     """The graph itself, changed: of equal constructors, such as `arange`, the first is kept.
 
     Args:
-        gm: an ATen graph. What it returns or writes keeps memory of its own.
+        gm: an ATen graph. What it returns or writes keeps memory of its own, and so does what it
+            has views of: their fake tensors say in whose memory they lie.
     """
-    touched = _storages(_returned_or_written(gm))
+    held = Counter(storage for node in gm.graph.nodes for storage in _storages([node]))
+    touched = _storages(_returned_or_written(gm)).union(s for s, n in held.items() if n > 1)
     kept: dict[Hashable, Node] = {}
     for node in list(gm.graph.nodes):
         if not _makes_a_constant(node) or _storages([node]) & touched:

@@ -64,8 +64,9 @@ class Options:
     def __post_init__(self) -> None:
         policies = get_args(PolicyName)
         known = isinstance(self.policy, str) and self.policy in policies
+        meant = _suggestion(self.policy, policies) if isinstance(self.policy, str) else ""
         expected = f"{_choices(policies)}, or a pass: a dataclass with a name that can be called"
-        _require(known or _is_pass(self.policy), "policy", self.policy, expected)
+        _require(known or _is_pass(self.policy), "policy", self.policy, expected, meant)
         streams = self.max_streams
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
@@ -100,6 +101,8 @@ class Options:
         """
         if mode is not None and not (isinstance(mode, str) and mode in _MODES):
             raise OptionError(f"mode={mode!r} is not known; valid modes: {_choices(_MODES)}")
+        if not isinstance(options, Mapping | None):
+            raise OptionError(f"options={options!r:.99} is not valid; it takes a dict")
         known = {field.name for field in fields(Options)}
         unknown = sorted(set(map(str, options or {})) - known)
         if unknown:
@@ -114,9 +117,9 @@ def _is_pass(policy: object) -> bool:
     return named and callable(policy) and is_dataclass(policy) and not isinstance(policy, type)
 
 
-def _require(valid: bool, name: str, value: object, expected: str) -> None:
+def _require(valid: bool, name: str, value: object, expected: str, meant: str = "") -> None:
     if not valid:
-        raise OptionError(f"option {name}={value!r} is not valid; it takes {expected}")
+        raise OptionError(f"option {name}={value!r} is not valid; {meant}it takes {expected}")
 
 
 def _why_no_directory(path: object) -> str | None:

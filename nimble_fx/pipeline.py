@@ -1,10 +1,11 @@
 """The passes in order, each with the reason for its place, and the protocol they follow."""
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Protocol
 
-from nimble_fx.errors import ScheduleError
+from nimble_fx.errors import NimbleError, PassError, ScheduleError
 from nimble_fx.ir import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.assign_streams import Policy as NamedPolicy
@@ -71,14 +72,17 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
 
     Raises:
         ScheduleError: a pass broke the graph; the message says which.
-        Exception: what a pass raises itself, with a note that names it.
+        PassError: a pass raised something; the message says which, what and where.
     """
     for step in pipeline:
         try:
             graph = step(graph)
-        except Exception as error:
-            error.add_note(f"raised in pass {step.name}")
+        except NimbleError:
             raise
+        except Exception as error:
+            *_, frame = traceback.extract_tb(error.__traceback__)
+            what = f"{type(error).__name__}: {error} [{frame.filename}:{frame.lineno}]"
+            raise PassError(f"pass {step.name} raised {what}") from error
         try:
             _check_kind(graph)
             verify_structure(graph)

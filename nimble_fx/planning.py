@@ -1,12 +1,15 @@
 """`nimble_fx.plan(model, example_inputs)`: the schedule for a GPU that need not be here."""
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
@@ -30,10 +33,11 @@ from nimble_fx.hardware import find_device
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.rehearsal import rehearse
+from nimble_fx.rehearsal import check_training, rehearse
 from nimble_fx.twin import WithoutData, twin
 
 _META = torch.device("meta")
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
 @overload
@@ -88,13 +92,16 @@ def plan(
         The program for inference, or in training that of the forward and that of the backward.
 
     Raises:
-        OptionError: before any work, if an option is not valid.
+        OptionError: before any work, if an option is not valid; later, if the model does not take
+            the example inputs.
+        PassError: a policy of your own raised something.
         UnsupportedError: the model is not one graph that can be scheduled; the message says where.
             It is traced as by `torch.compile(fullgraph=True)`.
 
     Operators that PyTorch picks by device, as for attention, are those of the "meta" device: the
     program has PyTorch's general ones, where the GPU may have a kernel of its own.
     """
+    check_training(training)
     target, specs = _target(device)
     parsed = replace(Options.parse(None, options), cost_dir=None)
     if target.hardware is None:  # a file for a device that is not here would not be taken
@@ -160,15 +167,43 @@ def _trace(
     own = own_function(function)
     try:
         rehearse(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
+    except NimbleError:
+        raise
+    except BackendCompilerFailed as error:  # what the planner raised, and no trace's fault
+        raise error.inner_exception from None
     except RuntimeError as error:  # as Dynamo's are
-        if isinstance(error, NimbleError):
-            raise
+        _check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
             f"'meta' device, where all parameters and inputs are. {error}"
         ) from error
     finally:
         drop_compiled(own.__code__)
+
+
+def _check_call(function: Callable[..., Any], arguments: Arguments) -> None:
+    """Whether the model takes the inputs at all.
+
+    Raises:
+        OptionError: it does not; the message is shorter than Dynamo's.
+    """
+    try:
+        with torch.no_grad():
+            function(*arguments.args, **arguments.kwargs)
+    except Exception as error:
+        if "meta" in str(error):  # it is not the inputs, but that they have no data
+            return
+        raise OptionError(
+            f"{name_of(function)} does not take these example inputs; called with them it raises "
+            f"{type(error).__name__}: {error}{_users_line(error)}"
+        ) from error
+
+
+def _users_line(error: Exception) -> str:
+    """Where in the user's code an error came up; nothing if that is in PyTorch alone."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f" [{users[-1].filename}:{users[-1].lineno}: {users[-1].line}]" if users else ""
 
 
 class _Planner:

@@ -28,6 +28,16 @@ def rehearse(function: Callable[..., Any], arguments: Arguments, training: bool)
             _backward(outputs)
 
 
+def check_training(training: object) -> None:
+    """Refuses what is not a yes or a no, before any work.
+
+    Raises:
+        OptionError: it is neither True nor False.
+    """
+    if type(training) is not bool:
+        raise OptionError(f"training={training!r:.99} is not valid; it takes True or False")
+
+
 def _backward(outputs: object) -> None:
     leaves = pytree.tree_leaves(outputs)
     roots = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn is not None]

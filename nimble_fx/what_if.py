@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 
 from nimble_fx.editing import edits
 from nimble_fx.editing.edits import Activities
 from nimble_fx.editing.selection import Select, selected
 from nimble_fx.editing.sources import Planned, Source, Traced
+from nimble_fx.emit import count
 from nimble_fx.errors import OptionError
 from nimble_fx.hardware import DEVICES, Device, find_device, find_hardware
 from nimble_fx.program import Program
@@ -44,6 +44,11 @@ class Prediction:
             return self.baseline_us / self.makespan_us
         return inf if self.baseline_us else 1.0
 
+    def __str__(self) -> str:
+        before, bound = f"{self.baseline_us:.1f} us", f"{self.timeline.bound_us:.1f} us"
+        took = f"{self.makespan_us:.1f} us, {self.speed_up:.2f} times as fast as without edits"
+        return f"{took} ({before}); no schedule of it goes below {bound}"
+
 
 @dataclass(frozen=True)
 class WhatIf:
@@ -56,20 +61,18 @@ class WhatIf:
     Attributes:
         source: what the activities are made from.
         baseline_us: what the run takes without an edit.
-        edits: what is done to them, in order.
+        activities: the edited activities, each queue's in the order in which it runs them.
+        edits: what was done to them, in order.
     """
 
     source: Source
     baseline_us: float
+    activities: Activities
     edits: tuple[Edit, ...] = ()
 
-    @cached_property
-    def activities(self) -> Activities:
-        """The edited activities, each queue's in the order in which it runs them."""
-        made = self.source.activities
-        for edit in self.edits:
-            made = edit(self.source, made)
-        return made
+    def __repr__(self) -> str:
+        run = f"{len(self.activities)} activities, {self.baseline_us:.1f} us without edits"
+        return f"<WhatIf: {run}; {count(len(self.edits), 'edit')}>"
 
     def predict(self) -> Prediction:
         """What it would take."""
@@ -196,16 +199,14 @@ class WhatIf:
         )
 
     def _then(self, edit: Edit) -> "WhatIf":
-        changed = replace(self, edits=(*self.edits, edit))
-        return changed._checked()
+        made = edit(self.source, self.activities)
+        return replace(self, activities=made, edits=(*self.edits, edit))
 
     def _from(self, source: Source) -> "WhatIf":
-        return replace(self, source=source)._checked()
-
-    def _checked(self) -> "WhatIf":
-        """Itself, with the edits made: what is wrong with one is said where it is asked for."""
-        _ = self.activities
-        return self
+        made = source.activities
+        for edit in self.edits:
+            made = edit(source, made)
+        return replace(self, source=source, activities=made)
 
 
 def whatif(
@@ -241,7 +242,8 @@ def whatif(
         if not isinstance(of, (Recorded, str, os.PathLike)):
             raise OptionError(f"whatif takes a Program, or the path of a trace, not {of!r:.99}")
         source = Traced(of if isinstance(of, Recorded) else read(of))
-    return WhatIf(source, simulate(source.activities).makespan_us)
+    made = source.activities
+    return WhatIf(source, simulate(made).makespan_us, made)
 
 
 def _own_device(program: Program) -> Device:

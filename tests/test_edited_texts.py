@@ -159,6 +159,11 @@ EDITS = {
 }  # fmt: skip
 
 
+def test_a_program_is_no_text() -> None:
+    with pytest.raises(TypeError, match="takes the text of a module, not a TaskGraph"):
+        verify_source(schedule_of(two_branches, torch.randn(2, 4)))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(edit: str) -> None:
     pattern, replacement, message = EDITS[edit]

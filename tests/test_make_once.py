@@ -56,6 +56,20 @@ def test_what_is_returned_is_a_tensor_of_its_own(as_views: list[bool]) -> None:
     assert len({result.untyped_storage().data_ptr() for result in results}) == len(results)
 
 
+@given(st.lists(st.sampled_from(["itself", "part", "item"]), min_size=2, max_size=5))
+def test_views_lie_in_what_they_are_views_of(uses: list[str]) -> None:
+    def program(x: Tensor) -> Tensor:
+        for use in uses:
+            made = torch.arange(3.0)
+            x = torch.div(
+                x, {"itself": made, "part": made[1:].sum(), "item": made.unbind()[1]}[use]
+            )
+        return x
+
+    launched(program, torch.rand(3))
+    nimble_fx.programs()[-1].verify()
+
+
 def test_two_draws_of_random_numbers_stay_two() -> None:
     def program(x: Tensor) -> Tensor:
         drawn = torch.zeros(64).uniform_() - torch.zeros(64).uniform_()

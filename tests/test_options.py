@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,17 @@ def test_an_unknown_option_that_is_like_a_valid_one_asks_for_it(typed: str, mean
     message = rf"unknown option '{typed}'; did you mean '{meant}'\? valid options: '"
     with pytest.raises(OptionError, match=message):
         Options.parse(None, {typed: 1})
+
+
+def test_so_does_a_policy() -> None:
+    with pytest.raises(OptionError, match=r"policy='nimbel' is not valid; did you mean 'nimble'\?"):
+        Options.parse(None, {"policy": "nimbel"})
+
+
+@pytest.mark.parametrize("options", [["policy"], "policy", 3])
+def test_options_are_a_dict(options: Any) -> None:
+    with pytest.raises(OptionError, match="it takes a dict"):
+        Options.parse(None, options)
 
 
 def test_an_unknown_mode_lists_all_of_them() -> None:

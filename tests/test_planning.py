@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nimble_fx
 from nimble_fx.devices.cuda import POOL_SIZE
-from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
+from nimble_fx.errors import OptionError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.ir import TensorType, TupleType
 from tests.kinds import exported, graph_module, jit_traced, scripted
 from tests.models import CASES, Branchy, GoogLeNet, Inception, Tables
@@ -296,11 +297,51 @@ def test_what_launches_nothing_says_so() -> None:
         nimble_fx.plan(lambda x: x.view(-1), torch.ones(3, requires_grad=True), training=True)
 
 
-def test_an_error_of_the_model_reaches_the_user() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"(?s)Linear cannot be planned.*\[2, 4\] X \[3, 3\]"
-    ):
-        nimble_fx.plan(nn.Linear(3, 3), torch.ones(2, 4))
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.ones(2, 4), r"\[2, 4\] X \[3, 3\]"),
+        ((torch.ones(2, 3), 3), "TypeError: .* takes 2 positional arguments"),
+        ((), "TypeError: .* missing 1 required"),
+    ],
+)
+def test_inputs_that_the_model_does_not_take_are_said_to_be_so(inputs: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=f"Linear does not take these .* raises .*{message}"):
+        nimble_fx.plan(nn.Linear(3, 3), inputs)
+
+
+def test_a_bug_in_a_model_is_shown_with_its_line() -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x  # here
+
+    with pytest.raises(OptionError, match=rf"\[{__file__}:\d+: return x @ x  # here\]"):
+        nimble_fx.plan(Wrong(), torch.ones(2, 4))
+
+
+@dataclass(frozen=True)
+class Raises:
+    """A policy that has a bug."""
+
+    name = "raises"
+
+    def __call__(self, graph: nimble_fx.TaskGraph) -> nimble_fx.TaskGraph:
+        raise KeyError(graph.name)
+
+
+def test_what_a_policy_raises_names_it() -> None:
+    with pytest.raises(PassError, match=r"pass raises raised KeyError: 'Branchy.forward' \["):
+        nimble_fx.plan(Branchy(), torch.ones(2, 4), policy=Raises())
+    compiled = torch.compile(Branchy(), backend="nimble", options={"policy": Raises()})
+    with pytest.raises(RuntimeError, match="pass raises raised KeyError"):
+        compiled(torch.ones(2, 4))
+
+
+def test_training_is_yes_or_no() -> None:
+    with pytest.raises(OptionError, match="training='yes' is not valid"):
+        nimble_fx.plan(Branchy(), torch.ones(2, 4), training="yes")  # type: ignore[call-overload]
+    with pytest.raises(OptionError, match="training=1 is not valid"):
+        nimble_fx.compile(Branchy(), torch.ones(2, 4), training=1)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_planned_in_the_backward_alone_says_so() -> None:

@@ -72,6 +72,12 @@ def test_without_an_edit_a_trace_takes_what_was_recorded(trace: Path) -> None:
         assert makespan(whatif(of)) == read(trace).span_us
 
 
+def test_it_prints_in_a_line(trace: Path) -> None:
+    half = whatif(trace).scale("kernel", 0.5)
+    assert repr(half) == "<WhatIf: 8 activities, 44.0 us without edits; 1 edit>"
+    assert str(half.predict()).startswith("24.0 us, 1.83 times as fast as without edits (44.0 us)")
+
+
 def test_an_edit_gives_another_and_leaves_the_one_as_it_is(trace: Path) -> None:
     one = whatif(trace)
     before = one.activities
