@@ -78,10 +78,14 @@ class _Around:
         self._queue = {activity.name: activity.queue for activity in activities}
         self._said: dict[str, _Delays] = {}
         self._all: dict[str, _Delays] = {}
+        self._own: dict[str, _Delays] = {}
         for activity in in_order(activities):
+            said = self._unsaid(self._through(activity.after, self._said))
             if activity.name in gone:
-                self._said[activity.name] = self._through(activity.after, self._said)
+                self._said[activity.name] = said
                 self._all[activity.name] = self._needed(self._before(activity), {})
+            else:
+                self._own[activity.name] = said
 
     def kept(self, activity: Activity) -> Activity:
         """One that stays, behind what it now comes after."""
@@ -89,7 +93,7 @@ class _Around:
         if before not in self.gone and not any(name in self.gone for name, _ in activity.after):
             return activity
         own_order = {activity.queue: 0.0}  # it goes without saying
-        after = dict(self._through(activity.after, self._said))
+        after = dict(self._own[activity.name])
         for name, delay in self._needed(self._before(activity), own_order).items():
             after[name] = max(after.get(name, 0.0), delay)
         return replace(activity, after=tuple(after.items()))
@@ -98,7 +102,7 @@ class _Around:
         """Those that stay and that it comes after by what it says and by its queue's order."""
         one_before = self._previous.get(activity.name)
         order = () if one_before is None else ((one_before, 0.0),)
-        return self._through((*activity.after, *order), self._all)
+        return self._unsaid(self._through((*activity.after, *order), self._all))
 
     def _through(self, waits: Iterable[tuple[str, float]], ways: Mapping[str, _Delays]) -> _Delays:
         """What waits come to when those that are gone stand for what they came after."""
@@ -108,6 +112,19 @@ class _Around:
                 on_the_way = delay + more if name not in self.gone or self._keep_delays else 0.0
                 before[each] = max(before.get(each, 0.0), on_the_way)
         return before
+
+    def _unsaid(self, before: _Delays) -> _Delays:
+        """Without those that another of them says itself that it comes after, as much later.
+
+        Else a host that launches and waits, over and over, would come after ever more kernels.
+        """
+        if len(before) < 2:
+            return before
+        delays: dict[str, float] = {}
+        for name, delay in before.items():
+            for other, more in self._own[name].items():
+                delays[other] = max(delays.get(other, -1.0), delay + more)
+        return {name: delay for name, delay in before.items() if delay > delays.get(name, -1.0)}
 
     def _needed(self, before: _Delays, known: Mapping[str, float]) -> _Delays:
         """Without those that one later on their queue, with no less delay, says already."""

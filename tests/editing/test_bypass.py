@@ -82,6 +82,20 @@ def test_taking_out_a_whole_queue_that_launched_another_does_not_grow() -> None:
     assert len(left[-1].after) == 1
 
 
+def test_taking_out_a_host_that_launches_and_waits_does_not_grow() -> None:
+    """Each kernel waits for the last one before it, not for all before it."""
+    n, drawn = 500, list[Activity]()
+    for i in range(n):
+        launched = ((f"waited{i - 1}", 1.0),) if i else ()
+        drawn.append(Activity(f"call{i}", "host", 1, launched))
+        drawn.append(Activity(f"k{i}", "s0", 1, ((f"call{i}", 0.0),), "gpu"))
+        drawn.append(Activity(f"waited{i}", "host", 1, (*launched, (f"k{i}", 0.0))))
+    gone = {activity.name for activity in drawn if activity.queue == "host"}
+    left = bypassed(drawn, gone)
+    assert [activity.name for activity in left] == [f"k{i}" for i in range(n)]
+    assert all(len(activity.after) <= 1 for activity in left)
+
+
 def test_of_a_queue_one_earlier_counts_if_its_delay_reaches_further() -> None:
     drawn = [
         Activity("first", "s0", 1),
