@@ -87,6 +87,8 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     yield Step("inference", (*inference, "--peers", usual, "--models", *models), 0.5)
     yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4)
     yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)
+    simulation = ("bench.simulation", *here, "--rounds", "5", "--models", *models)
+    yield Step("simulation", simulation, 0.25)
     yield Step("training", (*training, "--peers", usual, "--models", *TRAINED), 0.4)
     yield Step("memory", ("bench.memory", *here, "--models", *models), 0.4)
     yield Step("autotuned", (*inference, *autotuned, "--models", *TELLING), 1.0)

@@ -47,7 +47,7 @@ class TimedTasks:
             values: the graph's inputs and constants by name; emptied as tasks free them.
         """
         seconds: dict[str, float] = {}
-        cold = cold_values(timing.traced, {})
+        cold = cold_values(timing.traced)
         for task in timing.graph.tasks:
             args, kwargs = _given((task.args, dict(task.kwargs)), values)
             if task.launches:

@@ -3,13 +3,13 @@
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Size, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.ir import ScalarType, Size, TaskGraph, TensorType, TupleType, Type
 from nimble_fx.syntax import syntax_tree
 
 Sizes = Mapping[str, int]
@@ -61,6 +61,8 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
 def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
     """The graph with numbers for symbols, in the types of its values; itself if it has none.
 
+    What is passed as a number may depend on more than sizes, and stays as it is then.
+
     Raises:
         UnsupportedError: a size depends on a symbol that `sizes` does not have.
     """
@@ -80,13 +82,18 @@ def _is_symbolic(kind: Type | None) -> bool:
     if isinstance(kind, TupleType):
         return any(map(_is_symbolic, kind.items))
     if not isinstance(kind, TensorType):
-        return False
+        return isinstance(kind, ScalarType)
     return any(isinstance(size, str) for size in (*kind.shape, *kind.stride))
 
 
 def _concrete(kind: Type | None, sizes: Sizes) -> Type | None:
     if isinstance(kind, TupleType):
         return TupleType(tuple(_concrete(item, sizes) for item in kind.items))
+    if isinstance(kind, ScalarType):
+        try:
+            return ScalarType(str(number(kind.expression, sizes)))
+        except UnsupportedError:
+            return kind
     if not isinstance(kind, TensorType):
         return kind
     shape = tuple(number(size, sizes) for size in kind.shape)
@@ -100,6 +107,15 @@ def number(size: Size, sizes: Sizes) -> int:
         UnsupportedError: it depends on a symbol that `sizes` does not have, or in an unknown way.
     """
     return size if isinstance(size, int) else _number(size, tuple(sorted(sizes.items())))
+
+
+def numbers(sizes: Iterable[Size]) -> list[int]:
+    """Sizes of a `concrete` graph.
+
+    Raises:
+        UnsupportedError: one of them is symbolic.
+    """
+    return [number(size, {}) for size in sizes]
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from nimble_fx.errors import OptionError
 from nimble_fx.hardware import DEVICES, Device, find_device, find_hardware
 from nimble_fx.program import Program
 from nimble_fx.simulate import Activity, Timeline, simulate
-from nimble_fx.sizes import Sizes
+from nimble_fx.sizes import Sizes, concrete
 from nimble_fx.traces import Recorded, read
 
 Edit = Callable[[Source, Activities], Activities]
@@ -235,7 +235,7 @@ def whatif(
     source: Source
     if isinstance(of, Program):
         found = _own_device(of) if device is None else find_device(device)
-        source = Planned(of.graph, found, frozen, dict(sizes or {}))
+        source = Planned(concrete(of.graph, sizes or {}), found, frozen)
     else:
         if device is not None or not frozen or sizes is not None:
             raise OptionError("device, frozen and sizes are for programs; a trace has its own")

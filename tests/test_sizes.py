@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType, Type
-from nimble_fx.sizes import concrete, number
+from nimble_fx.ir import Input, ScalarType, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.sizes import concrete, number, numbers
 
 SYMBOLS = {"s0": 5, "s1": 12, "u2": 3}
 
@@ -73,3 +73,15 @@ def test_a_graph_has_numbers_for_symbols_in_shapes_strides_and_tuples() -> None:
 def test_a_graph_without_symbols_is_itself() -> None:
     graph = graph_of(kind(3, 2), TupleType((kind(1),)))
     assert concrete(graph, {}) is graph
+
+
+def test_a_number_that_depends_on_more_than_sizes_stays_as_it_is() -> None:
+    graph = graph_of(ScalarType("s0 + 1"), ScalarType("u0"), ScalarType("Eq(s0, 3)"))
+    expected = graph_of(ScalarType("6"), ScalarType("u0"), ScalarType("Eq(s0, 3)"))
+    assert concrete(graph, SYMBOLS) == expected
+
+
+def test_sizes_of_a_graph_without_symbols_are_numbers() -> None:
+    assert numbers((3, 2)) == [3, 2]
+    with pytest.raises(UnsupportedError, match="nothing says what s0 is"):
+        numbers((3, "s0"))

@@ -18,7 +18,7 @@ from nimble_fx.cost.timing import cold_values, synthetic, task_seconds, undistur
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.hardware import Device
 from nimble_fx.ir import Task, TaskGraph, TensorType, target_name
-from nimble_fx.sizes import Sizes
+from nimble_fx.sizes import Sizes, concrete
 
 N_NEIGHBOURS = 4
 """Of so many measured tasks a time is interpolated."""
@@ -66,7 +66,7 @@ class Measured:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
         table = Table.of(directory, device)
-        times, failed = _measured(graph, device, table.times, sizes or {})
+        times, failed = _measured(concrete(graph, sizes or {}), device, table.times)
         return Measured(device.specs, table.with_more(times).times, sizes or {}, failed)
 
     def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
@@ -75,13 +75,14 @@ class Measured:
         Raises:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
-        types, cold = value_types(graph), cold_values(graph, self.sizes)
+        graph = concrete(graph, self.sizes)
+        types, cold = value_types(graph), cold_values(graph)
         costs: dict[str, Cost] = {}
         known: dict[str, Cost] = {}
         for task in graph.launching:
-            key = signature(task, types, cold, self.sizes)
+            key = signature(task, types, cold)
             if key not in known:
-                known[key] = self._cost(key, task, work_of(task, types, self.sizes))
+                known[key] = self._cost(key, task, work_of(task, types))
             costs[task.name] = known[key]
         return costs
 
@@ -125,20 +126,20 @@ def _distance(one: Work, other: Work) -> float:
 
 
 def _measured(
-    graph: TaskGraph, device: devices.Device, known: Times, sizes: Sizes
+    graph: TaskGraph, device: devices.Device, known: Times
 ) -> tuple[Times, Mapping[str, str]]:
     """What is not known yet: the times of the graph's tasks, and why some have none."""
-    types, cold = value_types(graph), cold_values(graph, sizes)
+    types, cold = value_types(graph), cold_values(graph)
     times: dict[str, Timed] = {}
     failed: dict[str, str] = {}
     with undisturbed(_device_of(graph)):
         for task in graph.launching:
-            key = signature(task, types, cold, sizes)
+            key = signature(task, types, cold)
             if key in known or key in times or key in failed:
                 continue
-            work = work_of(task, types, sizes)
+            work = work_of(task, types)
             try:
-                seconds = task_seconds(task, synthetic(task, types, sizes), cold, device)
+                seconds = task_seconds(task, synthetic(task, types), cold, device)
             except Exception as error:  # an operator may raise whatever it likes of made-up values
                 failed[key] = f"{type(error).__name__}: {error}".splitlines()[0]
             else:

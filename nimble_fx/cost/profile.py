@@ -16,7 +16,7 @@ from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.errors import FileError
 from nimble_fx.hardware import Device
 from nimble_fx.ir import Task, TaskGraph, Type
-from nimble_fx.sizes import Sizes
+from nimble_fx.sizes import Sizes, concrete
 from nimble_fx.traces.events import Event, read_events
 from nimble_fx.traces.host import outermost
 
@@ -48,6 +48,7 @@ class Profile:
                 which call on.
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
+        graph = concrete(graph, self.sizes)
         events = read_events(self.path)
         called = [t for t in graph.tasks if isinstance(t.target, torch._ops.OpOverload)]
         operators = outermost(events)
@@ -61,7 +62,7 @@ class Profile:
         }
 
     def _cost(self, task: Task, types: Mapping[str, Type | None], us: float) -> Cost:
-        work = work_of(task, types, self.sizes)
+        work = work_of(task, types)
         bandwidth = min(1.0, work.nbytes / (1e3 * us * self.device.gbps)) if us else 0.0
         cost = roofline(work, self.device)
         return replace(cost, us=us, bandwidth=bandwidth, origin="profile")

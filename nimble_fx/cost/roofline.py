@@ -10,7 +10,7 @@ from nimble_fx.cost import Cost
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
-from nimble_fx.sizes import Sizes
+from nimble_fx.sizes import Sizes, concrete
 
 TILE = 64 * 64
 """Elements of a matrix product's result that one block of threads makes, if blocks are enough."""
@@ -74,11 +74,12 @@ class Roofline:
         Raises:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
+        graph = concrete(graph, self.sizes)
         types = value_types(graph)
         known: dict[Work, Cost] = {}
         costs = {}
         for task in graph.launching:
-            work = work_of(task, types, self.sizes)
+            work = work_of(task, types)
             if work not in known:
                 known[work] = roofline(work, self.device)
             costs[task.name] = known[work]

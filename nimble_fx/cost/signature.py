@@ -1,16 +1,13 @@
 """What a task's time depends on, as text: its operator, and what that is given."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from nimble_fx.ir import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type, dtype_name
 from nimble_fx.ir import target_name as operator_name
-from nimble_fx.sizes import Sizes, number
+from nimble_fx.sizes import number, numbers
 
 
-def signature(
-    task: Task, types: Mapping[str, Type | None], cold: Mapping[str, int], sizes: Sizes
-) -> str:
+def signature(task: Task, types: Mapping[str, Type | None], cold: Mapping[str, int]) -> str:
     """What tasks have in common that take the same time.
 
     Such as "aten.add.Tensor(f32[2, 3]{3, 1}, f32[3]{1} cold 4096, alpha=2)". Cost: microseconds.
@@ -19,15 +16,14 @@ def signature(
         task: one that launches.
         types: of all values, by name.
         cold: the bytes that are read between two reads of a parameter; see `timing.cold_values`.
-        sizes: of the symbols in them.
 
     Raises:
-        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+        UnsupportedError: a size is symbolic (see `sizes.concrete`).
     """
 
     def given(arg: Arg) -> str:
         if isinstance(arg, Ref):
-            described = _described(types[arg.name], sizes)
+            described = _described(types[arg.name])
             return f"{described} cold {cold[arg.name]}" if arg.name in cold else described
         if isinstance(arg, (list, tuple)):
             return f"[{', '.join(map(given, arg))}]"
@@ -37,17 +33,13 @@ def signature(
     return f"{operator_name(task.target)}({', '.join(args)})"
 
 
-def _described(value: Type | None, sizes: Sizes) -> str:
+def _described(value: Type | None) -> str:
     match value:
         case TensorType(shape, stride, dtype, _):
-            lengths, steps = (_numbers(each, sizes) for each in (shape, stride))
+            lengths, steps = (", ".join(map(str, numbers(each))) for each in (shape, stride))
             return f"{dtype_name(dtype)}[{lengths}]{{{steps}}}"
         case ScalarType(expression):
-            return str(number(expression, sizes))
+            return str(number(expression, {}))
         case TupleType(items):
-            return f"({', '.join(_described(item, sizes) for item in items)})"
+            return f"({', '.join(_described(item) for item in items)})"
     return "None"
-
-
-def _numbers(expressions: Any, sizes: Sizes) -> str:
-    return ", ".join(str(number(each, sizes)) for each in expressions)

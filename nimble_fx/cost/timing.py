@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nimble_fx.devices import Device
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Ref, ScalarType, Task, TaskGraph, TensorType, TupleType, Type
-from nimble_fx.sizes import Sizes, number
+from nimble_fx.sizes import number, numbers
 
 MAX_COLD_NBYTES = 64 << 20
 """More than a cache holds: a processor's third level (32 MiB and up), a GPU's second (50 MB)."""
@@ -64,17 +64,16 @@ def _n_copies(values: Mapping[str, Any], names: Collection[str], nbytes: int) ->
     return max(1, min(MAX_COPIES, ceil(nbytes / held))) if held else 1
 
 
-def synthetic(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> dict[str, Any]:
+def synthetic(task: Task, types: Mapping[str, Type | None]) -> dict[str, Any]:
     """Values for a task's arguments, of their shapes, strides and types.
 
     Floating-point ones are random. Integers are zeros, which as indices are in range, but for the
     rows that an embedding looks up: these are all over its table, and alike many for each bag.
 
     Raises:
-        UnsupportedError: nothing is known of an argument, or a size depends on a symbol that
-            `sizes` does not have.
+        UnsupportedError: nothing is known of an argument, or a size is symbolic.
     """
-    values = {name: _made(types[name], sizes) for name in task.uses}
+    values = {name: _made(types[name]) for name in task.uses}
     if getattr(task.target, "overloadpacket", None) in _EMBEDDINGS:
         weight, indices, *others = (values[a.name] for a in task.args if isinstance(a, Ref))
         indices.random_(weight.shape[0])
@@ -84,7 +83,7 @@ def synthetic(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> dic
     return values
 
 
-def cold_values(graph: TaskGraph, sizes: Sizes) -> dict[str, int]:
+def cold_values(graph: TaskGraph) -> dict[str, int]:
     """The values that are cold when they are read: parameters, constants, and views of these.
 
     Each with the bytes that are read between two reads of it: those of all parameters, rounded up
@@ -94,7 +93,7 @@ def cold_values(graph: TaskGraph, sizes: Sizes) -> dict[str, int]:
     static = {storage for value in given for storage in value.holds}
     types = (value.type for value in given)
     total = sum(
-        prod(number(size, sizes) for size in each.shape) * each.dtype.itemsize
+        prod(numbers(each.shape)) * each.dtype.itemsize
         for each in types
         if isinstance(each, TensorType)
     )
@@ -128,17 +127,17 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _made(value: Type | None, sizes: Sizes) -> Any:
+def _made(value: Type | None) -> Any:
     match value:
         case TensorType(shape, stride, dtype, device):
-            lengths, steps = ([number(size, sizes) for size in each] for each in (shape, stride))
+            lengths, steps = numbers(shape), numbers(stride)
             extent = 1 + sum((n - 1) * step for n, step in zip(lengths, steps, strict=True))
             memory = torch.zeros(0 if 0 in lengths else extent, dtype=dtype, device=device)
             if dtype.is_floating_point or dtype.is_complex:
                 memory.normal_()
             return memory.as_strided(lengths, steps)
         case ScalarType(expression):
-            return number(expression, sizes)
+            return number(expression, {})
         case TupleType(items):
-            return tuple(_made(item, sizes) for item in items)
+            return tuple(_made(item) for item in items)
     raise UnsupportedError("nothing is known of an argument")

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, TupleType, Type, target_name
-from nimble_fx.sizes import Sizes, number
+from nimble_fx.sizes import numbers
 
 _aten = torch.ops.aten
 _ALIKE = {
@@ -54,24 +54,23 @@ class Work:
     n_channels: int = 0
 
 
-def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
+def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
     """What a task does.
 
     Args:
         task: one that launches.
         types: of all values, by name.
-        sizes: of the symbols in them.
 
     Raises:
-        UnsupportedError: a size depends on a symbol that `sizes` does not have, or PyTorch's
-            formula does not fit.
+        UnsupportedError: a size is symbolic (see `sizes.concrete`), or PyTorch's formula does not
+            fit.
     """
     read = list(_tensors(types[name] for name in task.uses))
     made = list(_tensors([task.type]))
-    n_read = _elements_read(task, read, sizes)
-    n_made = [_n_elements(each, sizes) for each in made]
+    n_read = _elements_read(task, read)
+    n_made = [_n_elements(each) for each in made]
     counts, tensors = [*n_read, *n_made], [*read, *made]
-    product = _product_flops(task, types, sizes)
+    product = _product_flops(task, types)
     floating = (each.dtype for each in (*made, *read) if each.dtype.is_floating_point)
     return Work(
         flops=max(counts, default=0) if product is None else product,
@@ -80,17 +79,17 @@ def work_of(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> Work:
         dtype=next(floating, torch.float32),
         is_product=product is not None,
         is_convolution=_packet(task) in _CONVOLUTIONS,
-        n_channels=_n_channels(task, types, sizes),
+        n_channels=_n_channels(task, types),
     )
 
 
-def nbytes_of(task: Task, sizes: Sizes) -> float:
+def nbytes_of(task: Task) -> float:
     """The bytes of what a task makes.
 
     Raises:
-        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+        UnsupportedError: a size is symbolic.
     """
-    return sum(_n_elements(each, sizes) * each.dtype.itemsize for each in _tensors([task.type]))
+    return sum(_n_elements(each) * each.dtype.itemsize for each in _tensors([task.type]))
 
 
 def value_types(graph: TaskGraph) -> dict[str, Type | None]:
@@ -98,7 +97,7 @@ def value_types(graph: TaskGraph) -> dict[str, Type | None]:
     return {value.name: value.type for value in graph.values}
 
 
-def _product_flops(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> float | None:
+def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:
     """By PyTorch's formula; None if it has none."""
     packet = _packet(task)
     formula = flop_registry.get(_ALIKE.get(packet, packet))
@@ -107,12 +106,12 @@ def _product_flops(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -
 
     def shaped(arg: Arg) -> Any:
         if isinstance(arg, Ref):
-            return _shape(types[arg.name], sizes)
+            return _shape(types[arg.name])
         return [shaped(each) for each in arg] if isinstance(arg, (list, tuple)) else arg
 
     kwargs = {name: shaped(arg) for name, arg in task.kwargs}
     args = [shaped(arg) for arg in task.args]
-    made = _shape(task.type, sizes)
+    made = _shape(task.type)
     try:
         return float(formula(*args, out_val=made, **kwargs))
     except Exception as error:  # formulas assert what they expect of shapes
@@ -120,32 +119,32 @@ def _product_flops(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -
         raise UnsupportedError(message, task.name, task.source) from error
 
 
-def _shape(value: Type | None, sizes: Sizes) -> Any:
+def _shape(value: Type | None) -> Any:
     if isinstance(value, TensorType):
-        return [number(size, sizes) for size in value.shape]
+        return numbers(value.shape)
     if isinstance(value, TupleType):
-        return [_shape(item, sizes) for item in value.items]
+        return [_shape(item) for item in value.items]
     return None
 
 
-def _elements_read(task: Task, read: Sequence[TensorType], sizes: Sizes) -> list[int]:
+def _elements_read(task: Task, read: Sequence[TensorType]) -> list[int]:
     """How many elements of each argument are read."""
-    counts = [_n_elements(each, sizes) for each in read]
+    counts = [_n_elements(each) for each in read]
     if _packet(task) in _LOOK_UPS and len(read) > 1:
         first = counts[0]
-        rows = number(read[0].shape[0], sizes) if read[0].shape else 1
+        rows = numbers(read[0].shape)[0] if read[0].shape else 1
         n_indices = max(counts[1:])
         by_element = _packet(task) is _aten.gather
         counts[0] = min(first, n_indices if by_element else n_indices * (first // max(rows, 1)))
     return counts
 
 
-def _n_channels(task: Task, types: Mapping[str, Type | None], sizes: Sizes) -> int:
+def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
     """By the weight's second size; of a transposed convolution's it is the other one."""
     if _packet(task) not in _CONVOLUTIONS:
         return 0
     weight = types[task.args[1 if _packet(task) is _aten.convolution else 2].name]
-    return int(_shape(weight, sizes)[1])
+    return int(_shape(weight)[1])
 
 
 def _packet(task: Task) -> Any:
@@ -153,8 +152,8 @@ def _packet(task: Task) -> Any:
     return getattr(task.target, "overloadpacket", None)
 
 
-def _n_elements(value: TensorType, sizes: Sizes) -> int:
-    return prod(number(size, sizes) for size in value.shape)
+def _n_elements(value: TensorType) -> int:
+    return prod(numbers(value.shape))
 
 
 def _tensors(values: Iterable[Type | None]) -> Iterator[TensorType]:

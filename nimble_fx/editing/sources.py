@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -18,7 +18,6 @@ from nimble_fx.ir import TaskGraph, ref_names
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.predict import activities
 from nimble_fx.simulate import Activity
-from nimble_fx.sizes import Sizes
 from nimble_fx.traces import Recorded
 
 _COMPUTE = re.compile(
@@ -61,20 +60,18 @@ class Planned:
     """A scheduled program with costs by the roofline.
 
     Attributes:
-        graph: scheduled.
+        graph: scheduled, and `concrete`.
         device: where it runs.
         frozen: whether it is replayed from a CUDA graph; else the host calls each operator.
-        sizes: what symbolic sizes are taken for.
     """
 
     graph: TaskGraph
     device: Device
     frozen: bool = True
-    sizes: Sizes = field(default_factory=dict)
 
     @cached_property
     def _costs(self) -> Mapping[str, Cost]:
-        return Roofline(self.device, self.sizes)(self.graph)
+        return Roofline(self.device)(self.graph)
 
     @cached_property
     def activities(self) -> tuple[Activity, ...]:
@@ -116,7 +113,7 @@ class Planned:
                 users[value].add(task.name)
         made = set(names) & set(self.graph.by_name) - set(ref_names(self.graph.outputs))
         return sum(
-            nbytes_of(self.graph.by_name[name], self.sizes) * (1 + len(users[name]))
+            nbytes_of(self.graph.by_name[name]) * (1 + len(users[name]))
             for name in made
             if users[name] and users[name] <= set(names)
         )

@@ -9,6 +9,7 @@ from nimble_fx.cost.signature import signature
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import ScalarType, TaskGraph, TensorType, TupleType
+from nimble_fx.sizes import concrete
 from tests.cost.graphs import aten, one_task, tensor_type, traced
 from tests.models import Branchy
 
@@ -16,12 +17,12 @@ X = tensor_type(2, 3)
 
 
 def of(graph: TaskGraph, **sizes: int) -> str:
-    return signature(graph.tasks[-1], value_types(graph), {}, sizes)
+    return signature(graph.tasks[-1], value_types(concrete(graph, sizes)), {})
 
 
 def test_it_reads_as_a_call() -> None:
     graph = one_task(aten.add.Tensor, X, X, tensor_type(3))
-    text = signature(graph.tasks[0], value_types(graph), {"x1": 4096}, {})
+    text = signature(graph.tasks[0], value_types(graph), {"x1": 4096})
     assert text == "aten.add.Tensor(f32[2, 3]{3, 1}, f32[3]{1} cold 4096)"
 
 
@@ -46,7 +47,7 @@ def test_another_call_has_another_one(target: Any, args: tuple[Any, ...]) -> Non
 def test_names_and_places_make_no_difference() -> None:
     graph = traced(Branchy(), torch.randn(2, 4))
     types = value_types(graph)
-    by_name = {task.name: signature(task, types, {}, {}) for task in graph.launching}
+    by_name = {task.name: signature(task, types, {}) for task in graph.launching}
     assert by_name["mm"] == by_name["mm_1"]
     assert len(set(by_name.values())) == len(by_name) - 1
 
@@ -60,6 +61,6 @@ def test_symbolic_sizes_are_numbers() -> None:
 
 def test_numbers_tuples_and_nothing_have_a_form() -> None:
     graph = one_task(aten.cat.default, None, X, 0)
-    types = {"x0": TupleType((X, ScalarType("s0"), None))}
-    text = signature(graph.tasks[0], types, {}, {"s0": 7})
+    types = {"x0": TupleType((X, ScalarType("7"), None))}
+    text = signature(graph.tasks[0], types, {})
     assert text == "aten.cat.default((f32[2, 3]{3, 1}, 7, None), 0)"

@@ -23,6 +23,7 @@ from nimble_fx.cost.work import value_types
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Input, Ref, ScalarType, Task, TaskGraph, TensorType, TupleType
+from nimble_fx.sizes import concrete
 from tests.cost.graphs import aten, one_task, tensor_type, traced
 
 
@@ -47,7 +48,7 @@ def test_values_have_their_types(shape: list[int], dtype: torch.dtype, is_transp
     stride = stride[::-1] if is_transposed else stride
     of = TensorType(tuple(shape), stride, dtype, torch.device("cpu"))
     graph = one_task(aten.alias.default, of, of)
-    x = synthetic(graph.tasks[0], value_types(graph), {})["x0"]
+    x = synthetic(graph.tasks[0], value_types(graph))["x0"]
     assert (x.shape, x.dtype) == (torch.Size(shape), dtype)
     assert not x.numel() or x.stride() == stride
     if not (dtype.is_floating_point or dtype.is_complex):
@@ -57,7 +58,7 @@ def test_values_have_their_types(shape: list[int], dtype: torch.dtype, is_transp
 def test_an_expanded_value_takes_the_memory_of_one_row() -> None:
     of = TensorType((1000, 3), (0, 1), torch.float32, torch.device("cpu"))
     graph = one_task(aten.alias.default, of, of)
-    x = synthetic(graph.tasks[0], value_types(graph), {})["x0"]
+    x = synthetic(graph.tasks[0], value_types(graph))["x0"]
     assert x.untyped_storage().nbytes() == 12
 
 
@@ -66,12 +67,12 @@ def test_numbers_and_tuples_are_made_of_their_parts() -> None:
     inputs = (Input("pair", parts, ("pair",)),)
     task = Task("task", aten.alias.default, (Ref("pair"),))
     graph = TaskGraph("g", inputs, (), (task,), ())
-    x, n = synthetic(task, value_types(graph), {"s0": 4})["pair"]
+    x, n = synthetic(task, value_types(concrete(graph, {"s0": 4})))["pair"]
     assert (x.shape, n) == ((2,), 5)
     with pytest.raises(UnsupportedError):
-        synthetic(task, value_types(graph), {})
+        synthetic(task, value_types(graph))
     with pytest.raises(UnsupportedError, match="nothing is known"):
-        synthetic(task, {"pair": None}, {})
+        synthetic(task, {"pair": None})
 
 
 @pytest.mark.parametrize("per_bag", [1, 5])
@@ -82,7 +83,7 @@ def test_an_embedding_looks_up_rows_all_over_its_table(per_bag: int) -> None:
         torch.arange(100) * per_bag,
     )
     task = next(task for task in graph.launching if "embedding_bag" in str(task.target))
-    values = synthetic(task, value_types(graph), {})
+    values = synthetic(task, value_types(graph))
     _, indices, offsets = (values[arg.name] for arg in task.args[:3])
     assert torch.equal(offsets, torch.arange(100) * per_bag)
     assert 0 <= indices.min() < 200
@@ -91,7 +92,7 @@ def test_an_embedding_looks_up_rows_all_over_its_table(per_bag: int) -> None:
 
 def test_parameters_and_their_views_are_cold_and_nothing_else() -> None:
     graph = traced(nn.Sequential(nn.Linear(300, 100), nn.ReLU()), torch.randn(4, 300))
-    cold = cold_values(graph, {})
+    cold = cold_values(graph)
     static = {value.name for value in graph.inputs if value.static}
     views = {task.name for task in graph.tasks if not task.launches}
     assert static
@@ -102,7 +103,7 @@ def test_parameters_and_their_views_are_cold_and_nothing_else() -> None:
 
 def test_no_cache_is_larger_than_what_is_read_between_two_reads() -> None:
     huge = tensor_type(1 << 20, 1 << 10)
-    cold = cold_values(one_task(aten.relu.default, huge, huge, static=0), {})
+    cold = cold_values(one_task(aten.relu.default, huge, huge, static=0))
     assert cold == {"x0": MAX_COLD_NBYTES}
 
 
@@ -135,7 +136,7 @@ def test_what_a_task_writes_is_no_value_of_the_callers() -> None:
 
 def test_what_an_operator_raises_is_raised() -> None:
     graph = one_task(aten.mm.default, None, tensor_type(3, 4), tensor_type(3, 4))
-    values = synthetic(graph.tasks[0], value_types(graph), {})
+    values = synthetic(graph.tasks[0], value_types(graph))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         task_seconds(graph.tasks[0], values, {}, Cpu())
 

@@ -10,12 +10,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import TaskGraph, TupleType
+from nimble_fx.sizes import concrete
 from tests.cost.graphs import aten, one_task, tensor_type, traced
 
 
 def works(graph: TaskGraph, **sizes: int) -> list[Work]:
-    types = value_types(graph)
-    return [work_of(task, types, sizes) for task in graph.launching]
+    types = value_types(concrete(graph, sizes))
+    return [work_of(task, types) for task in concrete(graph, sizes).launching]
 
 
 def counted(model: nn.Module, *inputs: Tensor) -> float:
