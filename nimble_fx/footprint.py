@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nimble_fx.allocator import Allocator, Block
 from nimble_fx.ir import Task, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.sizes import numbers
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ def footprint(graph: TaskGraph) -> Footprint:
     """Plays a capture: what each task allocates, on its stream, and what is freed behind it.
 
     What kernels use for themselves while they run (workspaces) is not known and not counted.
+
+    Raises:
+        UnsupportedError: a size of what a task makes is symbolic (see `sizes.concrete`).
     """
     allocator = Allocator()
     blocks: dict[str, Block] = {}
@@ -75,5 +79,5 @@ def _nbytes(made: Type | None) -> int:
     """From the first to the last byte of a tensor; nothing else has bytes."""
     if not isinstance(made, TensorType) or 0 in made.shape:
         return 0
-    pairs = zip(made.shape, made.stride, strict=True)
-    return (1 + sum((int(size) - 1) * int(stride) for size, stride in pairs)) * made.dtype.itemsize
+    pairs = zip(numbers(made.shape), numbers(made.stride), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in pairs)) * made.dtype.itemsize

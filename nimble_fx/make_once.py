@@ -22,13 +22,14 @@ def make_once(gm: GraphModule) -> GraphModule:
 
     Args:
         gm: an ATen graph. What it returns or writes keeps memory of its own, and so does what it
-            has views of: their fake tensors say in whose memory they lie.
+            has views of, whose fake tensors say in whose memory they lie, and what an operator of
+            somebody else's takes, who may return it.
     """
     held = Counter(storage for node in gm.graph.nodes for storage in _storages([node]))
     touched = _storages(_returned_or_written(gm)).union(s for s, n in held.items() if n > 1)
     kept: dict[Hashable, Node] = {}
     for node in list(gm.graph.nodes):
-        if not _makes_a_constant(node) or _storages([node]) & touched:
+        if not _makes_a_constant(node) or _storages([node]) & touched or not _is_atens(node.users):
             continue
         first = kept.setdefault(_key(node), node)
         if first is not node:
@@ -47,6 +48,10 @@ def _makes_a_constant(node: Node) -> bool:
         return False
     n_bytes = tensors[0].untyped_storage().nbytes()
     return type(n_bytes) is int and n_bytes <= MAX_BYTES
+
+
+def _is_atens(nodes: Iterable[Node]) -> bool:
+    return all(getattr(node.target, "namespace", None) == "aten" for node in nodes)
 
 
 def _key(node: Node) -> Hashable:

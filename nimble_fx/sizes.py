@@ -61,10 +61,8 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
 def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
     """The graph with numbers for symbols, in the types of its values; itself if it has none.
 
-    What is passed as a number may depend on more than sizes, and stays as it is then.
-
-    Raises:
-        UnsupportedError: a size depends on a symbol that `sizes` does not have.
+    What depends on other symbols, as on data, stays as it is: whoever needs it is told by
+    `number` or `numbers`.
     """
     if not any(_is_symbolic(value.type) for value in graph.values):
         return graph
@@ -87,17 +85,23 @@ def _is_symbolic(kind: Type | None) -> bool:
 
 
 def _concrete(kind: Type | None, sizes: Sizes) -> Type | None:
-    if isinstance(kind, TupleType):
-        return TupleType(tuple(_concrete(item, sizes) for item in kind.items))
-    if isinstance(kind, ScalarType):
-        try:
-            return ScalarType(str(number(kind.expression, sizes)))
-        except UnsupportedError:
-            return kind
-    if not isinstance(kind, TensorType):
-        return kind
-    shape = tuple(number(size, sizes) for size in kind.shape)
-    return replace(kind, shape=shape, stride=tuple(number(size, sizes) for size in kind.stride))
+    match kind:
+        case TupleType(items):
+            return TupleType(tuple(_concrete(item, sizes) for item in items))
+        case ScalarType(expression):
+            return ScalarType(str(_known(expression, sizes)))
+        case TensorType(shape, stride):
+            shape, stride = (tuple(_known(n, sizes) for n in each) for each in (shape, stride))
+            return replace(kind, shape=shape, stride=stride)
+    return kind
+
+
+def _known(size: Size, sizes: Sizes) -> Size:
+    """A size as a number, where it is known."""
+    try:
+        return number(size, sizes)
+    except UnsupportedError:
+        return size
 
 
 def number(size: Size, sizes: Sizes) -> int:

@@ -1,7 +1,7 @@
 """What would it take if: edits of a program or of a recorded run, and what they would gain."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -227,15 +227,15 @@ def whatif(
         sizes: what a program's symbolic sizes are taken for, such as {"s0": 8}.
 
     Raises:
-        OptionError: there is no such device, none is known for the program, or these are given
-            for a trace.
+        OptionError: there is no such device, none is known for the program, sizes are no numbers
+            by name, or these are given for a trace.
         FileError: the trace cannot be read.
         UnsupportedError: a size depends on a symbol that `sizes` does not have.
     """
     source: Source
     if isinstance(of, Program):
         found = _own_device(of) if device is None else find_device(device)
-        source = Planned(concrete(of.graph, sizes or {}), found, frozen)
+        source = Planned(concrete(of.graph, _checked(sizes)), found, frozen)
     else:
         if device is not None or not frozen or sizes is not None:
             raise OptionError("device, frozen and sizes are for programs; a trace has its own")
@@ -244,6 +244,20 @@ def whatif(
         source = Traced(of if isinstance(of, Recorded) else read(of))
     made = source.activities
     return WhatIf(source, simulate(made).makespan_us, made)
+
+
+def _checked(sizes: Sizes | None) -> Sizes:
+    """What symbolic sizes are taken for.
+
+    Raises:
+        OptionError: they are no numbers by name.
+    """
+    given = {} if sizes is None else sizes
+    if not isinstance(given, Mapping) or not all(
+        isinstance(name, str) and type(size) is int for name, size in given.items()
+    ):
+        raise OptionError(f'sizes={sizes!r:.99} is not valid; it takes a dict such as {{"s0": 8}}')
+    return given
 
 
 def _own_device(program: Program) -> Device:

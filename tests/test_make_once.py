@@ -94,6 +94,23 @@ def test_what_is_copied_to_an_input_may_be_shared() -> None:
     assert_same(ours, eagers)
 
 
+def test_what_an_operator_of_somebody_elses_takes_is_a_tensor_of_its_own() -> None:
+    """Its schema says that it returns a new one, and it may not."""
+    library = torch.library.Library("make_once_test", "FRAGMENT")
+    library.define("same(Tensor x) -> Tensor")
+    library.impl("same", lambda x: x.contiguous(), "CompositeExplicitAutograd")
+    library.impl("same", lambda x: torch.empty_like(x), "Meta")
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        same = torch.ops.make_once_test.same
+        return same(torch.zeros(4)), same(torch.zeros(4)), x + 1
+
+    with torch.no_grad():
+        one, other, _ = torch.compile(program, backend="nimble")(torch.ones(4))
+    one.fill_(5)
+    assert not other.any()
+
+
 def test_a_large_tensor_is_made_where_it_is_used() -> None:
     n = MAX_BYTES // 4
 

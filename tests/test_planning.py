@@ -310,6 +310,12 @@ def test_inputs_that_the_model_does_not_take_are_said_to_be_so(inputs: Any, mess
         nimble_fx.plan(nn.Linear(3, 3), inputs)
 
 
+@pytest.mark.parametrize("needs_data", [torch.unique, torch.bincount, Tensor.tolist])
+def test_what_needs_data_is_not_the_inputs_fault(needs_data: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(UnsupportedError, match="cannot trace it as one graph"):
+        nimble_fx.plan(lambda x: needs_data(x), torch.arange(4))
+
+
 def test_a_bug_in_a_model_is_shown_with_its_line() -> None:
     class Wrong(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

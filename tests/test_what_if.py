@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import nimble_fx
 from nimble_fx.cost.roofline import Roofline
@@ -254,6 +255,33 @@ def test_a_program_for_a_device_without_figures_asks_for_one(program: nimble_fx.
     assert whatif(program).baseline_us == whatif(program, "cpu").baseline_us
     planned = nimble_fx.plan(Branchy(), torch.randn(2, 4), device="v100")
     assert whatif(planned).baseline_us == whatif(planned, "v100").baseline_us
+
+
+@pytest.mark.parametrize("sizes", [[("s0", 4)], {"s0": [4]}, {1: 2}, {"s0": 2.0}])
+def test_sizes_are_numbers_by_name(program: nimble_fx.Program, sizes: Any) -> None:
+    with pytest.raises(OptionError, match="it takes a dict such as"):
+        whatif(program, "h100", sizes=sizes)
+
+
+def test_a_size_that_nothing_launched_reads_is_not_asked_for() -> None:
+    def program(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        length = n.item()
+        torch._check(length >= 0)
+        torch._check(length <= x.shape[0])
+        return x[:length], x.relu() @ x + x.sigmoid() @ x
+
+    options: dict[str, Any] = {
+        "policy": "critical-path",
+        "device": "virtual",
+        "on_fallback": "silent",
+    }
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        torch.compile(program, backend="nimble", options=options)(
+            torch.randn(256, 256), torch.tensor(2)
+        )
+    made = nimble_fx.programs()[-1]
+    assert made.graph.n_streams == 2
+    assert whatif(made, "h100").predict().speed_up == 1
 
 
 def test_symbolic_sizes_are_asked_for() -> None:

@@ -76,6 +76,7 @@ class _Around:
         self._previous = previous(activities)
         self._position = {activity.name: i for i, activity in enumerate(activities)}
         self._queue = {activity.name: activity.queue for activity in activities}
+        self._kernels = {a.name for a in activities if a.engine is not None}
         self._said: dict[str, _Delays] = {}
         self._all: dict[str, _Delays] = {}
         self._own: dict[str, _Delays] = {}
@@ -102,7 +103,7 @@ class _Around:
         """Those that stay and that it comes after by what it says and by its queue's order."""
         one_before = self._previous.get(activity.name)
         order = () if one_before is None else ((one_before, 0.0),)
-        return self._unsaid(self._through((*activity.after, *order), self._all))
+        return self._through((*activity.after, *order), self._all)
 
     def _through(self, waits: Iterable[tuple[str, float]], ways: Mapping[str, _Delays]) -> _Delays:
         """What waits come to when those that are gone stand for what they came after."""
@@ -114,17 +115,23 @@ class _Around:
         return before
 
     def _unsaid(self, before: _Delays) -> _Delays:
-        """Without those that another of them says itself that it comes after, as much later.
+        """Without kernels that another of them says itself that it comes after, as much later.
 
-        Else a host that launches and waits, over and over, would come after ever more kernels.
+        Else a host that launches and waits, over and over, would come after ever more of them.
+        Calls of the host stay, and say nothing for others: who launched what is read off them, and
+        they are taken out without what they delay.
         """
         if len(before) < 2:
             return before
         delays: dict[str, float] = {}
         for name, delay in before.items():
-            for other, more in self._own[name].items():
+            for other, more in self._own[name].items() if name in self._kernels else ():
                 delays[other] = max(delays.get(other, -1.0), delay + more)
-        return {name: delay for name, delay in before.items() if delay > delays.get(name, -1.0)}
+        return {
+            name: delay
+            for name, delay in before.items()
+            if name not in self._kernels or delay > delays.get(name, -1.0)
+        }
 
     def _needed(self, before: _Delays, known: Mapping[str, float]) -> _Delays:
         """Without those that one later on their queue, with no less delay, says already."""

@@ -242,3 +242,53 @@ def test_what_an_activity_waits_for_is_kept_when_it_is_moved_after_another_is_re
     said.add_edges_from((name, a.name) for a in drawn for name, _ in a.after)
     apart = tuple(replace(activity, queue=activity.name) for activity in left)
     assert among(set(nx.transitive_closure_dag(said).edges), names(left)) <= orders(apart)
+
+
+@given(st.permutations(["k0", "k1", "k2"]), st.integers(0, 3))
+def test_a_call_stays_as_long_as_one_that_it_launched_in_whatever_order_they_go(
+    names: list[str], n: int
+) -> None:
+    kernels = (Activity(f"k{i}", "s0", 5, (("launch", 0.0),), "gpu") for i in range(3))
+    left: tuple[Activity, ...] = (Activity("launch", "host", 50), *kernels)
+    for name in names[:n]:
+        left = removed(left, {name})
+    assert {a.name for a in left} == {"launch", *names[n:]} if n < 3 else not left
+
+
+MOVED_BEHIND_OTHERS = [
+    (
+        Activity("first", "s0", 20, (), "gpu"),
+        Activity("moved", "s2", 3, (("first", 0.0),), "gpu"),
+        Activity("gone", "s2", 1, (("first", 0.0),), "gpu"),
+        Activity("last", "s2", 1, (), "gpu"),
+    ),
+    (
+        Activity("first", "s0", 20, (), "gpu"),
+        Activity("gone", "s0", 6, (), "gpu"),
+        Activity("moved", "s2", 1, (("first", 0.0),), "gpu"),
+        Activity("last", "s2", 1, (("gone", 0.0),), "gpu"),
+    ),
+]
+
+
+@pytest.mark.parametrize("run", MOVED_BEHIND_OTHERS)
+def test_what_went_through_one_taken_out_stays_when_a_neighbour_is_moved(
+    run: tuple[Activity, ...],
+) -> None:
+    for left in (
+        moved(removed(run, {"gone"}), {"moved"}, "s3"),
+        removed(moved(run, {"moved"}, "s3"), {"gone"}),
+    ):
+        assert starts(left)["last"] == 20
+
+
+def test_a_delay_between_kernels_stays_when_the_host_goes() -> None:
+    run = (
+        Activity("k0", "s1", 10, (), "gpu"),
+        Activity("sync", "host", 1, (("k0", 0.0),)),
+        Activity("gone", "s0", 2, (("k0", 0.0), ("sync", 1.0)), "gpu"),
+        Activity("also launched", "s5", 1, (("sync", 0.0),), "gpu"),
+        Activity("k1", "s2", 3, (("gone", 4.0),), "gpu"),
+    )
+    assert starts(without_host(removed(run, {"gone"})))["k1"] == 14
+    assert starts(removed(without_host(run), {"gone"}))["k1"] == 14
