@@ -282,13 +282,23 @@ def test_what_went_through_one_taken_out_stays_when_a_neighbour_is_moved(
         assert starts(left)["last"] == 20
 
 
+def test_a_call_stays_for_one_that_says_itself_who_launched_it_and_whom_it_waits_for() -> None:
+    launched = ("launch", 0.0)
+    run = (
+        Activity("launch", "host", 50),
+        Activity("k0", "s0", 5, (launched,), "gpu"),
+        Activity("gone", "s1", 5, (launched,), "gpu"),
+        Activity("k1", "s1", 5, (launched, ("k0", 0.0), ("gone", 0.0)), "gpu"),
+    )
+    assert names(removed(removed(run, {"gone"}), {"k0"})) == ["launch", "k1"]
+
+
 def test_a_delay_between_kernels_stays_when_the_host_goes() -> None:
     run = (
         Activity("k0", "s1", 10, (), "gpu"),
         Activity("sync", "host", 1, (("k0", 0.0),)),
-        Activity("gone", "s0", 2, (("k0", 0.0), ("sync", 1.0)), "gpu"),
-        Activity("also launched", "s5", 1, (("sync", 0.0),), "gpu"),
-        Activity("k1", "s2", 3, (("gone", 4.0),), "gpu"),
+        Activity("gone", "s0", 2, (), "gpu"),
+        Activity("k1", "s2", 3, (("gone", 0.0), ("k0", 4.0), ("sync", 5.0)), "gpu"),
     )
     assert starts(without_host(removed(run, {"gone"})))["k1"] == 14
     assert starts(removed(without_host(run), {"gone"}))["k1"] == 14
