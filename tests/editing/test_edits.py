@@ -287,18 +287,21 @@ def test_a_call_stays_for_one_that_says_itself_who_launched_it_and_whom_it_waits
     run = (
         Activity("launch", "host", 50),
         Activity("k0", "s0", 5, (launched,), "gpu"),
+        Activity("waited", "host", 1, (("k0", 0.0),)),
         Activity("gone", "s1", 5, (launched,), "gpu"),
-        Activity("k1", "s1", 5, (launched, ("k0", 0.0), ("gone", 0.0)), "gpu"),
+        Activity("k1", "s1", 5, (launched, ("k0", 0.0), ("waited", 0.0), ("gone", 0.0)), "gpu"),
     )
-    assert names(removed(removed(run, {"gone"}), {"k0"})) == ["launch", "k1"]
+    assert names(removed(removed(run, {"gone"}), {"k0"})) == ["launch", "waited", "k1"]
 
 
 def test_a_delay_between_kernels_stays_when_the_host_goes() -> None:
+    waits = (("gone", 0.0), ("k0", 4.0), ("moved", 4.0), ("waited", 5.0))
     run = (
         Activity("k0", "s1", 10, (), "gpu"),
-        Activity("sync", "host", 1, (("k0", 0.0),)),
+        Activity("moved", "s1", 0, (), "gpu"),
+        Activity("waited", "host", 1, (("k0", 0.0),)),
         Activity("gone", "s0", 2, (), "gpu"),
-        Activity("k1", "s2", 3, (("gone", 0.0), ("k0", 4.0), ("sync", 5.0)), "gpu"),
+        Activity("k1", "s2", 3, waits, "gpu"),
     )
-    assert starts(without_host(removed(run, {"gone"})))["k1"] == 14
-    assert starts(removed(without_host(run), {"gone"}))["k1"] == 14
+    for left in (without_host(removed(run, {"gone"})), removed(without_host(run), {"gone"})):
+        assert starts(moved(left, {"moved"}, "s3"))["k1"] == 14
