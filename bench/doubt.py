@@ -6,6 +6,7 @@ says what races; then the text runs on the virtual device, in many orders.
 
 import difflib
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,8 +144,9 @@ def _replaced(text: str, old: str, new: str) -> str:
     return f"{before}\n{new}{after[0]}".removeprefix("\n")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Breaks, proves, runs, prints; 1 if a broken text is accepted."""
+    ArgumentParser("python -m bench.doubt", description=__doc__).parse_args(argv)
     torch.manual_seed(0)
     program, inputs = compiled_cell()
     nimble_fx.verify_source(program.source)

@@ -11,6 +11,7 @@ from nimble_fx.errors import (
     NimbleWarning,
     NotPreparedError,
     OptionError,
+    PassError,
     ScheduleError,
     UnsupportedError,
 )
@@ -18,10 +19,12 @@ from nimble_fx.fallback import Fallback, fallbacks
 from nimble_fx.hardware import Device
 from nimble_fx.ir import Ref, Task, TaskGraph
 from nimble_fx.program import Program, load, programs
+from nimble_fx.simulate import Activity
 from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
 if TYPE_CHECKING:
+    from nimble_fx import traces
     from nimble_fx.ahead import Compiled, compile  # noqa: A004  # as torch.compile
     from nimble_fx.original import Nimble
     from nimble_fx.planning import plan
@@ -37,6 +40,7 @@ _LATER = {
 """What needs PyTorch's compiler, which takes a second to import, or is seldom asked for."""
 
 __all__ = [
+    "Activity",
     "Candidate",
     "Compiled",
     "Device",
@@ -48,6 +52,7 @@ __all__ = [
     "NimbleWarning",
     "NotPreparedError",
     "OptionError",
+    "PassError",
     "Program",
     "Ref",
     "ScheduleError",
@@ -60,6 +65,7 @@ __all__ = [
     "load",
     "plan",
     "programs",
+    "traces",
     "verify_source",
     "whatif",
 ]
@@ -71,6 +77,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for."""
+    if name == "traces":
+        return import_module("nimble_fx.traces")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LATER[name]), name)

@@ -65,6 +65,8 @@ class Options:
         policies = get_args(PolicyName)
         known = isinstance(self.policy, str) and self.policy in policies
         meant = _suggestion(self.policy, policies) if isinstance(self.policy, str) else ""
+        if isinstance(self.policy, type):
+            meant = f"it is a class, did you mean {self.policy.__name__}()? "
         expected = f"{_choices(policies)}, or a pass: a dataclass with a name that can be called"
         _require(known or _is_pass(self.policy), "policy", self.policy, expected, meant)
         streams = self.max_streams
@@ -86,7 +88,9 @@ class Options:
             _require(problem is None, name, path, expected)
 
         virtual = isinstance(self.device, str) and self.device == "virtual"
-        _require(virtual or self.device is None, "device", self.device, "'virtual' or None")
+        expected = "'virtual', or None for where the model is (for a GPU that is not here there is "
+        expected += "nimble_fx.plan)"
+        _require(virtual or self.device is None, "device", self.device, expected)
         _require(type(self.seed) is int, "seed", self.seed, "an int")
         _require(
             virtual or self.seed == 0, "seed", self.seed, "an int, and only with device='virtual'"

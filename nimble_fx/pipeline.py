@@ -102,7 +102,7 @@ def _check_kind(graph: object) -> None:
         raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
     streams = {task.stream for task in graph.tasks} - {None}
     if not all(type(stream) is int for stream in streams) or streams != set(range(len(streams))):
-        raise ScheduleError(f"its streams are {sorted(map(str, streams))}, not 0, 1, 2, ...")
+        raise ScheduleError(f"its streams are {sorted(streams, key=str)}, not 0, 1, 2, ...")
 
 
 def describe(step: Pass) -> str:

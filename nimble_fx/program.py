@@ -31,6 +31,9 @@ from nimble_fx.status import Status
 from nimble_fx.trial import Decision, Trial
 from nimble_fx.verify import verify, verify_source
 
+N_SHOWN = 3
+"""So many inputs are shown where one line must do."""
+
 
 @dataclass(frozen=True)
 class Version:
@@ -186,6 +189,7 @@ class Program:
         graph = self.graph
         frees = sum(len(task.frees) for task in graph.tasks)
         rows = {
+            "inputs": _inputs(graph),
             "tasks": f"{len(graph.launching)} launched, {len(graph.tasks)} in all",
             "streams": f"{graph.n_streams} (width {graph.width})",
             "waits": f"{graph.n_waits} of {graph.n_edges} orders between tasks",
@@ -202,7 +206,15 @@ class Program:
         return "\n".join([graph.name, *lines])
 
     def __repr__(self) -> str:
-        return f"<Program {self.name}: {count(self.graph.n_streams, 'stream')}, {self.device}>"
+        streams = count(self.graph.n_streams, "stream")
+        return f"<Program {self.name} of {_inputs(self.graph)}: {streams}, {self.device}>"
+
+
+def _inputs(graph: TaskGraph) -> str:
+    """What a call is given beside parameters and buffers: "x f32[2, 4], n s0"."""
+    given = [f"{value.name} {value.type}" for value in graph.inputs if not value.static]
+    more = [f"{len(given) - N_SHOWN} more"] if len(given) > N_SHOWN else []
+    return ", ".join([*given[:N_SHOWN], *more]) or "nothing but parameters"
 
 
 def _frozen(status: Status) -> str:

@@ -95,17 +95,19 @@ class WhatIf:
     def mixed_precision(self) -> "WhatIf":
         """If its kernels computed in 16 bits: compute-bound x 1/3, memory-bound x 1/2.
 
-        The factors are those that Daydream takes for tensor cores.
+        The factors are those that Daydream takes for tensor cores. In a program what does not
+        compute in 32 or 64 bits stays as it is, and no kernel takes less than the device's least;
+        a trace does not tell either.
 
         Raises:
             OptionError: it has no kernels.
         """
 
         def edit(source: Source, made: Activities) -> Activities:
-            limits = source.limits
+            limits = {name: source.limits[name] for name in source.wide}
             for limit, factor in (("compute", 1 / 3), ("memory", 1 / 2)):
                 names = {a.name for a in made if limits.get(a.name) == limit}
-                made = edits.scaled(made, names, factor)
+                made = edits.scaled(made, names, factor, source.least_us)
             return made
 
         if not any(a.name in self.source.limits for a in self.activities):
@@ -152,6 +154,8 @@ class WhatIf:
             OptionError: its name is taken, it waits for what there is not or for itself, or
                 nothing is selected.
         """
+        if not isinstance(activity, Activity):
+            raise OptionError(f"insert takes a nimble_fx.Activity, not {activity!r:.99}")
         if before is None:
             return self._then(lambda _, made: edits.inserted(made, activity))
         return self._with(before, lambda _, made, names: edits.inserted(made, activity, names))

@@ -42,6 +42,16 @@ def test_so_does_a_policy() -> None:
         Options.parse(None, {"policy": "nimbel"})
 
 
+def test_a_class_for_a_policy_asks_for_an_instance() -> None:
+    with pytest.raises(OptionError, match=r"it is a class, did you mean AssignStreams\(\)\?"):
+        Options.parse(None, {"policy": AssignStreams})
+
+
+def test_a_device_that_is_not_here_is_for_a_plan() -> None:
+    with pytest.raises(OptionError, match=r"device='h100' is not valid.*nimble_fx\.plan"):
+        Options.parse(None, {"device": "h100"})
+
+
 @pytest.mark.parametrize("options", [["policy"], "policy", 3])
 def test_options_are_a_dict(options: Any) -> None:
     with pytest.raises(OptionError, match="it takes a dict"):

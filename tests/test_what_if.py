@@ -127,12 +127,23 @@ def test_mixed_precision_is_a_third_of_products_and_half_of_the_rest(tmp_path: P
 
 
 def test_mixed_precision_of_a_program_is_by_operations_for_each_byte() -> None:
-    with torch.no_grad():
-        torch.compile(_Wide(), backend="nimble", options=NIMBLE)(torch.randn(512, 512))
-    one = whatif(nimble_fx.programs()[-1], "h100")
-    before = {a.name: a.us for a in one.activities}
-    after = {a.name: a.us for a in one.mixed_precision().activities}
-    assert {n: before[n] / after[n] for n in ("mm", "relu")} == pytest.approx({"mm": 3, "relu": 2})
+    assert gains_by_mixed_precision(torch.empty(4096, 4096)) == pytest.approx([3, 2])
+
+
+def test_mixed_precision_takes_no_kernel_below_the_devices_least() -> None:
+    assert gains_by_mixed_precision(torch.empty(2, 2)) == pytest.approx([1, 1], abs=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_mixed_precision_leaves_what_is_no_wider_as_it_is(dtype: torch.dtype) -> None:
+    assert gains_by_mixed_precision(torch.empty(4096, 4096, dtype=dtype)) == [1, 1]
+
+
+def gains_by_mixed_precision(x: Tensor) -> list[float]:
+    """How many times as fast each kernel of `_Wide` gets."""
+    one = whatif(nimble_fx.plan(_Wide(), x, device="h100", policy="serial"))
+    pairs = zip(one.activities, one.mixed_precision().activities, strict=True)
+    return [before.us / after.us for before, after in pairs if before.name in ("mm", "relu")]
 
 
 class _Wide(torch.nn.Module):
@@ -257,6 +268,14 @@ def test_a_program_for_a_device_without_figures_asks_for_one(program: nimble_fx.
     assert whatif(planned).baseline_us == whatif(planned, "v100").baseline_us
 
 
+@pytest.mark.parametrize("what", ["x", None, ("new", "s0", 1.0)])
+def test_what_is_inserted_is_an_activity(trace: Path, what: Any) -> None:
+    with pytest.raises(OptionError, match="insert takes a nimble_fx.Activity, not"):
+        whatif(trace).insert(what)
+    new = nimble_fx.Activity("new", "gpu0 s7", 9, (), "gpu0")
+    assert len(whatif(trace).insert(new).activities) == len(whatif(trace).activities) + 1
+
+
 @pytest.mark.parametrize("sizes", [[("s0", 4)], {"s0": [4]}, {1: 2}, {"s0": 2.0}])
 def test_sizes_are_numbers_by_name(program: nimble_fx.Program, sizes: Any) -> None:
     with pytest.raises(OptionError, match="it takes a dict such as"):
@@ -297,6 +316,8 @@ def test_symbolic_sizes_are_asked_for() -> None:
 
 def test_it_is_there_as_nimble_fx_whatif(trace: Path) -> None:
     assert nimble_fx.whatif is whatif
+    assert nimble_fx.traces.read is read
+    assert "traces" in dir(nimble_fx)
     assert makespan(nimble_fx.whatif(trace)) > 0
 
 

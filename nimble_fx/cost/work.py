@@ -71,16 +71,21 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
     n_made = [_n_elements(each) for each in made]
     counts, tensors = [*n_read, *n_made], [*read, *made]
     product = _product_flops(task, types)
-    floating = (each.dtype for each in (*made, *read) if each.dtype.is_floating_point)
     return Work(
         flops=max(counts, default=0) if product is None else product,
         nbytes=sum(n * each.dtype.itemsize for n, each in zip(counts, tensors, strict=True)),
         n_elements=max(n_made or counts, default=0),
-        dtype=next(floating, torch.float32),
+        dtype=next(iter(floating_types(task, types)), torch.float32),
         is_product=product is not None,
         is_convolution=_packet(task) in _CONVOLUTIONS,
         n_channels=_n_channels(task, types),
     )
+
+
+def floating_types(task: Task, types: Mapping[str, Type | None]) -> list[torch.dtype]:
+    """Those of a task's floating-point results, then arguments."""
+    tensors = _tensors([task.type, *(types[name] for name in task.uses)])
+    return [each.dtype for each in tensors if each.dtype.is_floating_point]
 
 
 def nbytes_of(task: Task) -> float:

@@ -13,8 +13,10 @@ from nimble_fx.traces.recorded import BEGIN
 Activities = tuple[Activity, ...]
 
 
-def scaled(activities: Activities, names: Collection[str], factor: float) -> Activities:
-    """Those named take so many times as long.
+def scaled(
+    activities: Activities, names: Collection[str], factor: float, least_us: float = 0.0
+) -> Activities:
+    """Those named take so many times as long, but none gets below `least_us` by that.
 
     Raises:
         OptionError: the factor is no number of at least 0.
@@ -22,7 +24,10 @@ def scaled(activities: Activities, names: Collection[str], factor: float) -> Act
     _check_number("factor", factor)
     if factor == 1:
         return activities
-    return tuple(replace(a, us=a.us * factor) if a.name in names else a for a in activities)
+    return tuple(
+        replace(a, us=max(a.us * factor, min(a.us, least_us))) if a.name in names else a
+        for a in activities
+    )
 
 
 def removed(activities: Activities, names: Collection[str]) -> Activities:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import torch
+
 from nimble_fx.cost import Cost
 from nimble_fx.cost.roofline import MEMORY_EFFICIENCY, Roofline
-from nimble_fx.cost.work import nbytes_of
+from nimble_fx.cost.work import floating_types, nbytes_of, value_types
 from nimble_fx.editing.edits import together
 from nimble_fx.editing.selection import Limit
 from nimble_fx.errors import OptionError
@@ -40,6 +42,14 @@ class Source(Protocol):
     @property
     def limits(self) -> Mapping[str, Limit]:
         """What bounds each kernel, by name."""
+
+    @property
+    def wide(self) -> Collection[str]:
+        """The kernels that compute in 32 bits or more, as far as it is known."""
+
+    @property
+    def least_us(self) -> float:
+        """What any kernel takes, as far as it is known."""
 
     @property
     def crossing_us(self) -> float:
@@ -86,6 +96,21 @@ class Planned:
             name: "compute" if cost.flops > ridge * cost.nbytes else "memory"
             for name, cost in self._costs.items()
         }
+
+    @property
+    def wide(self) -> Collection[str]:
+        """The tasks that read or make float32 or float64."""
+        types = value_types(self.graph)
+        return [
+            task.name
+            for task in self.graph.launching
+            if {torch.float32, torch.float64}.intersection(floating_types(task, types))
+        ]
+
+    @property
+    def least_us(self) -> float:
+        """What the device takes for the smallest."""
+        return self.device.kernel_us
 
     @property
     def crossing_us(self) -> float:
@@ -148,6 +173,16 @@ class Traced:
             for a in self.run.activities
             if a.engine is not None and not a.name.startswith(("Memcpy", "Memset"))
         }
+
+    @property
+    def wide(self) -> Collection[str]:
+        """All: a trace does not tell in how many bits its kernels compute."""
+        return self.limits.keys()
+
+    @property
+    def least_us(self) -> float:
+        """None that the trace would tell."""
+        return 0.0
 
     @property
     def crossing_us(self) -> float:
