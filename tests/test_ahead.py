@@ -340,8 +340,8 @@ def test_its_repr_says_what_it_is_and_what_it_has() -> None:
     assert text.splitlines() == [
         "<nimble_fx.compile Branchy for training: 2 programs",
         "  <Program Branchy.forward (training) of x f32[2, 4]: 2 streams, cpu>",
-        "  <Program Branchy.forward (backward) of x f32[2, 4], detach_2 f32[2, 4], detach_3 f32[2, 4], "
-        "1 more: 2 streams, cpu>>",
+        "  <Program Branchy.forward (backward) of x f32[2, 4], detach_2 f32[2, 4], "
+        "detach_3 f32[2, 4], 1 more: 2 streams, cpu>>",
     ]
 
 

@@ -270,7 +270,7 @@ def test_a_program_for_a_device_without_figures_asks_for_one(program: nimble_fx.
 
 @pytest.mark.parametrize("what", ["x", None, ("new", "s0", 1.0)])
 def test_what_is_inserted_is_an_activity(trace: Path, what: Any) -> None:
-    with pytest.raises(OptionError, match="insert takes a nimble_fx.Activity, not"):
+    with pytest.raises(OptionError, match=r"insert takes a nimble_fx\.Activity, not"):
         whatif(trace).insert(what)
     new = nimble_fx.Activity("new", "gpu0 s7", 9, (), "gpu0")
     assert len(whatif(trace).insert(new).activities) == len(whatif(trace).activities) + 1
