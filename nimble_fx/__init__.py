@@ -35,6 +35,7 @@ _LATER = {
     "compile": "nimble_fx.ahead",
     "Nimble": "nimble_fx.original",
     "plan": "nimble_fx.planning",
+    "traces": "nimble_fx.traces",
     "whatif": "nimble_fx.what_if",
 }
 """What needs PyTorch's compiler, which takes a second to import, or is seldom asked for."""
@@ -77,8 +78,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """What is imported when it is first asked for."""
-    if name == "traces":
-        return import_module("nimble_fx.traces")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    module = import_module(_LATER[name])
+    return getattr(module, name, module)
