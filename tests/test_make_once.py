@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
-from nimble_fx.make_once import MAX_BYTES
+from nimble_fx.make_once import MAX_BYTES, make_once
 from tests.eager import assert_same
 
 MADE: dict[str, Callable[[], Tensor]] = {
@@ -95,18 +96,20 @@ def test_what_is_copied_to_an_input_may_be_shared() -> None:
 
 
 def test_what_an_operator_of_somebody_elses_takes_is_a_tensor_of_its_own() -> None:
-    """Its schema says that it returns a new one, and it may not."""
+    """Its schema says that it returns a new one, and it may not.
+
+    The graph is called itself: what PyTorch compiles, it checks for such lies where `CI` is set.
+    """
     library = torch.library.Library("make_once_test", "FRAGMENT")
     library.define("same(Tensor x) -> Tensor")
     library.impl("same", lambda x: x.contiguous(), "CompositeExplicitAutograd")
     library.impl("same", lambda x: torch.empty_like(x), "Meta")
 
-    def program(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def program() -> tuple[Tensor, Tensor]:
         same = torch.ops.make_once_test.same
-        return same(torch.zeros(4)), same(torch.zeros(4)), x + 1
+        return same(torch.zeros(4)), same(torch.zeros(4))
 
-    with torch.no_grad():
-        one, other, _ = torch.compile(program, backend="nimble")(torch.ones(4))
+    one, other = make_once(make_fx(program, tracing_mode="fake")())()
     one.fill_(5)
     assert not other.any()
 
