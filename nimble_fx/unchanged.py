@@ -104,7 +104,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 def _random_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Puts the generators of Python, the CPU and the tensors' devices back where they were."""
     devices = {t.device for t in tensors if t.device.type not in ("cpu", "meta")}
-    kind = next((device.type for device in devices), None)
+    kind = next((device.type for device in devices), "cuda")  # PyTorch 2.11 takes no None
     state = random.getstate()
     try:
         with torch.random.fork_rng(devices=list(devices), device_type=kind):
