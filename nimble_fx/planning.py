@@ -128,8 +128,8 @@ def _target(device: str | torch.device | Specs) -> tuple[Cuda, Specs]:
         OptionError: there is no such device, or it has no CUDA graphs.
     """
     try:
-        wanted = torch.device(device)  # type: ignore[arg-type]  # what it is not is an error
-    except (RuntimeError, TypeError):
+        wanted = torch.device(device) if isinstance(device, str | torch.device) else _META
+    except RuntimeError:
         wanted = _META
     if wanted.type == "cuda":
         target = Cuda.get(torch.device("cuda", wanted.index or 0))
