@@ -33,6 +33,7 @@ from nimble_fx.load import file_name, write
 from nimble_fx.make_once import make_once
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
+from nimble_fx.overwrite import overwrite
 from nimble_fx.program import Program, Version, register
 from nimble_fx.status import Status
 from nimble_fx.trace import trace
@@ -146,6 +147,7 @@ class Compiler:
         """
         names = self._better_names(gm)
         traced = trace(gm, name, names, self._static)
+        traced = replace(traced, graph=overwrite(traced.graph))
         paths = {new: self._paths[old] for old, new in names.items() if self._paths[old]}
         device = self._device(traced.graph)
         return Unscheduled(traced, paths, device, device.specs, known_sizes(gm))

@@ -153,10 +153,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "race": (lambda path: edited(path, '"waits": ["sigmoid"]', '"waits": []'), "race on storage"),
     "other operator": (
-        lambda path: edited(path, '"target": "aten::sigmoid"', '"target": "aten::relu"'),
+        lambda path: edited(path, '"target": "aten::sigmoid_"', '"target": "aten::relu_"'),
         "changes target",
     ),
-    "other text": (lambda path: edited(path, "torch.sigmoid", "torch.relu"), "its operator"),
+    "other text": (lambda path: edited(path, "torch.sigmoid_", "torch.relu_"), "its operator"),
     "other policy": (lambda path: edited(path, "None)", "7)"), "not Branchy.forward by"),
     "other name": (lambda path: edited(path, '"name": "Bran', '"name": "Pran'), "it is Pran"),
 }

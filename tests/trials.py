@@ -1,6 +1,6 @@
 """One drawn program, scheduled and run in every way: tests, fuzzing and bench.proof share it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from nimble_fx.emit import emit
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import load
+from nimble_fx.overwrite import overwrite
 from nimble_fx.passes.assign_streams import Policy
 from nimble_fx.trace import Traced
 from nimble_fx.verify import verify, verify_source
@@ -59,6 +60,7 @@ class Trial:
         """The program's trace and its schedule."""
         inputs = self.program.example_inputs(self.seed)
         result = traced(self.program.function(), *inputs, functional=False)
+        result = replace(result, graph=overwrite(result.graph))
         return result, scheduled(result.graph, self.policy, self.max_streams)
 
     def expected(self) -> list[Any]:

@@ -120,7 +120,26 @@ def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
 
 
 def _copies(task: Task, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: pytree.tree_map_only(Tensor, torch.clone, values[n]) for n in task.uses}
+    """Copies of its arguments, but zeros of what it writes.
+
+    Written over and over, other numbers soon become so small that a CPU is slow with them.
+    """
+    written = set(_written(task))
+    return {
+        name: pytree.tree_map_only(
+            Tensor, torch.zeros_like if name in written else torch.clone, values[name]
+        )
+        for name in task.uses
+    }
+
+
+def _written(task: Task) -> Iterator[str]:
+    """The values that the operator's schema says it writes."""
+    schema = getattr(task.target, "_schema", None)
+    for argument, parameter in zip(task.args, schema.arguments if schema else (), strict=False):
+        alias = parameter.alias_info
+        if isinstance(argument, Ref) and alias is not None and alias.is_write:
+            yield argument.name
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Memory: no value is used after its drop, no block handed out while it may be in use."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Task, TaskGraph, ref_names
@@ -60,6 +61,17 @@ def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleErro
     return illegal(graph, message, last, *users)
 
 
+class _Freed(NamedTuple):
+    """A storage whose last value was dropped after a task."""
+
+    value: str
+    storage: str
+    after: Task
+
+    def __str__(self) -> str:
+        return self.value if self.value == self.storage else f"{self.value} (in {self.storage})"
+
+
 class _Memory:
     """How many live values hold each storage, and what each stream may be given."""
 
@@ -80,7 +92,7 @@ class _Memory:
             for storage in (*task.reads, *task.writes):
                 self._accesses.setdefault(storage, []).append(task)
         self._newest_of_caller: Task | None = None
-        self._given_back: dict[int | None, list[tuple[str, Task]]] = {
+        self._given_back: dict[int | None, list[_Freed]] = {
             stream: [] for stream in range(happened.n_streams)
         }
 
@@ -99,21 +111,22 @@ class _Memory:
         for storage in self._holds.pop(name, ()):
             self._n_holders[storage] -= 1
             if not self._n_holders[storage]:
-                self._give_back(storage, task)
+                self._give_back(_Freed(name, storage, task))
 
     def _hold(self, storages: Iterable[str]) -> None:
         for storage in storages:
             self._n_holders[storage] = self._n_holders.get(storage, 0) + 1
 
-    def _give_back(self, storage: str, task: Task) -> None:
+    def _give_back(self, freed: _Freed) -> None:
         """The block goes to the allocating stream; memory that the call was given, to any.
 
         On stream 0 others may allocate at once. What a side stream is given after this program
         comes after all of it (`Device.settle`).
         """
-        owners = self._given_back if storage not in self._allocator else [self._allocator[storage]]
+        is_own = freed.storage in self._allocator
+        owners = [self._allocator[freed.storage]] if is_own else self._given_back
         for stream in owners:
-            self._given_back[stream].append((storage, task))
+            self._given_back[stream].append(freed)
         if 0 in owners:
             self._hand_out(None, 0)
 
@@ -126,20 +139,18 @@ class _Memory:
             stream: where it is handed out.
         """
         seen = task or self._newest_of_caller
-        for storage, freed_after in self._given_back[stream]:
-            for access in self._accesses.get(storage, ()):
+        for freed in self._given_back[stream]:
+            for access in self._accesses.get(freed.storage, ()):
                 if access is seen:
                     continue
                 if seen is None or not self._happened.ordered(access, seen):
-                    raise self._too_early(storage, freed_after, task, access)
+                    raise self._too_early(freed, task, access)
         self._given_back[stream].clear()
 
-    def _too_early(
-        self, storage: str, freed_after: Task, task: Task | None, access: Task
-    ) -> ScheduleError:
+    def _too_early(self, freed: _Freed, task: Task | None, access: Task) -> ScheduleError:
         next_one = describe(task) if task else "whatever stream 0 is given next"
         message = (
-            f"{storage} is freed after {describe(freed_after)}, but {next_one} "
+            f"{freed} is freed after {describe(freed.after)}, but {next_one} "
             f"may get its memory before {describe(access)} is done with it"
         )
         if task is not None:
@@ -150,6 +161,6 @@ class _Memory:
                 f"\nstream 0 has been given nothing that waits for {access.name}"
                 f"{f'; its newest task is {newest.name}' if newest else ''}: "
             )
-        message += f"{storage} needs to be freed later"
+        message += f"{freed.value} needs to be freed later"
         seen = task or self._newest_of_caller
-        return illegal(self._graph, message, freed_after, seen, access)
+        return illegal(self._graph, message, freed.after, seen, access)

@@ -5,8 +5,11 @@ import pytest
 from bench.doubt import EDITS, compiled_cell, doubt
 
 SAID = {
-    "late_wait": ("race on storage sigmoid: mul (stream 0", "mul needs to wait for sigmoid"),
-    "early_free": ("tanh is freed after addmm_2 (stream 1", "tanh needs to be freed later"),
+    "late_wait": ("race on storage addmm_2: mul (stream 0", "mul needs to wait for sigmoid"),
+    "early_free": (
+        "tanh (in addmm) is freed after addmm_2 (stream 1",
+        "tanh needs to be freed later",
+    ),
     "other_stream": ("race on storage addmm_1: relu (stream 1", "relu needs to wait for addmm_1"),
 }
 

@@ -134,6 +134,12 @@ def test_what_a_task_writes_is_no_value_of_the_callers() -> None:
     assert torch.equal(values["x0"], torch.ones(3))
 
 
+def test_what_is_written_over_and_over_does_not_become_ever_smaller() -> None:
+    graph, device = one_task(aten.mul_.Tensor, None, tensor_type(3), tensor_type(3)), Noting()
+    task_seconds(graph.tasks[0], {"x0": torch.ones(3), "x1": torch.full((3,), 0.5)}, {}, device)
+    assert not torch.stack(device.results).any()
+
+
 def test_what_an_operator_raises_is_raised() -> None:
     graph = one_task(aten.mm.default, None, tensor_type(3, 4), tensor_type(3, 4))
     values = synthetic(graph.tasks[0], value_types(graph))

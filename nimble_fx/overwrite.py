@@ -1,0 +1,139 @@
+"""Elementwise operators write their result over an operand that nobody reads again.
+
+In eager, models say so themselves (`nn.ReLU(inplace=True)`), and autograd does it where it sums
+gradients; AOTAutograd's graphs never do. A result of its own costs memory, and on a CPU the faults
+of its fresh pages, which may take longer than the operation.
+"""
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from nimble_fx.ir import Arg, Ref, Task, TaskGraph, ref_names
+
+_aten = torch.ops.aten
+_REARRANGE = {
+    _aten._unsafe_view.default,
+    _aten.alias.default,
+    _aten.detach.default,
+    _aten.permute.default,
+    _aten.squeeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.t.default,
+    _aten.transpose.int,
+    _aten.unsqueeze.default,
+    _aten.view.default,
+}
+"""Views of all elements of a tensor, each once."""
+
+
+def overwrite(graph: TaskGraph) -> TaskGraph:
+    """The same program with fewer tensors, and the same orders between its tasks.
+
+    An operator becomes its in-place form where its first operand is the whole of a tensor that
+    another task made, is of the result's shape, strides and element type, and is read by no other
+    task and held by no output. Who writes there then comes after the one who made the tensor, as
+    it did before, and after nobody else. Cost: O(size of the graph).
+
+    Args:
+        graph: as traced: in program order, with its dependencies, not scheduled.
+    """
+    operands = _Operands(graph)
+    lies_in: dict[str, str] = {}
+    tasks = []
+    for task in graph.tasks:
+        storage = operands.overwritten_by(task)
+        if storage is not None:
+            lies_in[task.allocates[0]] = lies_in.get(storage, storage)
+            task = task.updated(target=in_place_form(task.target), allocates=())
+        tasks.append(_moved(task, lies_in))
+    return graph.replace_tasks(tasks)
+
+
+class _Operands:
+    """Which tensors of a graph may be written over, and by whom."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self._values = {value.name: value for value in graph.values}
+        accesses = Counter(s for task in graph.launching for s in {*task.reads, *task.writes})
+        returned = {s for name in ref_names(graph.outputs) for s in self._values[name].holds}
+        self._read_once = {s for s, n in accesses.items() if n == 2} - returned
+        self._whole: dict[str, str] = {}
+        for task in graph.tasks:
+            storage = self._made(task)
+            if storage is not None:
+                self._whole[task.name] = storage
+
+    def overwritten_by(self, task: Task) -> str | None:
+        """The storage of the operand that a task may write its result over, if there is one."""
+        operand, storage = self._first(task)
+        if storage not in self._read_once or in_place_form(task.target) is None:
+            return None
+        if self._values[operand].type != task.type or not task.allocates:
+            return None
+        n_operands = sum(storage in self._values[name].holds for name in task.uses)
+        return storage if n_operands == 1 else None
+
+    def _first(self, task: Task) -> tuple[str, str | None]:
+        """A task's first argument, and the storage that it is the whole of; None if it is not."""
+        name = task.args[0].name if task.args and isinstance(task.args[0], Ref) else ""
+        return name, self._whole.get(name)
+
+    def _made(self, task: Task) -> str | None:
+        """The storage that a task's value is the whole of, made by a task that tells the truth."""
+        if task.target in _REARRANGE:
+            return self._first(task)[1]
+        maker = self._values[task.args[0].name] if task.is_item else task
+        if not isinstance(maker, Task) or len(task.holds) != 1 or not _makes_new(maker.target):
+            return None
+        return task.holds[0] if task.holds[0] in maker.allocates else None
+
+
+def _moved(task: Task, lies_in: dict[str, str]) -> Task:
+    """The task, where the memory of some values has become that of others."""
+    if lies_in.keys().isdisjoint((*task.reads, *task.writes, *task.holds)):
+        return task
+    places = {"reads": task.reads, "writes": task.writes, "holds": task.holds}
+    return task.updated(**{k: tuple([lies_in.get(s, s) for s in v]) for k, v in places.items()})
+
+
+@cache
+def _makes_new(target: Any) -> bool:
+    """Whether the memory of an operator's results is new: custom ones may not say what they do."""
+    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+        return False
+    return not _is_composite(target) and all(r.alias_info is None for r in target._schema.returns)
+
+
+@cache
+def in_place_form(target: Any) -> OpOverload | None:
+    """The operator that writes an elementwise operator's result over its first argument."""
+    if not isinstance(target, OpOverload) or torch.Tag.pointwise not in target.tags:
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags or not _makes_new(target):
+        return None
+    packet = getattr(torch.ops.aten, f"{target._schema.name.removeprefix('aten::')}_", None)
+    form = getattr(packet, target._overloadname, None)
+    return form if isinstance(form, OpOverload) and _writes_first(form, target) else None
+
+
+def _writes_first(form: OpOverload, target: OpOverload) -> bool:
+    """Whether it takes what the target takes, and writes the first argument and no other."""
+    first, *others = form._schema.arguments
+    writes = first.alias_info is not None and first.alias_info.is_write
+    is_alike = _parameters(form) == _parameters(target) and not _is_composite(form)
+    return writes and is_alike and all(other.alias_info is None for other in others)
+
+
+def _parameters(op: OpOverload) -> list[tuple[str, str, Arg, bool]]:
+    return [(p.name, str(p.type), p.default_value, p.kwarg_only) for p in op._schema.arguments]
+
+
+def _is_composite(op: OpOverload) -> bool:
+    """Whether it is made of other operators, which may return what they are given."""
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")

@@ -1,0 +1,184 @@
+"""Results that are written over operands: each reader still finds what was meant for it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+from torch._ops import OpOverload
+
+import nimble_fx
+from nimble_fx.analysis import hazards
+from nimble_fx.ir import Task, TaskGraph, ref_names
+from nimble_fx.overwrite import in_place_form, overwrite
+from tests.bits import assert_same_bits
+from tests.eager import assert_same
+from tests.grammar import AtenProgram
+from tests.schedules import traced
+from tests.strategies import aten_programs
+
+aten = torch.ops.aten
+
+
+def graphs(function: Callable[..., Any], *inputs: Tensor) -> tuple[TaskGraph, TaskGraph]:
+    """As traced, and after."""
+    graph = traced(function, *inputs, functional=False).graph
+    return graph, overwrite(graph)
+
+
+def overwriting(function: Callable[..., Any], *inputs: Tensor) -> list[Task]:
+    """The tasks that write their result over an operand."""
+    before, after = graphs(function, *inputs)
+    return [
+        new for old, new in zip(before.tasks, after.tasks, strict=True) if new.target != old.target
+    ]
+
+
+def readings(graph: TaskGraph) -> Iterator[tuple[str, str, list[str | None]]]:
+    """Each reader, what it reads, and who wrote last to the memory that this lies in."""
+    holds = {value.name: value.holds for value in graph.values}
+    writer: dict[str, str] = {}
+    for task in graph.launching:
+        for name in task.uses:
+            yield task.name, name, [writer.get(storage) for storage in holds[name]]
+        writer.update(dict.fromkeys(task.writes, task.name))
+    for name in ref_names(graph.outputs):
+        yield "the caller", name, [writer.get(storage) for storage in holds[name]]
+
+
+@given(aten_programs())
+def test_all_find_what_the_same_task_wrote_last(program: AtenProgram) -> None:
+    before, after = graphs(program.function(), *program.example_inputs())
+    assert list(readings(after)) == list(readings(before))
+
+
+@given(aten_programs())
+def test_tasks_come_after_the_same_tasks_as_before(program: AtenProgram) -> None:
+    before, after = graphs(program.function(), *program.example_inputs())
+    expected = {task.name: set(task.after) for task in before.launching}
+    assert {task.name: set(task.after) for task in after.launching} == expected
+    assert {name: set(names) for name, names in hazards(after.launching).items()} == expected
+
+
+@given(aten_programs())
+def test_outputs_share_memory_as_before(program: AtenProgram) -> None:
+    def sharing(graph: TaskGraph) -> list[list[bool]]:
+        holds = {value.name: set(value.holds) for value in graph.values}
+        held = [holds[name] for name in ref_names(graph.outputs)]
+        held += [holds[value.name] for value in (*graph.inputs, *graph.constants)]
+        return [[bool(one & other) for one in held] for other in held]
+
+    before, after = graphs(program.function(), *program.example_inputs())
+    assert sharing(after) == sharing(before)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x @ x).relu(),
+        lambda x: (x @ x) + x,
+        lambda x: (x @ x).view(2, 8).unsqueeze(0).sigmoid(),
+        lambda x: (x @ x).t().sigmoid(),
+        lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[0].tanh(),
+        lambda x: x.topk(2)[0].exp(),
+        lambda x: (x @ x).masked_fill(x > 0, 1.0),
+    ],
+)
+def test_the_one_reader_of_a_new_tensor_writes_over_it(program: Callable[[Tensor], Tensor]) -> None:
+    (task,) = overwriting(program, torch.randn(4, 4))
+    assert not task.allocates
+
+
+def test_a_chain_of_them_needs_one_tensor() -> None:
+    before, after = graphs(lambda x: (x @ x).relu().sigmoid().mul(2).neg(), torch.randn(4, 4))
+    assert [len(g.launching) for g in (before, after)] == [5, 5]
+    assert {s for task in after.launching for s in task.writes} == {"mm"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.relu(),  # an input's memory is not the program's
+        lambda x: (x @ x) @ x,  # no elementwise operator
+        lambda x: (lambda y: (y, y.relu()))(x @ x),  # returned
+        lambda x: (lambda y: (y[0], y.relu()))(x @ x),  # a view of it is returned
+        lambda x: (lambda y: y.relu() @ y)(x @ x),  # read again
+        lambda x: (lambda y: y.relu() @ y.t())(x @ x),  # read again through a view
+        lambda x: (lambda y: y + y.t())(x @ x),  # read where it is being written
+        lambda x: x + (x @ x),  # the second operand
+        lambda x: (x @ x) > 0,  # of another type
+        lambda x: x.sum(0).add(x),  # of another shape
+        lambda x: x.sum(0, keepdim=True).expand(4, 4).relu(),  # one element in several places
+        lambda x: (x @ x)[0].relu(),  # a part, that would keep the whole alive
+        lambda x: torch.rrelu(x @ x, training=True),  # draws random numbers
+    ],
+)
+def test_what_must_stay_is_not_written(program: Callable[[Tensor], object]) -> None:
+    assert not overwriting(program, torch.randn(4, 4))
+
+
+def test_what_somebody_elses_operator_returns_is_not_written() -> None:
+    """Its schema says that it is a new tensor, and it may not be."""
+    library = torch.library.Library("overwrite_test", "FRAGMENT")
+    library.define("same(Tensor x) -> Tensor")
+    library.impl("same", lambda x: x, "CompositeExplicitAutograd")
+    library.impl("same", lambda x: torch.empty_like(x), "Meta")
+    assert not overwriting(lambda x: torch.ops.overwrite_test.same(x).relu(), torch.randn(4))
+
+
+def test_gradients_that_are_summed_need_no_new_tensor() -> None:
+    """As autograd sums them in eager."""
+    table = torch.nn.Embedding(10, 4)
+
+    def program(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (table(a) * table(b)).sum() + table(c).sum()
+
+    inputs = [torch.tensor([3, 1]), torch.tensor([1, 0]), torch.tensor([3, 3])]
+    torch.compile(program, backend="nimble")(*inputs).backward()
+    backward = nimble_fx.programs()[-1].graph
+    sums = [str(task.target) for task in backward.launching if ".add" in str(task.target)]
+    assert sums == ["aten.add_.Tensor"] * 2
+    ours, table.weight.grad = table.weight.grad, None
+    program(*inputs).backward()
+    assert_same(ours, table.weight.grad)
+
+
+def overwriting_operators() -> list[OpOverload]:
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    split = [name.removeprefix("aten::").partition(".") for name in sorted(names)]
+    operators = [getattr(getattr(aten, name), overload or "default") for name, _, overload in split]
+    return [operator for operator in operators if in_place_form(operator)]
+
+
+def called(operator: OpOverload, first: Tensor) -> Tensor:
+    """The operator's result; what else it takes is like the first argument, or a 2."""
+    args: list[Any] = [first]
+    kwargs: dict[str, Any] = {}
+    for parameter in operator._schema.arguments[1:]:
+        kind = str(parameter.type).removeprefix("Optional[").removesuffix("]")
+        like = torch.ones_like(first, dtype=torch.bool if parameter.name == "mask" else None)
+        value = {"Tensor": like, "str": parameter.default_value or "floor"}.get(kind, 2)
+        if parameter.kwarg_only:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return operator(*args, **kwargs)
+
+
+@pytest.mark.parametrize("operator", overwriting_operators(), ids=str)
+def test_the_form_in_place_makes_the_same_bits(operator: OpOverload) -> None:
+    compared = 0
+    form = in_place_form(operator)
+    assert form is not None
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool):
+        first = torch.rand(37, 5).mul(4).to(dtype)
+        try:
+            expected = called(operator, first)
+        except (RuntimeError, NotImplementedError):
+            continue  # it is not for elements of this type
+        if expected.dtype == dtype:
+            assert_same_bits(called(form, first), expected)
+            compared += 1
+    assert compared
