@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from nimble_fx.errors import ScheduleError
+from nimble_fx.ir import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,15 @@ class Timeline:
         for span in self.spans:
             busy[span.queue] += span.end_us - span.start_us
         return {queue: self.makespan_us - us for queue, us in busy.items()}
+
+    def __str__(self) -> str:
+        """One line an activity: what, on which queue, from when to when, and behind whom."""
+        rows: list[Sequence[str]] = [("activity", "queue", "start us", "end us", "behind")]
+        rows += [
+            (s.name, s.queue, f"{s.start_us:.1f}", f"{s.end_us:.1f}", s.behind or "")
+            for s in self.spans
+        ]
+        return "\n".join(table(rows))
 
 
 def simulate(activities: Sequence[Activity]) -> Timeline:

@@ -159,6 +159,17 @@ def test_two_that_fill_the_engine_take_twice_as_long_side_by_side() -> None:
     assert simulate([replace(pair[0], engine="gpu1"), pair[1]]).makespan_us == 10
 
 
+@given(activities())
+def test_a_timeline_prints_one_line_an_activity(drawn: list[Activity]) -> None:
+    timeline = simulate(drawn)
+    header, *lines = str(timeline).splitlines()
+    assert header.split() == ["activity", "queue", "start", "us", "end", "us", "behind"]
+    for line, span in zip(lines, timeline.spans, strict=True):
+        assert line.startswith(f"{span.name} ")
+        assert f" {span.queue} " in line
+        assert f" {span.end_us:.1f}" in line
+
+
 def test_nothing_takes_no_time() -> None:
     run = simulate([])
     assert (run.makespan_us, run.bound_us, run.critical_path) == (0.0, 0.0, ())
