@@ -37,6 +37,7 @@ from nimble_fx.overwrite import overwrite
 from nimble_fx.program import Program, Version, register
 from nimble_fx.status import Status
 from nimble_fx.trace import trace
+from nimble_fx.verify import verify_contents
 
 AS_TRACED = "as traced, without a schedule"
 
@@ -127,11 +128,10 @@ class Compiler:
         """What runs in place of an ATen graph; the graph itself where it cannot be scheduled."""
         try:
             unscheduled = self.trace(gm, name)
+            program = self.program(unscheduled)
         except UnsupportedError as error:
             self._reporter.report(_fallback(name, AS_TRACED, error))
             return _as_traced(gm)
-        try:
-            program = self.program(unscheduled)
         except ScheduleError as error:
             self._reporter.report(not_legal(name, AS_TRACED, error))
             return _as_traced(gm)
@@ -144,10 +144,14 @@ class Compiler:
 
         Raises:
             UnsupportedError: it cannot be scheduled, or there is no such device.
+            ScheduleError: it would write over what is still read.
         """
         names = self._better_names(gm)
         traced = trace(gm, name, names, self._static)
-        traced = replace(traced, graph=overwrite(traced.graph))
+        graph = overwrite(traced.graph)
+        if self._options.verify:
+            verify_contents(graph, traced.graph)
+        traced = replace(traced, graph=graph)
         paths = {new: self._paths[old] for old, new in names.items() if self._paths[old]}
         device = self._device(traced.graph)
         return Unscheduled(traced, paths, device, device.specs, known_sizes(gm))

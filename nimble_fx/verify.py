@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Task, TaskGraph, ref_names
 from nimble_fx.parse import parse
+from nimble_fx.proof.contents import check_contents
 from nimble_fx.proof.excerpt import describe, illegal
 from nimble_fx.proof.frees import check_frees
 from nimble_fx.proof.order import (
@@ -86,6 +87,19 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
         )
     if graph is not None:
         check_same_schedule(parsed, graph)
+
+
+def verify_contents(graph: TaskGraph, traced: TaskGraph) -> None:
+    """Proves that operators in place leave everyone what they read before. Cost: O(accesses).
+
+    Args:
+        graph: a traced program, some of whose operators write over an operand now; not scheduled.
+        traced: as it was.
+
+    Raises:
+        ScheduleError: a task reads what another wrote over, or does something else than before.
+    """
+    check_contents(graph, traced)
 
 
 def verify_structure(graph: TaskGraph) -> None:
