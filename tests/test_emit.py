@@ -54,7 +54,7 @@ def dispatched(function: Callable[[Tensor], object], x: Tensor) -> list[object]:
     with Dispatched() as seen:
         try:
             function(x)
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             return []
     return seen.operators
 

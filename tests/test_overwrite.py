@@ -52,19 +52,26 @@ def readings(graph: TaskGraph) -> Iterator[tuple[str, str, list[str | None]]]:
         yield "the caller", name, [writer.get(storage) for storage in holds[name]]
 
 
-def recklessly(graph: TaskGraph, chosen: Sequence[bool]) -> TaskGraph:
-    """With some elementwise operators in place, whoever reads what they write over."""
+def recklessly(graph: TaskGraph, chosen: int) -> TaskGraph:
+    """With one of its elementwise operators in place, whoever reads what it writes over."""
     holds = {value.name: value.holds for value in graph.values}
     types = {value.name: value.type for value in graph.values}
-    lies_in: dict[str, str] = {}
+    could = [
+        task
+        for task in graph.tasks
+        if in_place_form(task.target)
+        and isinstance(task.args[0], Ref)
+        and types[task.args[0].name] == task.type
+        and len(holds[task.args[0].name]) == 1
+    ]
+    if not could:
+        return graph
+    overwriting = could[chosen % len(could)]
+    lies_in = dict(zip(overwriting.allocates, holds[overwriting.args[0].name], strict=True))
     tasks = []
-    for i, task in enumerate(graph.tasks):
-        form, first = in_place_form(task.target), task.args[0] if task.args else None
-        if chosen[i % len(chosen)] and form and isinstance(first, Ref):
-            memory = holds[first.name]
-            if len(memory) == 1 and types[first.name] == task.type:
-                lies_in[task.allocates[0]] = lies_in.get(memory[0], memory[0])
-                task = task.updated(target=form, allocates=())
+    for task in graph.tasks:
+        if task is overwriting:
+            task = task.updated(target=in_place_form(task.target), allocates=())
         places = {"reads": task.reads, "writes": task.writes, "holds": task.holds}
         there = {k: tuple([lies_in.get(s, s) for s in v]) for k, v in places.items()}
         tasks.append(task.updated(**there))
@@ -85,8 +92,8 @@ def run(graph: TaskGraph, constants: Mapping[str, Tensor], inputs: Sequence[Tens
     return [*inputs, *known(list(graph.outputs))]
 
 
-@given(aten_programs(), st.lists(st.booleans(), min_size=1, max_size=7))
-def test_what_is_proved_makes_the_same_bits(program: AtenProgram, chosen: list[bool]) -> None:
+@given(aten_programs(), st.integers(0, 7))
+def test_what_is_proved_makes_the_same_bits(program: AtenProgram, chosen: int) -> None:
     """Also of graphs that are not as careful; tensors that lie in themselves cannot be written."""
     result = traced(program.function(), *program.example_inputs(), functional=False)
     graph = recklessly(result.graph, chosen)
@@ -123,7 +130,7 @@ def test_what_is_overwritten_too_early_is_named(
 ) -> None:
     before, _ = graphs(program, torch.randn(4, 4))
     with pytest.raises(ScheduleError, match=message):
-        verify_contents(recklessly(before, [True]), before)
+        verify_contents(recklessly(before, 0), before)
 
 
 @pytest.mark.parametrize(
