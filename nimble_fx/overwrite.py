@@ -7,12 +7,13 @@ of its fresh pages, which may take longer than the operation.
 
 from collections import Counter
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from nimble_fx.ir import Arg, Ref, Task, TaskGraph, ref_names
+from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, Type, ref_names
 
 _aten = torch.ops.aten
 _REARRANGE = {
@@ -37,7 +38,8 @@ def overwrite(graph: TaskGraph) -> TaskGraph:
     An operator becomes its in-place form where its first operand is the whole of a tensor that
     another task made, is of the result's shape, strides and element type, and is read by no other
     task and held by no output. Who writes there then comes after the one who made the tensor, as
-    it did before, and after nobody else. Cost: O(size of the graph).
+    it did before, and after nobody else. A single number is not written over: it may lie in the
+    memory of all that it is the sum of (`mse_loss`). Cost: O(size of the graph).
 
     Args:
         graph: as traced: in program order, with its dependencies, not scheduled.
@@ -73,7 +75,7 @@ class _Operands:
         operand, storage = self._first(task)
         if storage not in self._read_once or in_place_form(task.target) is None:
             return None
-        if self._values[operand].type != task.type or not task.allocates:
+        if self._values[operand].type != task.type or not _has_one_layout(task.type):
             return None
         n_operands = sum(storage in self._values[name].holds for name in task.uses)
         return storage if n_operands == 1 else None
@@ -91,6 +93,22 @@ class _Operands:
         if not isinstance(maker, Task) or len(task.holds) != 1 or not _makes_new(maker.target):
             return None
         return task.holds[0] if task.holds[0] in maker.allocates else None
+
+
+def _has_one_layout(value: Type | None) -> bool:
+    """Whether a tensor of its strides is laid out in one way only, if it has several elements.
+
+    The stride of a dimension of size 1 means nothing: operators choose it anew, and a fake tensor
+    may not tell how. The first one's, of a batch of one, is that of the whole.
+    """
+    if not isinstance(value, TensorType) or not value.shape or 0 in value.shape:
+        return False
+    first, *others = value.shape
+    if 1 in others:
+        return False
+    step, sizes = value.stride[0], [n for n in others if isinstance(n, int)]
+    is_symbolic = len(sizes) < len(others)
+    return first != 1 or (isinstance(step, str) if is_symbolic else step == prod(sizes))
 
 
 def _moved(task: Task, lies_in: dict[str, str]) -> Task:

@@ -1,5 +1,6 @@
 """Results that are written over operands: each reader still finds what was meant for it."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -269,6 +270,54 @@ def called(operator: OpOverload, first: Tensor) -> Tensor:
         else:
             args.append(value)
     return operator(*args, **kwargs)
+
+
+LAYOUTS = [
+    torch.rand(37, 5),
+    torch.rand(5, 37).t(),
+    torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    torch.rand(1, 3, 4, 5).to(memory_format=torch.channels_last),
+    torch.rand(4, 1, 3, 3).to(memory_format=torch.channels_last),
+    torch.rand(4, 3, 1, 1).to(memory_format=torch.channels_last),
+    torch.rand(1, 4).t(),
+    torch.rand(4, 1).t(),
+    torch.rand(1, 4),
+    torch.rand(0, 4),
+    torch.rand(()),
+]
+
+
+@pytest.mark.parametrize("operator", overwriting_operators(), ids=str)
+def test_strides_are_eagers(operator: OpOverload) -> None:
+    """Also those of what comes after, for which PyTorch's fake tensors may promise others."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        written = called(operator, torch.clone(x))
+        return written, torch.clone(written)
+
+    is_of_integers = re.search("bitwise|gcd|lcm", str(operator))
+    for layout in LAYOUTS:
+        x = layout.mul(4).to(torch.int64 if is_of_integers else layout.dtype)
+        try:
+            result = traced(program, x, functional=False)
+        except (RuntimeError, NotImplementedError):
+            continue  # it is not for elements of this type
+        graph = overwrite(result.graph)
+        assert_same_bits(run(graph, result.constants, [x]), [x, *program(x)])
+
+
+def test_what_could_be_laid_out_in_several_ways_is_not_written() -> None:
+    written = [bool(overwriting(lambda x: x.clone().relu(), layout)) for layout in LAYOUTS]
+    assert written == [True] * 4 + [False] * 4 + [True, False, False]
+
+
+def test_a_number_does_not_keep_the_memory_of_what_it_is_the_mean_of() -> None:
+    def program(a: Tensor, b: Tensor) -> Tensor:
+        return torch.nn.functional.mse_loss(a, b) * 0.5
+
+    with torch.no_grad():
+        loss = torch.compile(program, backend="nimble")(torch.rand(50, 50), torch.rand(50, 50))
+    assert loss.untyped_storage().nbytes() == 4
 
 
 @pytest.mark.parametrize("operator", overwriting_operators(), ids=str)
