@@ -5,6 +5,7 @@ gradients; AOTAutograd's graphs never do. A result of its own costs memory, and 
 of its fresh pages, which may take longer than the operation.
 """
 
+import re
 from collections import Counter
 from functools import cache
 from math import prod
@@ -30,6 +31,9 @@ _REARRANGE = {
     _aten.view.default,
 }
 """Views of all elements of a tensor, each once."""
+
+_DATA_DEPENDENT = re.compile(r"\bu\d")
+"""What PyTorch calls sizes that data decide: "u0"."""
 
 
 def overwrite(graph: TaskGraph) -> TaskGraph:
@@ -99,9 +103,12 @@ def _has_one_layout(value: Type | None) -> bool:
     """Whether a tensor of its strides is laid out in one way only, if it has several elements.
 
     The stride of a dimension of size 1 means nothing: operators choose it anew, and a fake tensor
-    may not tell how. The first one's, of a batch of one, is that of the whole.
+    may not tell how. The first one's, of a batch of one, is that of the whole. A size that depends
+    on data may turn out to be 1 or 0; other symbolic sizes are neither, by Dynamo's guards.
     """
     if not isinstance(value, TensorType) or not value.shape or 0 in value.shape:
+        return False
+    if any(_DATA_DEPENDENT.search(str(size)) for size in value.shape):
         return False
     first, *others = value.shape
     if 1 in others:

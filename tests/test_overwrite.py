@@ -147,10 +147,35 @@ def test_what_is_overwritten_too_early_is_named(
 def test_another_operator_in_its_place_is_refused(edit: Callable[[Task], Task]) -> None:
     before, after = graphs(lambda x: (x @ x).relu(), torch.randn(4, 4))
     tasks = [edit(task) if task.name == "relu" else task for task in after.tasks]
-    with pytest.raises(ScheduleError, match=r"relu \(.*is not"):
+    with pytest.raises(
+        ScheduleError, match=r"relu \(.*is not .* (over its first operand|was traced)"
+    ):
         verify_contents(after.replace_tasks(tasks), before)
     with pytest.raises(ScheduleError, match="is not what was traced"):
         verify_contents(after.replace_tasks(after.tasks[:-1]), before)
+
+
+@pytest.mark.parametrize(
+    ("program", "target"),
+    [
+        (lambda x: (x.half() @ x.half()).add(x), aten.add_.Tensor),
+        (lambda x: (x @ x).gt(0), aten.gt_.Scalar),
+        (lambda x: (x @ x)[:, :2].relu(), aten.relu_.default),
+        (lambda x: (x @ x).expand(3, 4, 4).relu(), aten.relu_.default),
+        (lambda x: (lambda y: y.add(y.t()))(x @ x), aten.add_.Tensor),
+        (lambda x: torch.pow(2.0, x @ x), aten.pow_.Scalar),
+        (lambda x: (x @ x).add(torch.ones(3, 4, 4)), aten.add_.Tensor),
+    ],
+)
+def test_what_is_not_the_same_in_place_is_refused(
+    program: Callable[[Tensor], Tensor], target: OpOverload
+) -> None:
+    before, _ = graphs(program, torch.randn(4, 4))
+    *tasks, last = before.tasks
+    holds = before.by_name[last.uses[0]].holds
+    forced = last.updated(target=target, writes=holds, holds=holds, allocates=())
+    with pytest.raises(ScheduleError, match="over its first operand"):
+        verify_contents(before.replace_tasks([*tasks, forced]), before)
 
 
 @given(aten_programs())
@@ -309,6 +334,18 @@ def test_strides_are_eagers(operator: OpOverload) -> None:
 def test_what_could_be_laid_out_in_several_ways_is_not_written() -> None:
     written = [bool(overwriting(lambda x: x.clone().relu(), layout)) for layout in LAYOUTS]
     assert written == [True] * 4 + [False] * 4 + [True, False, False]
+
+
+def test_sizes_that_depend_on_data_may_be_one() -> None:
+    def program(x: Tensor, chosen: Tensor) -> Tensor:
+        return (x[chosen] * 2).t().relu()
+
+    x = torch.randn(6, 4)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
+        compiled = torch.compile(program, backend="nimble", fullgraph=True)
+        for n in (3, 1, 0):
+            chosen = torch.arange(6) < n
+            assert_same_bits(compiled(x, chosen), program(x, chosen))
 
 
 def test_a_number_does_not_keep_the_memory_of_what_it_is_the_mean_of() -> None:

@@ -1,12 +1,13 @@
 """Whether a program that writes over operands still reads everywhere what it read before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
+from typing import Any
 
 from torch._ops import OpOverload
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import Task, TaskGraph, ref_names
+from nimble_fx.ir import Input, Ref, Task, TaskGraph, ref_names
 from nimble_fx.proof.excerpt import describe, illegal
 
 _around = attrgetter("inputs", "constants", "outputs")
@@ -25,30 +26,44 @@ def check_contents(graph: TaskGraph, traced: TaskGraph) -> None:
     """
     if _around(graph) != _around(traced) or len(graph.tasks) != len(traced.tasks):
         raise ScheduleError(f"{graph.name} is not what was traced, with operators in place")
-    holds = {value.name: value.holds for value in graph.values}
+    values = {value.name: value for value in graph.values}
     for task, other in zip(graph.tasks, traced.tasks, strict=True):
         if task is other:
             continue
         if _meaning(task) != _meaning(other) or task.launches != other.launches:
             raise illegal(graph, f"{describe(task)} is not what was traced", task)
-        if task.target is not other.target:
-            first = holds[task.uses[0]] if task.uses else ()
-            _check_in_place(graph, task, other, first)
+        if task.target is not other.target and not (
+            _is_in_place(task.target, other.target) and _overwrites_its_first(task, values)
+        ):
+            message = f"{describe(task)} is not {other.target} over its first operand"
+            raise illegal(graph, message, task)
     for (reader, name, found), (_, _, expected) in zip(_read(graph), _read(traced), strict=True):
         if found != expected:
             message = f"{reader} reads {name} where {found} wrote last, not {expected}"
             raise illegal(graph, message, graph.by_name.get(reader))
 
 
-def _check_in_place(graph: TaskGraph, task: Task, traced: Task, first: Sequence[str]) -> None:
-    """By its name it is the operator in place, and it says that it writes its first operand."""
-    old, new = traced.target, task.target
-    if not isinstance(old, OpOverload) or not isinstance(new, OpOverload):
-        raise illegal(graph, f"{describe(task)} calls {new}, not {old}", task)
-    named = f"{old._schema.name}_", old._overloadname
-    writes = task.writes == task.holds == first and not task.allocates
-    if (new._schema.name, new._overloadname) != named or not writes:
-        raise illegal(graph, f"{describe(task)} is not {old} in place", task)
+def _is_in_place(form: Any, target: Any) -> bool:
+    """Whether an operator is the other one in place, by its name and what it takes."""
+    if not isinstance(form, OpOverload) or not isinstance(target, OpOverload):
+        return False
+    named = f"{target._schema.name}_", target._overloadname
+    return (form._schema.name, form._overloadname) == named and _takes(form) == _takes(target)
+
+
+def _overwrites_its_first(task: Task, values: Mapping[str, Input | Task]) -> bool:
+    """Whether it writes its first operand, a value of its result's type, and reads it once."""
+    if not task.args or type(task.args[0]) is not Ref:
+        return False
+    first = values[task.args[0].name]
+    others = [values[name] for name in task.uses if name != first.name]
+    is_alone = all(set(first.holds).isdisjoint(value.holds) for value in others)
+    writes = task.writes == task.holds == first.holds and not task.allocates
+    return writes and is_alone and first.type == task.type
+
+
+def _takes(op: OpOverload) -> list[tuple[str, str]]:
+    return [(parameter.name, str(parameter.type)) for parameter in op._schema.arguments]
 
 
 def _read(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]]:
