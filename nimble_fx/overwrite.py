@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, Type, ref_names
+from nimble_fx.targets import is_composite
 
 _aten = torch.ops.aten
 _REARRANGE = {
@@ -131,7 +132,7 @@ def _makes_new(target: Any) -> bool:
     """Whether the memory of an operator's results is new: custom ones may not say what they do."""
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
-    return not _is_composite(target) and all(r.alias_info is None for r in target._schema.returns)
+    return not is_composite(target) and all(r.alias_info is None for r in target._schema.returns)
 
 
 @cache
@@ -150,15 +151,9 @@ def _writes_first(form: OpOverload, target: OpOverload) -> bool:
     """Whether it takes what the target takes, and writes the first argument and no other."""
     first, *others = form._schema.arguments
     writes = first.alias_info is not None and first.alias_info.is_write
-    is_alike = _parameters(form) == _parameters(target) and not _is_composite(form)
+    is_alike = _parameters(form) == _parameters(target) and not is_composite(form)
     return writes and is_alike and all(other.alias_info is None for other in others)
 
 
 def _parameters(op: OpOverload) -> list[tuple[str, str, Arg, bool]]:
     return [(p.name, str(p.type), p.default_value, p.kwarg_only) for p in op._schema.arguments]
-
-
-def _is_composite(op: OpOverload) -> bool:
-    """Whether it is made of other operators, which may return what they are given."""
-    name: str = op.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")

@@ -36,6 +36,12 @@ def is_importable(target: object) -> bool:
     return False
 
 
+def is_composite(op: OpOverload) -> bool:
+    """Whether it is made of other operators, which may return what they are given."""
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
 def name_in_file(target: Callable[..., Any]) -> str | None:
     """Its name: "aten::add.Tensor", "operator.mul"; None if it is nothing that a task may call."""
     if isinstance(target, OpOverload):

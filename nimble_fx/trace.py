@@ -18,7 +18,7 @@ from nimble_fx.analysis import hazards
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Arg, Input, Ref, ScalarType, Task, TaskGraph, TensorType, TupleType, Type
 from nimble_fx.naming import source_of
-from nimble_fx.targets import is_importable
+from nimble_fx.targets import is_composite, is_importable
 
 _Value = TypeVar("_Value", Input, Task)
 
@@ -312,11 +312,8 @@ def _is_written_in_secret(op: torch._ops.OpOverload, parameter: str) -> bool:
 @cache
 def _returns_arguments(op: torch._ops.OpOverload) -> bool:
     """Whether its results are sure to lie in the memory of its arguments; a composite's are not."""
-    name: str = op.name()  # type: ignore[no-untyped-call]
-    key = "CompositeImplicitAutograd"
-    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
     returns = op._schema.returns
-    return bool(returns) and all(r.alias_info for r in returns) and not is_composite
+    return bool(returns) and all(r.alias_info for r in returns) and not is_composite(op)
 
 
 @cache
