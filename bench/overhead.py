@@ -86,8 +86,8 @@ class Memory:
 class Instant(Virtual):
     """A virtual device whose replays run nothing."""
 
-    def capture(self, *args: Any) -> Capture:
-        return replace(super().capture(*args), replay=lambda: None)
+    def capture(self, *args: Any, **kwargs: Any) -> Capture:
+        return replace(super().capture(*args, **kwargs), replay=lambda: None)
 
 
 def main() -> None:

@@ -106,6 +106,9 @@ class _Writer:
         yield from ("", "", "# what a caller must have ready: streams, the attributes of e,")
         yield "# the items of inputs, the attributes of p"
         yield f"N_STREAMS = {self.graph.n_streams}"
+        if self.graph.urgent is not None:
+            yield "# the stream whose kernels a CUDA graph starts first, where it has a choice"
+            yield f"URGENT = {self.graph.urgent}"
         yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
         yield from self._table("INPUTS", self.given)
         yield from self._table("PARAMETERS", self.bound)

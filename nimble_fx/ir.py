@@ -179,6 +179,8 @@ class TaskGraph:
         tasks: in launch order, which is a topological order.
         outputs: what a call returns: Refs and constants.
         provenance: the passes that made it, in order.
+        urgent: the stream whose kernels a CUDA graph starts first where several are ready; None if
+            all streams are equal. It orders nothing: a hint to the device.
     """
 
     name: str
@@ -187,6 +189,7 @@ class TaskGraph:
     tasks: tuple[Task, ...]
     outputs: tuple[Arg, ...]
     provenance: tuple[str, ...] = ()
+    urgent: int | None = None
 
     def replace_tasks(self, tasks: Iterable[Task]) -> "TaskGraph":
         """The same program with other tasks; this very object if they are equal."""

@@ -47,6 +47,7 @@ class Loaded:
     Attributes:
         call: `call(inputs, p, streams, e) -> outputs`; it enqueues the program once.
         n_streams: how many streams it wants.
+        urgent: which of them a CUDA graph prefers; None for none.
         events: the attributes that `e` must have.
         inputs: names of what `inputs` must hold, in order.
         parameters: the attributes that `p` must have, in order.
@@ -54,6 +55,7 @@ class Loaded:
 
     call: Callable[..., tuple[Any, ...]]
     n_streams: int
+    urgent: int | None
     events: tuple[str, ...]
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
@@ -90,6 +92,7 @@ def load(source: str, file: str) -> Loaded:
     return Loaded(
         module["call"],
         module["N_STREAMS"],
+        module.get("URGENT"),
         module["EVENTS"],
         module["INPUTS"],
         module["PARAMETERS"],

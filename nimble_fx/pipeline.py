@@ -96,13 +96,15 @@ def _check_kind(graph: object) -> None:
     """What a pass of the user's own may get wrong, and the next pass takes for granted.
 
     Raises:
-        ScheduleError: it is no graph, or its streams are not 0, 1, 2, ...
+        ScheduleError: it is no graph, its streams are not 0, 1, 2, ..., or it prefers none of them.
     """
     if not isinstance(graph, TaskGraph) or type(graph.tasks) is not tuple:
         raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
     streams = {task.stream for task in graph.tasks} - {None}
     if not all(type(stream) is int for stream in streams) or streams != set(range(len(streams))):
         raise ScheduleError(f"its streams are {sorted(streams, key=str)}, not 0, 1, 2, ...")
+    if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in streams):
+        raise ScheduleError(f"its urgent stream is {graph.urgent!r}, of {len(streams)} streams")
 
 
 def describe(step: Pass) -> str:

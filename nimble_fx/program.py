@@ -191,7 +191,7 @@ class Program:
         rows = {
             "inputs": _inputs(graph),
             "tasks": f"{len(graph.launching)} launched, {len(graph.tasks)} in all",
-            "streams": f"{graph.n_streams} (width {graph.width})",
+            "streams": _streams(graph),
             "waits": f"{graph.n_waits} of {graph.n_edges} orders between tasks",
             "forks": f"{len(graph.forks)} from stream 0, {len(graph.joins)} joined to it",
             "frees": f"{frees} values before the end",
@@ -215,6 +215,11 @@ def _inputs(graph: TaskGraph) -> str:
     given = [f"{value.name} {value.type}" for value in graph.inputs if not value.static]
     more = [f"{len(given) - N_SHOWN} more"] if len(given) > N_SHOWN else []
     return ", ".join([*given[:N_SHOWN], *more]) or "nothing but parameters"
+
+
+def _streams(graph: TaskGraph) -> str:
+    first = "" if graph.urgent is None else f"; stream {graph.urgent} is urgent"
+    return f"{graph.n_streams} (width {graph.width}{first})"
 
 
 def _frozen(status: Status) -> str:

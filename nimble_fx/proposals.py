@@ -104,4 +104,6 @@ def _policies(
     for limit in CAPS:
         if limit < width:
             yield f"nimble, {limit} streams", streams_and_order("nimble", limit)
+    if timed:  # a priority is not simulated
+        yield "critical-path, equal streams", (CriticalPath(costs, width, priorities=False),)
     yield "critical-path", (CriticalPath(costs, width),)

@@ -138,7 +138,7 @@ class Recording:
     def _captured(
         self, launcher: Launcher, given: list[Any], static: list[Tensor], pool: Any
     ) -> Capture:
-        n = launcher.loaded.n_streams
+        n, urgent = launcher.loaded.n_streams, launcher.loaded.urgent
 
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)
@@ -148,8 +148,9 @@ class Recording:
         for i in range(WARM_UPS):
             with _undone(mutated):  # each time: a counter that goes on would leave its table
                 self._feed(given)
-                self._device.warm_up(n, run, pool, may_synchronize=i < WARM_UPS - 1)
-        return self._device.capture(n, run, pool)
+                may = i < WARM_UPS - 1
+                self._device.warm_up(n, run, pool, may_synchronize=may, urgent=urgent)
+        return self._device.capture(n, run, pool, urgent=urgent)
 
     def _fixed_inputs(self, given: list[Any], static: list[Tensor]) -> list[Tensor]:
         """What is read where it is."""

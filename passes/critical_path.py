@@ -1,13 +1,13 @@
 """Streams and launch order by cost: the critical path first, on as few streams as help."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nimble_fx.cost import CostModel
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch_order import in_launch_order
 from nimble_fx.list_schedule import Plan, Workload, list_schedule, serial_schedule
 from nimble_fx.predict import activities, predict
-from nimble_fx.simulate import bound_us
+from nimble_fx.simulate import Timeline, bound_us
 
 WORTH_A_STREAM = 0.01
 """Part of the time that more streams must gain: each takes memory."""
@@ -27,9 +27,14 @@ class CriticalPath:
     come within a hundredth of the best are taken. The plan is never predicted slower than the
     program on one stream.
 
+    The stream that has most of the critical path is the urgent one: where kernels are ready on
+    several streams, a CUDA graph starts its first. The simulation, to which all streams are equal,
+    takes no account of that.
+
     Requires: `after` holds the dependencies.
     Ensures: streams 0..n-1 are all used, n <= `max_streams` and the device's; a topological order;
-    random draws and side effects keep program order; on one stream, launches do.
+    random draws and side effects keep program order; on one stream, launches do; of several
+    streams one is urgent, unless `priorities` is False.
 
     Source: Topcuoglu, Hariri, Wu: "Performance-effective and low-complexity task scheduling for
     heterogeneous computing" (HEFT), IEEE TPDS 13(3), 2002.
@@ -40,6 +45,7 @@ class CriticalPath:
 
     costs: CostModel
     max_streams: int = 32
+    priorities: bool = True
     name = "critical-path"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
@@ -56,7 +62,9 @@ class CriticalPath:
         serial = serial_schedule(work)
         if plan.n_streams > 1 and simulated.makespan_us > serial.end_us:
             return carried_out(graph, serial)
-        return planned
+        if plan.n_streams <= 1 or not self.priorities:
+            return planned
+        return replace(planned, urgent=most_critical_stream(planned, simulated))
 
 
 def best_plan(work: Workload, max_streams: int, bound: float) -> Plan:
@@ -81,6 +89,17 @@ def carried_out(graph: TaskGraph, plan: Plan) -> TaskGraph:
     """The graph with the plan's streams, in its launch order."""
     tasks = (task.updated(stream=plan.streams.get(task.name)) for task in graph.tasks)
     return in_launch_order(graph.replace_tasks(tasks), plan.order)
+
+
+def most_critical_stream(graph: TaskGraph, simulated: Timeline) -> int:
+    """The stream that is busy for most of the time with what the end hung on."""
+    us = {span.name: span.end_us - span.start_us for span in simulated.spans}
+    busy = dict.fromkeys(range(graph.n_streams), 0.0)
+    for name in simulated.critical_path:
+        task = graph.by_name.get(name)  # forks and joins are no tasks
+        if task is not None and task.stream is not None:
+            busy[task.stream] += us[name]
+    return max(busy, key=lambda stream: (busy[stream], -stream))
 
 
 def with_direct_waits(graph: TaskGraph) -> TaskGraph:

@@ -43,7 +43,8 @@ class Gpu(Virtual):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self.next_stream, self.next_pool = count(), count(1)
+        self.next_stream: dict[int, Iterator[int]] = {0: count(), -1: count()}
+        self.next_pool = count(1)
         self.n_replays = 0
         self.pools: weakref.WeakValueDictionary[tuple[int, int], Pool]
         self.pools = weakref.WeakValueDictionary()
@@ -121,12 +122,22 @@ class _LaunchingWithWorkspaces(Launching):
 
 
 class Stream(VirtualStream):
-    """A stream of a pool that wraps round, as PyTorch's does; `stream_id` 0 is the default one."""
+    """A stream of a pool that wraps round, as PyTorch's does; `stream_id` 0 is the default one.
+
+    Each priority has a pool of its own.
+    """
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         gpu = Gpu.now
         index = kwargs.get("stream_id")
-        super().__init__(gpu, next(gpu.next_stream) % POOL_SIZE + 1 if index is None else index)
+        if index is None:
+            index = next(gpu.next_stream[priority]) % POOL_SIZE + 1 - priority * POOL_SIZE
+        super().__init__(gpu, index)
+
+    @property
+    def priority(self) -> int:
+        """0, or -1, which goes first."""
+        return -((self.index - 1) // POOL_SIZE) if self.index else 0
 
     @property
     def cuda_stream(self) -> int:

@@ -39,17 +39,23 @@ class ReplayingDevice(Virtual):
         pool: Pool,
         *,
         may_synchronize: bool,
+        urgent: int | None = None,
     ) -> None:
         self.n_warm_ups += 1
-        super().warm_up(n, run, pool, may_synchronize=may_synchronize)
+        super().warm_up(n, run, pool, may_synchronize=may_synchronize, urgent=urgent)
 
     def capture(
-        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Pool
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Pool,
+        *,
+        urgent: int | None = None,
     ) -> Capture:
         if self.fail:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.n_captures += 1
-        captured = super().capture(n, run, pool)
+        captured = super().capture(n, run, pool, urgent=urgent)
 
         def replay() -> None:
             self.n_replays += 1

@@ -1,6 +1,7 @@
 """Scheduled graphs for tests of what comes after the passes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,11 +26,12 @@ def scheduled(
 
 @st.composite
 def schedules(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
-    """Scheduled graphs, by any policy, with and without a limit."""
+    """Scheduled graphs, by any policy, with and without a limit and an urgent stream."""
     policy: Policy = draw(st.sampled_from(["nimble", "nimble", "nimble", "serial"]))
     limit = draw(st.sampled_from([None, None, 1, 2, 3]))
     graph = draw(task_graphs(max_tasks))
-    return scheduled(overwriting(graph) if draw(st.booleans()) else graph, policy, limit)
+    made = scheduled(overwriting(graph) if draw(st.booleans()) else graph, policy, limit)
+    return replace(made, urgent=draw(st.sampled_from([None, *range(made.n_streams)])))
 
 
 def overwriting(graph: TaskGraph) -> TaskGraph:

@@ -144,10 +144,10 @@ def test_a_schedule_for_which_there_is_no_memory_is_no_candidate_any_longer(
     times(0.8, 0.5, 0.7, 0.8)
     capture, n_calls = gpu.cuda.capture, iter(range(99))
 
-    def failing(n: int, *args: Any) -> Any:
+    def failing(n: int, *args: Any, **kwargs: Any) -> Any:
         if next(n_calls) == 1:  # behind the serial one
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return capture(n, *args)
+        return capture(n, *args, **kwargs)
 
     monkeypatch.setattr(gpu.cuda, "capture", failing)
     model, x = GoogLeNet().eval(), torch.randn(1, 3, 16, 16)

@@ -135,6 +135,8 @@ EDITS = {
     "a record on another stream": (r"sigmoid\.record\(s1\)", "sigmoid.record(s0)", "race on"),
     "another stream": (r"with s1:", "with s0:", "nothing has been launched on s1|no task"),
     "a stream too few": ("N_STREAMS = 2", "N_STREAMS = 1", "N_STREAMS"),
+    "an urgent stream that is not there": ("(N_STREAMS = 2)", r"\1\nURGENT = 2", "URGENT is 2"),
+    "an urgent stream that is no number": ("(N_STREAMS = 2)", r"\1\nURGENT = True", "URGENT is T"),
     "an event too few": (r'"fork", ', "", "EVENTS"),
     "another input": (r"inputs\[0\]", "inputs[1]", "there are 1 inputs"),
     "an input of another name": (r'    "x_1",', '    "x",', "input 0 is x"),
@@ -182,6 +184,11 @@ def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(e
         (r"\(relu, sigmoid\)", "(relu, sigmoid, alpha=2)", "its keyword arguments"),
         (r"    return \(add,\)", "    return (add, 1)", "does not return"),
         (r"del x_1, relu", "del relu", "its list of frees"),
+        (
+            r"(N_STREAMS = 2)",
+            r"\1\nURGENT = 1",
+            "has URGENT = 1, and two_branches has None",
+        ),
     ],
 )
 def test_another_program_is_legal_alone_but_not_where_the_graph_is_known(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from nimble_fx.errors import PassError, ScheduleError
 from nimble_fx.ir import TaskGraph
+from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.pipeline import describe, passes, schedule
 from nimble_fx.verify import verify, verify_structure
@@ -77,6 +79,21 @@ def test_a_pass_that_gives_rubbish_is_named_before_the_next_one_sees_it(stream: 
     graph = traced(lambda x: x.exp().sin(), torch.zeros(1)).graph
     with pytest.raises(ScheduleError, match="after pass gives: "):
         schedule(graph, passes(Gives(stream), None))
+
+
+@pytest.mark.parametrize("urgent", [2, -1, True, "s0", 0.0])
+def test_a_stream_that_is_not_there_cannot_be_urgent(urgent: Any) -> None:
+    @dataclass(frozen=True)
+    class Prefers:
+        name = "prefers"
+
+        def __call__(self, graph: TaskGraph) -> TaskGraph:
+            made = AssignStreams("nimble")(graph)
+            return replace(made, urgent=urgent)
+
+    graph = traced(lambda x: x.exp() + x.sin(), torch.zeros(1)).graph
+    with pytest.raises(ScheduleError, match=r"after pass prefers: its urgent stream is .*, of 2"):
+        schedule(graph, passes(Prefers(), None))
 
 
 @given(task_graphs())

@@ -104,17 +104,38 @@ class Device(Protocol):
         pool: Any,
         *,
         may_synchronize: bool,
+        urgent: int | None = None,
     ) -> None:
         """Runs a program on the streams and memory that `capture` uses; random draws are undone.
+
+        Args:
+            n: how many streams.
+            run: enqueues the program on the streams that it is given.
+            pool: whose memory it takes.
+            may_synchronize: whether an operator may wait for the device.
+            urgent: as for `capture`.
 
         Raises:
             RuntimeError: an operator waited for the device, and that was not allowed.
         """
 
     def capture(
-        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Any,
+        *,
+        urgent: int | None = None,
     ) -> Capture:
-        """Captures what `run` enqueues on the streams that it is given, in a pool's memory."""
+        """Captures what `run` enqueues on the streams that it is given, in a pool's memory.
+
+        Args:
+            n: how many streams.
+            run: enqueues the program on the streams that it is given.
+            pool: whose memory it takes.
+            urgent: which of the streams goes before the others wherever the device has to choose;
+                None if they are equal. It is a hint, which a device may ignore.
+        """
 
     def time_us(self, replay: Callable[[], None], n: int) -> float:
         """Microseconds of a replay, the mean of `n` in a row; random draws are undone.

@@ -86,12 +86,18 @@ class Cpu:
         pool: Any,
         *,
         may_synchronize: bool,
+        urgent: int | None = None,
     ) -> None:
         """Runs the program once."""
         run(self.streams(n))
 
     def capture(
-        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Any,
+        *,
+        urgent: int | None = None,
     ) -> Capture:
         """Always raises UnsupportedError."""
         raise UnsupportedError("a CPU has no CUDA graphs")

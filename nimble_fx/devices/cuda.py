@@ -18,7 +18,10 @@ from nimble_fx.hardware import DEVICES, PLANNED, gpu
 from nimble_fx.hardware import Device as Specs
 
 POOL_SIZE = 32
-"""Streams in PyTorch's pool; past that, new ones are aliases of old ones."""
+"""Streams in PyTorch's pool of each priority; past that, new ones are aliases of old ones."""
+
+NORMAL, HIGH = 0, -1
+"""Priorities of streams. Kernels that are captured on a stream keep its priority in the graph."""
 
 N_REPEATS = 50
 N_SAMPLES = 3
@@ -88,7 +91,7 @@ class Cuda:
     def __init__(self, device: torch.device) -> None:
         self.name = str(device)
         self._device = device
-        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._streams: dict[int, dict[int, torch.cuda.Stream]] = {NORMAL: {}, HIGH: {}}
 
     @staticmethod
     @cache
@@ -167,9 +170,10 @@ class Cuda:
         pool: Any,
         *,
         may_synchronize: bool,
+        urgent: int | None = None,
     ) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
-        caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n)
+        caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n, urgent)
         state = torch.cuda.get_rng_state(self._device)
         streams[0].wait_stream(caller)
         try:
@@ -185,10 +189,15 @@ class Cuda:
             torch.cuda.set_rng_state(state, self._device)
 
     def capture(
-        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Any
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Any,
+        *,
+        urgent: int | None = None,
     ) -> Capture:
         """Captures into a CUDA graph, with workspaces of its own for cuBLAS."""
-        graph, streams = torch.cuda.CUDAGraph(), self._capture_streams(n)
+        graph, streams = torch.cuda.CUDAGraph(), self._capture_streams(n, urgent)
         gc.collect()  # what only a finalizer frees is memory that the capture may need
         with _fresh_workspaces(), self._into(graph, pool, streams[0]):
             outputs = run(streams)
@@ -253,17 +262,23 @@ class Cuda:
         if first:
             raise first.pop()  # out here, where no cycle of errors and frames keeps the memory
 
-    def _capture_streams(self, n: int) -> tuple[Any, ...]:
-        return self._side_streams(n, torch.cuda.current_stream(self._device).cuda_stream)
+    def _capture_streams(self, n: int, urgent: int | None) -> tuple[Any, ...]:
+        """Streams without the caller's; the urgent one is of high priority."""
+        caller = torch.cuda.current_stream(self._device).cuda_stream
+        streams = list(self._side_streams(n, caller))
+        if urgent is not None:
+            (streams[urgent],) = self._side_streams(1, caller, HIGH)
+        return tuple(streams)
 
-    def _side_streams(self, n: int, caller: int) -> tuple[Any, ...]:
-        """`n` distinct streams of the pool, the same ones each time, without the caller's."""
+    def _side_streams(self, n: int, caller: int, priority: int = NORMAL) -> tuple[Any, ...]:
+        """`n` distinct streams of a pool, the same ones each time, without the caller's."""
+        known = self._streams[priority]
         with torch.cuda.device(self._device):
             for _ in range(2 * POOL_SIZE):
-                if len(self._streams.keys() - {caller}) >= n:
+                if len(known.keys() - {caller}) >= n:
                     break
                 new: Any = torch.cuda.Stream
-                stream = new(self._device)
-                self._streams.setdefault(stream.cuda_stream, stream)
-        usable = [stream for address, stream in self._streams.items() if address != caller]
+                stream = new(self._device, priority=priority)
+                known.setdefault(stream.cuda_stream, stream)
+        usable = [stream for address, stream in known.items() if address != caller]
         return tuple(usable[: max(n, 0)])

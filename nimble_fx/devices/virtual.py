@@ -165,6 +165,7 @@ class Virtual:
         pool: Pool,
         *,
         may_synchronize: bool,
+        urgent: int | None = None,
     ) -> None:
         """Runs a program on the capture streams; the generator is put back where it was."""
         state, self.may_synchronize = torch.get_rng_state(), may_synchronize
@@ -178,9 +179,16 @@ class Virtual:
             torch.set_rng_state(state)
 
     def capture(
-        self, n: int, run: Callable[[tuple[Stream, ...]], Sequence[Any]], pool: Pool
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Pool,
+        *,
+        urgent: int | None = None,
     ) -> Capture:
         """Captures what `run` enqueues; nothing of it runs before the first replay.
+
+        No stream is preferred: a priority promises nothing, so what is right is right in any order.
 
         Raises:
             RuntimeError: another capture is under way, or a stream is not joined.

@@ -22,13 +22,13 @@ from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import write as write_whole
 from nimble_fx.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format: another one cannot be read."""
 
 _VERSIONS = {"program_file": FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
     *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
-    *("outputs", "parameters", "values", "source"),
+    *("outputs", "urgent", "parameters", "values", "source"),
 )
 
 

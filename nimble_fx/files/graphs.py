@@ -42,6 +42,7 @@ def encode_graph(graph: TaskGraph) -> Json:
         "constants": [_encode_record(value) for value in graph.constants],
         "tasks": [_encode_record(task) for task in graph.tasks],
         "outputs": encode_argument(graph.outputs),
+        "urgent": graph.urgent,
     }
 
 
@@ -59,6 +60,7 @@ def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
         tasks=_each(partial(_decode_task, targets), members["tasks"]),
         outputs=_each(decode_argument, members["outputs"]),
         provenance=_each(Field.line, members["provenance"]),
+        urgent=_decode_urgent(members["urgent"]),
     )
     _check_orders(graph, members["tasks"])
     return graph
@@ -165,6 +167,10 @@ def _decode_type(field: Field, depth: int = 0) -> ValueType | None:
 
 def _decode_size(field: Field) -> Size:
     return field.line() if type(field.value) is str else field.integer()
+
+
+def _decode_urgent(field: Field) -> int | None:
+    return None if field.value is None else field.integer()
 
 
 def _decode_source(field: Field) -> Source:

@@ -136,6 +136,7 @@ class _Reader:
             constants=(),
             tasks=tuple(Task(**draft) for draft in self._drafts),
             outputs=self._outputs,
+            urgent=self._tables.urgent,
         )
         forks = tuple(self._streams.forks)
         n_parameters = len(self._tables.parameters)

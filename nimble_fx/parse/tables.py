@@ -8,7 +8,7 @@ from typing import Any
 from nimble_fx.errors import ScheduleError
 
 _TABLES = ("N_STREAMS", "EVENTS", "INPUTS", "PARAMETERS")
-_MAY_BE_LEFT_OUT = {"MEMORY": dict[str, tuple[str, ...]]()}
+_MAY_BE_LEFT_OUT: dict[str, Any] = {"MEMORY": {}, "URGENT": None}
 _IMPORTS = {"import math", "import operator", "import torch", "aten = torch.ops.aten"}
 _SIGNATURE = "inputs, p, streams, e"
 
@@ -23,6 +23,7 @@ class Tables:
         inputs: the items of inputs.
         parameters: the attributes of p.
         memory: for each value that has no memory of its own, whose it lies in.
+        urgent: the stream that a CUDA graph prefers; None for none.
     """
 
     n_streams: int
@@ -30,6 +31,7 @@ class Tables:
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
     memory: Mapping[str, tuple[str, ...]]
+    urgent: int | None
 
     @property
     def given(self) -> dict[str, tuple[str, ...]]:
@@ -74,7 +76,7 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
     if missing:
         raise ScheduleError(f"the module has no {', '.join(missing)}")
     tables = _MAY_BE_LEFT_OUT | tables
-    return functions[0], _checked(*(tables[name] for name in (*_TABLES, "MEMORY")))
+    return functions[0], _checked(*(tables[name] for name in (*_TABLES, *_MAY_BE_LEFT_OUT)))
 
 
 def _is_call(function: ast.FunctionDef) -> bool:
@@ -89,15 +91,19 @@ def _literal(node: ast.expr) -> Any:
         raise ScheduleError(f"line {node.lineno}: a table is a literal: {error}") from error
 
 
-def _checked(n_streams: Any, events: Any, inputs: Any, parameters: Any, memory: Any) -> Tables:
+def _checked(
+    n_streams: Any, events: Any, inputs: Any, parameters: Any, memory: Any, urgent: Any
+) -> Tables:
     if not isinstance(n_streams, int):
         raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
+    if urgent is not None and (type(urgent) is not int or urgent not in range(n_streams)):
+        raise ScheduleError(f"URGENT is {urgent!r}, not one of the {n_streams} streams")
     for names in (events, inputs, parameters):
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             raise ScheduleError(f"EVENTS, INPUTS and PARAMETERS are tuples of names: {names!r}")
         if len(set(names)) != len(names):
             raise ScheduleError(f"a table has a name twice: {names}")
-    tables = Tables(n_streams, events, inputs, parameters, memory)
+    tables = Tables(n_streams, events, inputs, parameters, memory, urgent)
     _check_memory(memory, [*inputs, *(f"p.{name}" for name in parameters)])
     return tables
 

@@ -82,7 +82,7 @@ class HappensBefore:
 
 
 def check_placement(graph: TaskGraph) -> None:
-    """Launching tasks are on streams 0..n-1; nothing else is on a stream."""
+    """Launching tasks are on streams 0..n-1, and nothing else is; the urgent one is one of them."""
     used: set[int] = set()
     for task in graph.tasks:
         if not task.launches:
@@ -95,6 +95,8 @@ def check_placement(graph: TaskGraph) -> None:
             used.add(task.stream)
     if used != set(range(len(used))):
         raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
+    if graph.urgent is not None and graph.urgent not in used:
+        raise ScheduleError(f"{graph.name} prefers stream {graph.urgent}, of {len(used)} streams")
 
 
 def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:

@@ -67,6 +67,9 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
             raise illegal(parsed.graph, message, text)
     if n_text != n_graph:
         raise ScheduleError(count)
+    if parsed.graph.urgent != graph.urgent:
+        found, meant_one = parsed.graph.urgent, graph.urgent
+        raise ScheduleError(f"the text has URGENT = {found}, and {graph.name} has {meant_one}")
     _check_outputs(parsed.graph.outputs, graph, names)
 
 

@@ -66,6 +66,32 @@ def test_the_callers_stream_is_no_side_stream_of_its_own_program(gpu: Gpu) -> No
     assert len(set(streams)) == POOL_SIZE
 
 
+@pytest.mark.parametrize("urgent", [None, 0, 2])
+def test_the_urgent_stream_alone_is_captured_at_high_priority(urgent: int | None, gpu: Gpu) -> None:
+    seen = list[tuple[Any, ...]]()
+    pool = gpu.cuda.pool()
+    gpu.cuda.warm_up(3, seen.append, pool, may_synchronize=True, urgent=urgent)
+    gpu.cuda.capture(3, lambda streams: seen.append(streams) or (), pool, urgent=urgent)  # type: ignore[func-returns-value]
+    warmed, captured = seen
+    assert warmed == captured
+    assert len(set(captured)) == 3
+    assert [stream.priority for stream in captured] == [-(i == urgent) for i in range(3)]
+
+
+def test_a_caller_on_a_stream_of_high_priority_is_not_captured_on_it(gpu: Gpu) -> None:
+    seen = list[tuple[Any, ...]]()
+
+    def run(streams: tuple[Any, ...]) -> tuple[()]:
+        seen.append(streams)
+        return ()
+
+    gpu.cuda.capture(1, run, gpu.cuda.pool(), urgent=0)
+    with seen[0][0] as caller:
+        gpu.cuda.capture(1, run, gpu.cuda.pool(), urgent=0)
+    assert caller == seen[0][0] != seen[1][0]
+    assert seen[1][0].priority == -1
+
+
 def fill(stream: Any, target: Tensor, value: float) -> None:
     with stream:
         target.fill_(value)

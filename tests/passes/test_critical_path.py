@@ -1,5 +1,8 @@
 """Scheduling by cost: legal, never slower than one stream, on no more streams than help."""
 
+from itertools import pairwise
+
+import networkx as nx
 import pytest
 import torch
 from hypothesis import assume, given
@@ -101,6 +104,38 @@ def test_the_path_that_takes_longest_keeps_its_stream_and_is_launched_first() ->
     streams = {task.name: task.stream for task in made.launching}
     assert streams == {"exp": 0, "relu": 0, "sigmoid": 1, "tanh": 1, "cos": 1, "add": 0}
     assert [task.name for task in made.launching][:2] == ["exp", "relu"]
+
+
+@given(task_graphs(), st.data())
+def test_without_priorities_the_schedule_is_the_same(graph: TaskGraph, data: st.DataObject) -> None:
+    model = data.draw(given_costs(graph))
+    made = CriticalPath(model)(ReduceEdges()(graph))
+    equal = CriticalPath(model, priorities=False)(ReduceEdges()(graph))
+    assert equal.urgent is None
+    assert equal.tasks == made.tasks
+    assert (made.urgent is None) == (made.n_streams <= 1)
+
+
+@given(task_graphs(), st.permutations(range(20)))
+def test_the_stream_that_is_longest_on_the_longest_path_is_urgent(
+    graph: TaskGraph, exponents: list[int]
+) -> None:
+    """Of networkx; no two paths are of one length where times are different powers of two."""
+    us = {task.name: 2.0**i for task, i in zip(graph.launching, exponents, strict=False)}
+    costs = {name: cost(each, 0.0, 0.0) for name, each in us.items()}
+    made = CriticalPath(GivenCosts(device(event_us=0.0), costs))(ReduceEdges()(graph))
+    assume(made.n_streams > 1)
+    lengths = made.to_networkx()
+    for s in range(made.n_streams):
+        in_turn = [task.name for task in made.launching if task.stream == s]
+        lengths.add_edges_from(pairwise(in_turn))
+    for one, other in lengths.edges:
+        lengths.edges[one, other]["us"] = us[one]
+    for name in us:
+        lengths.add_edge(name, "the end", us=us[name])
+    *path, _ = nx.dag_longest_path(lengths, weight="us")
+    assert made.urgent is not None
+    assert made.by_name[max(path, key=us.__getitem__)].stream == made.urgent
 
 
 def test_a_roofline_will_do() -> None:
