@@ -22,8 +22,8 @@ from nimble_fx.devices import Device
 from nimble_fx.errors import FileError
 from nimble_fx.load import write as write_whole
 
-FORMAT = 1
-"""The version of the format; files of another one have another name."""
+FORMAT = 2
+"""The version of the format, and of how times are taken; files of another one have another name."""
 
 LOCK_SECONDS = 60.0
 """How long to wait for another process that adds to the file: that takes milliseconds."""

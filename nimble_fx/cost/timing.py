@@ -6,7 +6,7 @@ copies of their arguments. With all of them warm, a stack of LSTMs came out at 0
 CPU.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import ceil, prod
@@ -49,19 +49,12 @@ def task_seconds(
     Raises:
         Exception: whatever the operator raises with these arguments.
     """
-    parameters = [name for name in task.uses if name in cold]
-    others = [name for name in task.uses if name not in cold]
-    n_copies = max(
-        _n_copies(values, parameters, max(cold.values(), default=0)),
-        _n_copies(values, others, WARM_NBYTES),
-    )
-    return device.seconds([_call(task, _copies(task, values)) for _ in range(n_copies)])
-
-
-def _n_copies(values: Mapping[str, Any], names: Collection[str], nbytes: int) -> int:
-    """How many copies of some values have so many bytes."""
-    held = sum(x.nbytes for name in names for x in _tensors(values[name]))
-    return max(1, min(MAX_COPIES, ceil(nbytes / held))) if held else 1
+    parameters = {name: values[name] for name in task.uses if name in cold}
+    others = {name: values[name] for name in task.uses if name not in cold}
+    far = _copies(task, parameters, max(cold.values(), default=0))
+    near = _copies(task, others, WARM_NBYTES)
+    turns = range(max(len(far), len(near)))
+    return device.seconds([_call(task, far[i % len(far)] | near[i % len(near)]) for i in turns])
 
 
 def synthetic(task: Task, types: Mapping[str, Type | None]) -> dict[str, Any]:
@@ -87,7 +80,7 @@ def cold_values(graph: TaskGraph) -> dict[str, int]:
     """The values that are cold when they are read: parameters, constants, and views of these.
 
     Each with the bytes that are read between two reads of it: those of all parameters, rounded up
-    to a power of two, and no more than caches hold.
+    to three binary digits, and no more than caches hold.
     """
     given = [value for value in graph.inputs if value.static] + list(graph.constants)
     static = {storage for value in given for storage in value.holds}
@@ -97,7 +90,8 @@ def cold_values(graph: TaskGraph) -> dict[str, int]:
         for each in types
         if isinstance(each, TensorType)
     )
-    nbytes = min(MAX_COLD_NBYTES, 1 << max(total - 1, 0).bit_length())
+    step = 1 << max(total.bit_length() - 3, 0)
+    nbytes = min(MAX_COLD_NBYTES, step * ceil(total / step))
     cold = (v.name for v in graph.values if v.holds and static.issuperset(v.holds))
     return dict.fromkeys(cold, nbytes)
 
@@ -119,18 +113,23 @@ def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
     return partial(target, *args, **kwargs)
 
 
-def _copies(task: Task, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of its arguments, but zeros of what it writes.
+def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str, Any]]:
+    """As many copies of some of its arguments as have so many bytes; zeros of what it writes.
 
     Written over and over, other numbers soon become so small that a CPU is slow with them.
     """
     written = set(_written(task))
-    return {
-        name: pytree.tree_map_only(
-            Tensor, torch.zeros_like if name in written else torch.clone, values[name]
-        )
-        for name in task.uses
-    }
+    held = sum(x.nbytes for value in values.values() for x in _tensors(value))
+    n_copies = max(1, min(MAX_COPIES, ceil(nbytes / held))) if held else 1
+    return [
+        {
+            name: pytree.tree_map_only(
+                Tensor, torch.zeros_like if name in written else torch.clone, value
+            )
+            for name, value in values.items()
+        }
+        for _ in range(n_copies)
+    ]
 
 
 def _written(task: Task) -> Iterator[str]:

@@ -31,10 +31,11 @@ class Noting(Cpu):
     """A CPU that notes what it is given to time."""
 
     def __init__(self) -> None:
+        self.calls: Sequence[Any] = ()
         self.results: list[Any] = []
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        self.results = [call() for call in calls]
+        self.calls, self.results = calls, [call() for call in calls]
         return 1.0
 
 
@@ -125,6 +126,26 @@ def test_calls_go_round_as_many_copies_as_caches_hold(
     seconds = task_seconds(graph.tasks[0], values, {} if cold is None else {"x0": cold}, device)
     assert seconds == 1.0
     assert len({x.data_ptr() for x in device.results}) == len(device.results) == n_copies
+
+
+def test_a_small_argument_does_not_make_copies_of_a_large_parameter() -> None:
+    """64 copies of a weight would be colder than it is in the model, and take as much memory."""
+    graph, device = one_task(aten.add.Tensor, None, tensor_type(1), tensor_type(1)), Noting()
+    values = {"x0": torch.zeros(1000), "x1": torch.zeros(1)}
+    task_seconds(graph.tasks[0], values, {"x0": 12_000}, device)
+    called = [call.args for call in device.calls]
+    assert len(called) == MAX_COPIES
+    assert len({weight.data_ptr() for weight, _ in called}) == 3
+    assert len({x.data_ptr() for _, x in called}) == MAX_COPIES
+
+
+@given(st.integers(1, 2**40))
+def test_the_bytes_between_two_reads_are_known_to_a_quarter(n: int) -> None:
+    """So that models of nearly one size share times, and none is taken to miss a cache it fits."""
+    (nbytes,) = cold_values(one_task(aten.relu.default, None, tensor_type(n), static=0)).values()
+    total = min(4 * n, MAX_COLD_NBYTES)
+    assert total <= nbytes <= total * 5 / 4
+    assert bin(nbytes).count("1") <= 3 or nbytes == MAX_COLD_NBYTES
 
 
 def test_what_a_task_writes_is_no_value_of_the_callers() -> None:
