@@ -20,7 +20,7 @@ from nimble_fx.pipeline import Pass, Policy, describe, passes, schedule
 from nimble_fx.proposals import Proposal, proposals
 from nimble_fx.verify import verify, verify_source
 
-N_TIMED = 4
+N_TIMED = 5
 """So many of the best by simulation are timed on a device, beside the serial one."""
 
 

@@ -29,10 +29,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 @pytest.fixture
 def times(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes replays take so many milliseconds, in the order of a trial: the serial one is first."""
+    """Makes replays take so many milliseconds, in the order of a trial: the serial one is first.
 
-    def take(*milliseconds: float) -> None:
-        order = cycle(milliseconds)
+    Those for which no time is given take the last one.
+    """
+
+    def take(*milliseconds: float, n: int = N_TIMED + 1) -> None:
+        order = cycle([*milliseconds, *milliseconds[-1:] * (n - len(milliseconds))])
         monkeypatch.setattr(gpu, "replay_ms", lambda: next(order))
 
     return take
@@ -71,7 +74,7 @@ def test_without_a_device_to_time_on_the_best_prediction_runs() -> None:
 
 
 def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..., None]) -> None:
-    times(0.8, 0.9, 0.5, 0.7, 0.8)
+    times(0.8, 0.9, 0.5, 0.7)
     program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
     timed = [each for each in program.candidates if each.measured_us is not None]
     assert len(timed) == N_TIMED + 1
@@ -86,7 +89,7 @@ def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..
 def test_the_serial_one_runs_unless_another_wins_by_the_margin(
     gpu: Gpu, times: Callable[..., None]
 ) -> None:
-    times(1.0, 0.995, 1.0, 1.0, 1.0)
+    times(1.0, 0.995, 1.0)
     program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
     assert chosen(program).policy == "serial"
     assert program.graph.n_streams == 1
@@ -94,7 +97,7 @@ def test_the_serial_one_runs_unless_another_wins_by_the_margin(
 
 
 def test_the_table_is_in_the_summary(gpu: Gpu, times: Callable[..., None]) -> None:
-    times(0.8, 0.9, 0.5, 0.7, 0.8)
+    times(0.8, 0.9, 0.5, 0.7)
     program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
     lines = program.summary().splitlines()[-len(program.candidates) :]
     for line, each in zip(lines, program.candidates, strict=True):
@@ -129,7 +132,7 @@ def test_a_trial_draws_no_random_numbers(gpu: Gpu) -> None:
 
 
 def test_the_losers_memory_is_given_back(gpu: Gpu, times: Callable[..., None]) -> None:
-    times(0.8, 0.9, 0.5, 0.7, 0.8)
+    times(0.8, 0.9, 0.5, 0.7)
     model = Tables()
     program = called(model, *CASES["tables"].inputs())
     gc.collect()
@@ -141,7 +144,7 @@ def test_the_losers_memory_is_given_back(gpu: Gpu, times: Callable[..., None]) -
 def test_a_schedule_for_which_there_is_no_memory_is_no_candidate_any_longer(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, times: Callable[..., None]
 ) -> None:
-    times(0.8, 0.5, 0.7, 0.8)
+    times(0.8, 0.5, 0.7, 0.8, n=N_TIMED)
     capture, n_calls = gpu.cuda.capture, iter(range(99))
 
     def failing(n: int, *args: Any, **kwargs: Any) -> Any:
