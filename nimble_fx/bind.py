@@ -116,8 +116,11 @@ def _sizes_that_shapes_tell(graph: TaskGraph) -> dict[int, Size]:
 
 def _tensors_of(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Tensors by name; of a module its parameters and buffers, tied ones by each name."""
-    if not isinstance(parameters, nn.Module):
+    if isinstance(parameters, Mapping):
         return parameters
+    if not isinstance(parameters, nn.Module):
+        kind = type(parameters).__name__
+        raise InputError(f"bind takes a module, or a mapping of tensors by name, not a {kind}")
     named = dict(parameters.named_parameters(remove_duplicate=False))
     return named | dict(parameters.named_buffers(remove_duplicate=False))
 
@@ -163,9 +166,10 @@ def _attributes(wanted: TensorType, given: Tensor) -> list[tuple[str, Any, Any]]
         return [("layout", given.layout, torch.strided)]
     shape, stride = given.shape, given.stride()
     fixed = [i for i, n in enumerate(wanted.shape) if type(n) is int]
+    if any(shape[i] != wanted.shape[i] for i in fixed):
+        return [("shape", list(shape), f"[{', '.join(map(str, wanted.shape))}]")]
     steps = [i for i in fixed if type(wanted.stride[i]) is int and wanted.shape[i] != 1]
     return [
-        ("shape", [shape[i] for i in fixed], [wanted.shape[i] for i in fixed]),
         ("stride", [stride[i] for i in steps], [wanted.stride[i] for i in steps]),
         ("dtype", dtype_name(given.dtype), dtype_name(wanted.dtype)),
         ("device", given.device, wanted.device),

@@ -104,13 +104,21 @@ class _Chooser:
         if self._cache is not None:
             measured = self._options.cost_dir is not None
             made_by = ["auto", f"{self.n_queues=}, {frozen=}, {timed=}, {measured=}"]
-            made_by += self._known_sizes
+            made_by += [f"{self._options.priorities=}", *self._known_sizes]
             entry = self._cache.entry(program, made_by, max_streams=self.n_queues)
             known = entry.find()
             if known is not None:
                 return Choice((known,))
         costs, sizes = self._costs(), program.sizes
-        found = proposals(self._graph, costs, self.n_queues, sizes, frozen=frozen, timed=timed)
+        found = proposals(
+            self._graph,
+            costs,
+            self.n_queues,
+            sizes,
+            frozen=frozen,
+            timed=timed,
+            priorities=self._options.priorities,
+        )
         running = worth_timing(found) if timed else found[:1]
         others = [each for each in found if each not in running]
         schedules = [self._emitted(each.graph) for each in running]
@@ -124,7 +132,7 @@ class _Chooser:
     def by(self, policy: Policy | Literal["critical-path"]) -> Choice:
         """The schedule by a policy; from `cache_dir` if it is there."""
         if policy == "critical-path":
-            policy = CriticalPath(self._costs(), self.n_queues)
+            policy = CriticalPath(self._costs(), self.n_queues, self._options.priorities)
         pipeline = passes(policy, self._limit)
         if self._cache is None:
             return Choice((self._made(pipeline),))
@@ -187,7 +195,13 @@ class _Chooser:
 
 
 def worth_timing(found: Sequence[Proposal]) -> list[Proposal]:
-    """The best by prediction and the serial one, in their order."""
-    return [
-        each for i, each in enumerate(found) if i < N_TIMED or each.candidate.policy == "serial"
-    ]
+    """The best by prediction and the serial one, in their order; of equal schedules one."""
+    timed: list[Proposal] = [each for each in found if each.candidate.policy == "serial"]
+    for each in found:
+        if len(timed) <= N_TIMED and not any(_same_schedule(each, other) for other in timed):
+            timed.append(each)
+    return [each for each in found if each in timed]
+
+
+def _same_schedule(one: Proposal, other: Proposal) -> bool:
+    return (one.graph.tasks, one.graph.urgent) == (other.graph.tasks, other.graph.urgent)

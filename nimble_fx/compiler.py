@@ -16,17 +16,14 @@ from torch.fx import GraphModule
 from nimble_fx import garbage
 from nimble_fx.arena import Arena, Boxed
 from nimble_fx.cache import Unscheduled
+from nimble_fx.capturable import nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.choose import choose, not_legal
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
-from nimble_fx.dynamo_errors import DynamoOptionError, DynamoUnsupportedError
-from nimble_fx.errors import ScheduleError, UnsupportedError
+from nimble_fx.dynamo_errors import DynamoOptionError, DynamoPassError, DynamoUnsupportedError
+from nimble_fx.errors import PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.freeze import (
-    Terms,
-    nothing_to_freeze,
-    refuse_what_cannot_be_captured,
-)
+from nimble_fx.freeze import Terms
 from nimble_fx.in_place import write_in_place
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import file_name, write
@@ -57,6 +54,8 @@ def lower(
         return compile_graphs(gm, example_inputs)
     except UnsupportedError as error:
         raise DynamoUnsupportedError(error) from None
+    except PassError as error:
+        raise DynamoPassError(error) from None  # Dynamo would forget the cause
 
 
 class Compiler:

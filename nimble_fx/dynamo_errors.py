@@ -4,7 +4,7 @@ from typing import Any
 
 from torch._dynamo.exc import ShortenTraceback
 
-from nimble_fx.errors import OptionError, UnsupportedError
+from nimble_fx.errors import OptionError, PassError, UnsupportedError
 
 
 class DynamoUnsupportedError(ShortenTraceback, UnsupportedError):
@@ -32,3 +32,16 @@ class DynamoOptionError(ShortenTraceback, OptionError):
 
 
 DynamoOptionError.__name__ = OptionError.__name__
+
+
+class DynamoPassError(ShortenTraceback, PassError):
+    """A PassError that Dynamo hands to the user as it is, under the name that users know."""
+
+    __module__ = PassError.__module__
+    __qualname__ = PassError.__qualname__
+
+    def __init__(self, error: PassError) -> None:
+        ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
+
+
+DynamoPassError.__name__ = PassError.__name__

@@ -33,7 +33,7 @@ class ScheduleError(NimbleError):
 
 
 class PassError(NimbleError):
-    """A pass that raised something else; `__cause__` is what it raised."""
+    """A pass that raised something else; the message says what, and where."""
 
 
 class FileError(NimbleError):

@@ -9,54 +9,15 @@ import torch
 
 from nimble_fx import garbage
 from nimble_fx.arena import Arena
-from nimble_fx.devices import Device
-from nimble_fx.errors import StateError, UnsupportedError
+from nimble_fx.capturable import described
+from nimble_fx.errors import StateError
 from nimble_fx.fallback import Fallback, Reporter, count
-from nimble_fx.ir import ScalarType, Task, TaskGraph
+from nimble_fx.ir import ScalarType
 from nimble_fx.kept import MAX_OWNERS, PAYS_OFF, Kept, Key
 from nimble_fx.launch import Launcher
 from nimble_fx.recording import Handing, Recording
 from nimble_fx.status import Status
 from nimble_fx.trial import Decision, Trial
-
-_NOT_FROZEN_TAGS = {
-    torch.Tag.dynamic_output_shape,
-    torch.Tag.data_dependent_output,
-    torch.Tag.cudagraph_unsafe,
-}
-
-
-def nothing_to_freeze(graph: TaskGraph, device: Device) -> str | None:
-    """Why a capture would gain nothing; None if it would."""
-    if not device.has_graphs:
-        return f"{device.name} has no CUDA graphs"
-    return None if graph.launching else "it launches nothing"
-
-
-def refuse_what_cannot_be_captured(graph: TaskGraph, device: Device) -> None:
-    """Looks for what keeps a graph from being captured on a device.
-
-    Raises:
-        UnsupportedError: as `refuse_what_waits_for_the_device`; or the device is set up so that it
-            cannot capture.
-    """
-    if device.why_not_capture is not None:
-        raise UnsupportedError(device.why_not_capture)
-    refuse_what_waits_for_the_device(graph)
-
-
-def refuse_what_waits_for_the_device(graph: TaskGraph) -> None:
-    """Looks for what no device can capture, as far as the graph tells.
-
-    Raises:
-        UnsupportedError: it has an operator that waits for the device, or whose result's size
-            depends on data.
-    """
-    for task in graph.tasks:
-        tags = getattr(task.target, "tags", ())
-        if not _NOT_FROZEN_TAGS.isdisjoint(tags):
-            why = _described(task, "cannot be captured: the host waits for its result")
-            raise UnsupportedError(why, task.name, task.source)
 
 
 @dataclass(frozen=True)
@@ -277,11 +238,5 @@ def _failure(launcher: Launcher, error: Exception) -> Fallback:
     name, reason = launcher.graph.name, f"capture failed: {error}"
     if task is None:
         return Fallback(name, "unfrozen", reason)
-    reason = f"capture failed at {_described(task, str(error))}"
+    reason = f"capture failed at {described(task, str(error))}"
     return Fallback(name, "unfrozen", reason, task.name, task.source)
-
-
-def _described(task: Task, what: str) -> str:
-    source = task.source
-    line = f"{source}: {source.code}" if source else "no line of the model is recorded for it"
-    return f"{task.name} ({task.target}): {what} [{line}]"

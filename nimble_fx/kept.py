@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -64,9 +65,9 @@ class Kept:
         self._n_calls: OrderedDict[Key, int] = OrderedDict()
         arena.programs.add(self)
 
-    def __del__(self) -> None:
+    def __del__(self, hold: Callable[[object], None] = garbage.hold) -> None:
         self._status.n_graphs = 0
-        garbage.hold(list(self._recordings.values()))
+        hold(list(self._recordings.values()))  # a default: modules may be gone as Python exits
 
     def get(self, key: Key) -> Recording | None:
         """The capture for a key, if there is one; it is the last that will go."""

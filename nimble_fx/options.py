@@ -30,6 +30,8 @@ class Options:
             scheduling by predicted cost, "serial" for one stream, or a pass of your own that gives
             each launching task a stream; see `pipeline.Policy`.
         max_streams: at most so many streams; None for as many as the device has.
+        priorities: whether "auto" and "critical-path" may give the stream that has most of the
+            critical path priority in a CUDA graph, over other work on the GPU too.
         freeze: capture a CUDA graph where the program allows it.
         copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
             which the next call overwrites.
@@ -50,6 +52,7 @@ class Options:
 
     policy: PolicyName | Policy = "auto"
     max_streams: int | None = None
+    priorities: bool = True
     freeze: bool = True
     copy_outputs: bool = True
     max_graphs: int = 8
@@ -72,6 +75,7 @@ class Options:
         streams = self.max_streams
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
+        _require(type(self.priorities) is bool, "priorities", self.priorities, "True or False")
         _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
         copied, graphs = self.copy_outputs, self.max_graphs
         _require(type(copied) is bool, "copy_outputs", copied, "True or False")

@@ -104,7 +104,7 @@ def _check_kind(graph: object) -> None:
     if not all(type(stream) is int for stream in streams) or streams != set(range(len(streams))):
         raise ScheduleError(f"its streams are {sorted(streams, key=str)}, not 0, 1, 2, ...")
     if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in streams):
-        raise ScheduleError(f"its urgent stream is {graph.urgent!r}, of {len(streams)} streams")
+        raise ScheduleError(f"its urgent stream is {graph.urgent!r}, none of {len(streams)}")
 
 
 def describe(step: Pass) -> str:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from nimble_fx.arena import Boxed
 from nimble_fx.cache import Unscheduled
+from nimble_fx.capturable import refuse_what_no_device_captures
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
@@ -28,7 +29,7 @@ from nimble_fx.entry import (
     own_function,
 )
 from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.freeze import Terms, refuse_what_waits_for_the_device
+from nimble_fx.freeze import Terms
 from nimble_fx.hardware import Device as Specs
 from nimble_fx.hardware import find_device
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
@@ -250,7 +251,7 @@ class _Planning(Compiler):
     def _is_to_freeze(self, graph: TaskGraph, reason: str | None) -> bool:
         """Whether it would be frozen there."""
         try:
-            refuse_what_waits_for_the_device(graph)
+            refuse_what_no_device_captures(graph)
         except UnsupportedError:
             return False
         return self._options.freeze

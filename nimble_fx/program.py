@@ -12,16 +12,12 @@ from nimble_fx import files
 from nimble_fx.arena import Arena, Boxed
 from nimble_fx.bind import Bound
 from nimble_fx.candidates import Candidate, shown
+from nimble_fx.capturable import nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.devices import Device, device_named
 from nimble_fx.emit import count, emit
 from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
-from nimble_fx.freeze import (
-    Frozen,
-    Terms,
-    nothing_to_freeze,
-    refuse_what_cannot_be_captured,
-)
+from nimble_fx.freeze import Frozen, Terms
 from nimble_fx.hardware import Device as Specs
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
@@ -109,7 +105,7 @@ class Program:
         The same program gives the same file.
 
         Args:
-            path: the file, which is written whole or not at all.
+            path: the file, which is written whole or not at all; its directories are made.
 
         Raises:
             FileError: it cannot be written, or something in the program has no form in a file.
@@ -235,13 +231,14 @@ def _memory(status: Status) -> str:
     if not status.frozen:
         return ""
     by_stream = sorted(enumerate(status.nbytes), key=lambda pair: -pair[1])
-    most = ", ".join(f"s{i} {_mib(nbytes)}" for i, nbytes in by_stream[:4])
+    most = ", ".join(f"s{i} {_size(nbytes)}" for i, nbytes in by_stream[:4])
     more = ", ..." if len(by_stream) > 4 else ""
-    return f"{_mib(sum(status.nbytes))} ({most}{more}), workspaces of libraries included"
+    return f"{_size(sum(status.nbytes))} ({most}{more}), workspaces of libraries included"
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
+def _size(nbytes: int) -> str:
+    kib = nbytes / 2**10
+    return f"{kib:.0f} KiB" if kib < 100 else f"{kib / 2**10:.1f} MiB"
 
 
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:

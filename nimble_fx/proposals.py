@@ -48,6 +48,7 @@ def proposals(
     *,
     frozen: bool = True,
     timed: bool = False,
+    priorities: bool = True,
 ) -> list[Proposal]:
     """The schedules to choose from, the one that is predicted to take least first.
 
@@ -60,6 +61,7 @@ def proposals(
         sizes: what symbolic sizes are taken for.
         frozen: see `predict`.
         timed: whether the best are to be timed; then there are other launch orders among them.
+        priorities: whether a stream may be urgent.
 
     Raises:
         UnsupportedError: a size is not known.
@@ -70,7 +72,7 @@ def proposals(
     cost = costs(prepared)
     known = _Known(costs.device, cost)
     found = []
-    for name, middle in _policies(prepared, known, max_streams, timed):
+    for name, middle in _policies(prepared, known, max_streams, timed, priorities):
         made = schedule(prepared, (*middle, *finishing()))
         took = predict(made, cost, costs.device, frozen=frozen).makespan_us
         peak = footprint(concrete(made, sizes)).reserved
@@ -89,7 +91,7 @@ def _rank(proposal: Proposal, enough: float) -> tuple[bool, bool, float]:
 
 
 def _policies(
-    graph: TaskGraph, costs: CostModel, max_streams: int, timed: bool
+    graph: TaskGraph, costs: CostModel, max_streams: int, timed: bool, priorities: bool
 ) -> Iterator[tuple[str, tuple[Pass, ...]]]:
     """The policies that can give different schedules: what each is called, and its passes."""
     yield "serial", streams_and_order("serial", 1)
@@ -104,6 +106,6 @@ def _policies(
     for limit in CAPS:
         if limit < width:
             yield f"nimble, {limit} streams", streams_and_order("nimble", limit)
-    if timed:  # a priority is not simulated
+    yield "critical-path", (CriticalPath(costs, width, priorities),)
+    if timed and priorities:  # a priority is not simulated
         yield "critical-path, equal streams", (CriticalPath(costs, width, priorities=False),)
-    yield "critical-path", (CriticalPath(costs, width),)

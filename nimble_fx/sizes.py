@@ -3,7 +3,8 @@
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -74,6 +75,29 @@ def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
         for values in (graph.inputs, graph.constants)
     )
     return replace(tasks, inputs=inputs, constants=constants)
+
+
+def symbols_of(graph: TaskGraph) -> frozenset[str]:
+    """The symbols in the sizes of its values. Cost: O(values)."""
+    expressions = {size for value in graph.values for size in _expressions(value.type)}
+    return frozenset(symbol for each in expressions for symbol in _symbols(each))
+
+
+def _expressions(kind: Type | None) -> Iterator[str]:
+    match kind:
+        case TupleType(items):
+            for item in items:
+                yield from _expressions(item)
+        case ScalarType(expression):
+            yield expression
+        case TensorType(shape, stride):
+            yield from (size for size in (*shape, *stride) if isinstance(size, str))
+
+
+def _symbols(expression: str) -> list[str]:
+    """The names in an expression, but for those of functions and truth values."""
+    names: list[str] = re.findall(r"\b[A-Za-z_]\w*\b(?!\()", expression)
+    return [name for name in names if name not in ("True", "False", "inf", "nan")]
 
 
 def _is_symbolic(kind: Type | None) -> bool:

@@ -72,10 +72,12 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
 
     Raises:
         ScheduleError: it names the lines of the text that race, or the line that differs.
-        TypeError: it is no text; that of a program is its `source`.
+        TypeError: it is no text, or no graph; those of a program are its `source` and `graph`.
     """
     if not isinstance(text, str):
         raise TypeError(f"verify_source takes the text of a module, not a {type(text).__name__}")
+    if not isinstance(graph, TaskGraph | None):
+        raise TypeError(f"verify_source takes a program's graph, not a {type(graph).__name__}")
     parsed = parse(text, graph)
     uses = [task.uses for task in parsed.graph.tasks]
     _check_structure(parsed.graph, uses)

@@ -10,11 +10,11 @@ from nimble_fx.editing.edits import Activities
 from nimble_fx.editing.selection import Select, selected
 from nimble_fx.editing.sources import Planned, Source, Traced
 from nimble_fx.emit import count
-from nimble_fx.errors import OptionError
+from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.hardware import DEVICES, Device, find_device, find_hardware
 from nimble_fx.program import Program
 from nimble_fx.simulate import Activity, Timeline, simulate
-from nimble_fx.sizes import Sizes, concrete
+from nimble_fx.sizes import Sizes, concrete, symbols_of
 from nimble_fx.traces import Recorded, read
 
 Edit = Callable[[Source, Activities], Activities]
@@ -71,8 +71,9 @@ class WhatIf:
     edits: tuple[Edit, ...] = ()
 
     def __repr__(self) -> str:
-        run = f"{len(self.activities)} activities, {self.baseline_us:.1f} us without edits"
-        return f"<WhatIf: {run}; {count(len(self.edits), 'edit')}>"
+        n = len(self.activities)
+        run = f"{n} {'activity' if n == 1 else 'activities'}, {self.baseline_us:.1f} us"
+        return f"<WhatIf: {run} without edits; {count(len(self.edits), 'edit')}>"
 
     def predict(self) -> Prediction:
         """What it would take."""
@@ -83,8 +84,8 @@ class WhatIf:
 
         Args:
             select: an activity's name, a glob for names, or a part of them; "compute" or "memory"
-                for kernels that are bound by that; or a function that says whether an activity is
-                meant. Here and in the other edits.
+                for kernels that are bound by that; a list of such; or a function that says whether
+                an activity is meant. Here and in the other edits.
             factor: 0 for no time at all.
 
         Raises:
@@ -135,6 +136,8 @@ class WhatIf:
         Raises:
             OptionError: nothing is selected, or it is no run of one queue; the message says why.
         """
+        if us is not None:
+            edits.check_number("us", us)
 
         def edit(source: Source, made: Activities, names: frozenset[str]) -> Activities:
             parts = [activity for activity in made if activity.name in names]
@@ -167,8 +170,11 @@ class WhatIf:
         a trace that order is often all that it tells of who needs whom: move what you know.
 
         Raises:
-            OptionError: nothing is selected.
+            OptionError: nothing is selected, or the queue's or engine's name is no text.
         """
+        for what, name in (("queue", queue), ("engine", engine)):
+            if not isinstance(name, str) and (name is not None or what == "queue"):
+                raise OptionError(f"move: {what}={name!r:.99} is not valid; it takes a name")
         return self._with(
             select,
             lambda source, made, names: edits.moved(made, names, queue, engine, source.crossing_us),
@@ -231,36 +237,46 @@ def whatif(
         sizes: what a program's symbolic sizes are taken for, such as {"s0": 8}.
 
     Raises:
-        OptionError: there is no such device, none is known for the program, sizes are no numbers
-            by name, or these are given for a trace.
+        OptionError: there is no such device, none is known for the program, `sizes` are not its
+            own, or these are given for a trace.
         FileError: the trace cannot be read.
         UnsupportedError: a size depends on a symbol that `sizes` does not have.
     """
     source: Source
+    if type(frozen) is not bool:
+        raise OptionError(f"frozen={frozen!r:.99} is not valid; it takes True or False")
     if isinstance(of, Program):
         found = _own_device(of) if device is None else find_device(device)
-        source = Planned(concrete(of.graph, _checked(sizes)), found, frozen)
+        source = Planned(concrete(of.graph, _checked(sizes, of)), found, frozen)
     else:
         if device is not None or not frozen or sizes is not None:
             raise OptionError("device, frozen and sizes are for programs; a trace has its own")
         if not isinstance(of, (Recorded, str, os.PathLike)):
             raise OptionError(f"whatif takes a Program, or the path of a trace, not {of!r:.99}")
         source = Traced(of if isinstance(of, Recorded) else read(of))
-    made = source.activities
+    try:
+        made = source.activities
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error}; say it with sizes={{...}}") from error
     return WhatIf(source, simulate(made).makespan_us, made)
 
 
-def _checked(sizes: Sizes | None) -> Sizes:
+def _checked(sizes: Sizes | None, program: Program) -> Sizes:
     """What symbolic sizes are taken for.
 
     Raises:
-        OptionError: they are no numbers by name.
+        OptionError: they are no numbers by name, or not those of the program.
     """
     given = {} if sizes is None else sizes
     if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and type(size) is int for name, size in given.items()
     ):
         raise OptionError(f'sizes={sizes!r:.99} is not valid; it takes a dict such as {{"s0": 8}}')
+    symbols = sorted(symbols_of(program.graph))
+    unknown = sorted(given.keys() - set(symbols))
+    if unknown:
+        known = f"the symbols {', '.join(symbols)}" if symbols else "no symbolic sizes"
+        raise OptionError(f"sizes: there is no {unknown[0]!r}; {program.name} has {known}")
     return given
 
 

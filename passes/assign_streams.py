@@ -1,7 +1,7 @@
 """Which stream each task runs on: chains of dependent tasks share one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nimble_fx.dag import Rows, longest_path_to, reduction
@@ -24,7 +24,8 @@ class AssignStreams:
 
     Requires: `after` holds the minimum equivalent graph (reduce-edges).
     Ensures: streams 0..n-1 are all used, n <= `max_streams`; a stream's tasks form a chain unless
-    `max_streams` made chains share. They are numbered in the order of their first tasks.
+    `max_streams` made chains share. They are numbered in the order of their first tasks, and none
+    is urgent.
 
     Before: a -> b, a -> c, b -> d, c -> d
     After:  a, b, d on stream 0; c on stream 1
@@ -43,7 +44,8 @@ class AssignStreams:
             rows = dependency_rows(launching)
             chains = merge_chains(chain_cover(rows), rows, self.max_streams)
         stream = {launching[u].name: s for s, chain in enumerate(chains) for u in chain}
-        return graph.replace_tasks(t.updated(stream=stream.get(t.name)) for t in graph.tasks)
+        made = graph.replace_tasks(t.updated(stream=stream.get(t.name)) for t in graph.tasks)
+        return made if made.urgent is None else replace(made, urgent=None)
 
 
 def chain_cover(rows: Rows) -> list[Chain]:

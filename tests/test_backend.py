@@ -241,6 +241,27 @@ def test_a_policy_that_changes_the_program_is_caught_with_and_without_proofs(
         assert_same(compiled(x), model(x))
 
 
+@dataclass(frozen=True)
+class Raises:
+    """A policy of a user that fails."""
+
+    name = "raises"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        raise KeyError(graph.name)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_what_a_policy_raises_is_a_pass_error(train: bool) -> None:
+    compiled = torch.compile(Branchy(), backend="nimble", options={"policy": Raises()})
+    with (
+        torch.set_grad_enabled(train),
+        pytest.raises(nimble_fx.PassError, match="pass raises raised KeyError: 'Branchy") as caught,
+    ):
+        compiled(torch.randn(2, 4))
+    assert type(caught.value).__name__ == "PassError"
+
+
 def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def losing_waits(graph: TaskGraph) -> str:
         return re.sub(r" +s\d\.wait_event\(e\.(?!fork).*\n", "", emit(graph))

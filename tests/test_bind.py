@@ -119,7 +119,7 @@ def test_symbolic_sizes_are_read_off_the_tensors() -> None:
     for rows in (2, 5):
         x = torch.randn(rows, 4)
         assert_same_bits(run(x), [model(x).detach()])
-    with pytest.raises(InputError, match=r"input x has the shape \[5\]"):
+    with pytest.raises(InputError, match=r"the shape \[2, 5\], and .* for \[s\d+, 4\]"):
         run(torch.ones(2, 5))
 
 
@@ -190,3 +190,10 @@ def test_a_bound_program_is_frozen_where_the_device_can() -> None:
     bound(X)
     assert bound.status.frozen
     assert not program.status.frozen
+
+
+@pytest.mark.parametrize("nothing", [None, [torch.ones(1)], "weight"])
+def test_what_holds_no_parameters_by_name_is_refused(nothing: Any) -> None:
+    program = compiled(Branchy(), torch.ones(3, 4))
+    with pytest.raises(InputError, match="bind takes a module, or a mapping of tensors by name"):
+        program.bind(nothing)

@@ -10,15 +10,21 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
 from torch import nn
 
 import nimble_fx
 from nimble_fx.candidates import Candidate
-from nimble_fx.choose import N_TIMED
+from nimble_fx.choose import N_TIMED, worth_timing
+from nimble_fx.cost.roofline import Roofline
+from nimble_fx.hardware import find_device
+from nimble_fx.ir import TaskGraph
+from nimble_fx.proposals import proposals
 from tests import cuda_stand_in
 from tests.cuda_stand_in import Gpu
 from tests.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
 from tests.models import CASES, Branchy, GoogLeNet, Tables
+from tests.strategies import task_graphs
 
 
 @pytest.fixture
@@ -84,6 +90,22 @@ def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..
     assert nimble_fx.programs() == (program,)
     assert program.contenders == ()
     program.verify()
+
+
+@given(task_graphs())
+def test_of_equal_schedules_one_is_timed_and_the_serial_one_always(graph: TaskGraph) -> None:
+    found = proposals(graph, Roofline(find_device("h100")), 32, {}, timed=True)
+    timed = worth_timing(found)
+    assert len(timed) <= N_TIMED + 1
+    assert [each for each in found if each in timed] == timed
+    assert sum(each.candidate.policy == "serial" for each in timed) == 1
+    schedules = [(each.graph.tasks, each.graph.urgent) for each in timed]
+    assert all(schedules.count(each) == 1 for each in schedules)
+    ranks = [i for i, each in enumerate(found) if each in timed]
+    serial = next(i for i, each in enumerate(found) if each.candidate.policy == "serial")
+    last = max((i for i in ranks if i != serial), default=0)
+    for each in found[:last]:
+        assert (each.graph.tasks, each.graph.urgent) in schedules
 
 
 def test_the_serial_one_runs_unless_another_wins_by_the_margin(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,6 +137,9 @@ EDITS = {
     "another stream": (r"with s1:", "with s0:", "nothing has been launched on s1|no task"),
     "a stream too few": ("N_STREAMS = 2", "N_STREAMS = 1", "N_STREAMS"),
     "an urgent stream that is not there": ("(N_STREAMS = 2)", r"\1\nURGENT = 2", "URGENT is 2"),
+    "an urgent stream before the first": (
+        "(N_STREAMS = 2)", r"\1\nURGENT = -1", "URGENT is -1, none of 2",
+    ),
     "an urgent stream that is no number": ("(N_STREAMS = 2)", r"\1\nURGENT = True", "URGENT is T"),
     "an event too few": (r'"fork", ', "", "EVENTS"),
     "another input": (r"inputs\[0\]", "inputs[1]", "there are 1 inputs"),
@@ -161,9 +165,12 @@ EDITS = {
 }  # fmt: skip
 
 
-def test_a_program_is_no_text() -> None:
+def test_a_program_is_no_text_and_no_graph() -> None:
+    graph = schedule_of(two_branches, torch.randn(2, 4))
     with pytest.raises(TypeError, match="takes the text of a module, not a TaskGraph"):
-        verify_source(schedule_of(two_branches, torch.randn(2, 4)))  # type: ignore[arg-type]
+        verify_source(graph)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="takes a program's graph, not a str"):
+        verify_source(emit(graph), emit(graph))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -199,6 +206,18 @@ def test_another_program_is_legal_alone_but_not_where_the_graph_is_known(
     verify_source(changed)
     with pytest.raises(ScheduleError, match=message):
         verify_source(changed, graph)
+
+
+@pytest.mark.parametrize("urgent", [0, 1])
+def test_a_text_without_the_graphs_urgent_stream_is_not_the_graphs(urgent: int) -> None:
+    graph = replace(schedule_of(two_branches, torch.randn(2, 4)), urgent=urgent)
+    text = emit(graph)
+    verify_source(text, graph)
+    for other in (f"URGENT = {1 - urgent}", ""):
+        changed = text.replace(f"URGENT = {urgent}", other)
+        verify_source(changed)
+        with pytest.raises(ScheduleError, match=f"two_branches has {urgent}"):
+            verify_source(changed, graph)
 
 
 def of_two_inputs() -> TaskGraph:

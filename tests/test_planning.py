@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nimble_fx
-from nimble_fx.devices.cuda import POOL_SIZE
+from nimble_fx.devices.cuda import MAX_STREAMS
 from nimble_fx.errors import OptionError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.ir import TensorType, TupleType
 from tests.kinds import exported, graph_module, jit_traced, scripted
@@ -250,9 +250,9 @@ def test_dump_writes_the_planned_module(tmp_path: Path) -> None:
 
 
 def test_streams_are_limited_as_on_the_device() -> None:
-    n = POOL_SIZE + 8
+    n = MAX_STREAMS + 8
     ids = torch.zeros(2, n, dtype=torch.int64)
-    assert nimble_fx.plan(Tables(n), ids, policy="nimble").graph.n_streams == POOL_SIZE
+    assert nimble_fx.plan(Tables(n), ids, policy="nimble").graph.n_streams == MAX_STREAMS
     assert nimble_fx.plan(Tables(n), ids, policy="nimble", max_streams=5).graph.n_streams == 5
 
 

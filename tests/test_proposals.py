@@ -140,3 +140,10 @@ def test_caps_below_the_width_are_tried(width: int) -> None:
     timed = proposals(graph, Roofline(H100), 32, {}, timed=True)
     others = {"nimble, critical first", "nimble, alternating", "critical-path, equal streams"}
     assert {each.candidate.policy for each in timed} == {*found, *others}
+    urgent = {each.candidate.policy for each in timed if each.graph.urgent is not None}
+    assert urgent == {"critical-path"}
+    without = proposals(graph, Roofline(H100), 32, {}, timed=True, priorities=False)
+    assert {each.candidate.policy for each in without} == {*found, *others} - {
+        "critical-path, equal streams"
+    }
+    assert not any(each.graph.urgent is not None for each in without)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Input, ScalarType, TaskGraph, TensorType, TupleType, Type
-from nimble_fx.sizes import concrete, number, numbers
+from nimble_fx.sizes import concrete, number, numbers, symbols_of
 
 SYMBOLS = {"s0": 5, "s1": 12, "u2": 3}
 
@@ -85,3 +85,10 @@ def test_sizes_of_a_graph_without_symbols_are_numbers() -> None:
     assert numbers((3, 2)) == [3, 2]
     with pytest.raises(UnsupportedError, match="nothing says what s0 is"):
         numbers((3, "s0"))
+
+
+def test_symbols_are_the_names_that_are_no_functions() -> None:
+    of = TensorType(("s0", "4*s1 + 2"), ("FloorDiv(u0, 2)", 1), torch.int8, torch.device("cpu"))
+    kind = TupleType((of, ScalarType("Eq(s3, 2)"), ScalarType("True"), ScalarType("7"), None))
+    inputs = (Input("x", kind, ("x",)), Input("n", ScalarType("Max(1, s77)"), ()))
+    assert symbols_of(TaskGraph("g", inputs, (), (), ())) == {"s0", "s1", "u0", "s3", "s77"}

@@ -1,6 +1,7 @@
 """The verifier against an oracle, on schedules and on schedules that were broken on purpose."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,15 @@ def test_random_draws_out_of_program_order_are_caught(graph: TaskGraph) -> None:
     swapped = edited(edited(graph, first.name, index=last.index), last.name, index=first.index)
     with pytest.raises(ScheduleError):
         verify(swapped)
+
+
+@pytest.mark.parametrize("urgent", [2, -1, True, 0.0, "0", []])
+def test_the_urgent_stream_is_one_of_the_schedules(urgent: Any) -> None:
+    graph = branchy()
+    for stream in (None, 0, 1):
+        verify(replace(graph, urgent=stream))
+    with pytest.raises(ScheduleError, match=r"its urgent stream is .*, none of 2"):
+        verify(replace(graph, urgent=urgent))
 
 
 def branchy() -> TaskGraph:

@@ -307,11 +307,54 @@ def test_symbolic_sizes_are_asked_for() -> None:
     with torch.no_grad():
         torch.compile(_Wide(), backend="nimble", dynamic=True, options=NIMBLE)(torch.randn(6, 6))
     program = nimble_fx.programs()[-1]
-    with pytest.raises(UnsupportedError, match="nothing says what"):
-        whatif(program, "h100")
     types = [each.type for each in program.graph.inputs]
     sizes = {each.expression: 6 for each in types if isinstance(each, ScalarType)}
+    (symbol,) = sizes
+    with pytest.raises(UnsupportedError, match=rf"nothing says what {symbol} is; say it with si"):
+        whatif(program, "h100")
+    with pytest.raises(OptionError, match=f"there is no 'x'; .* has the symbols {symbol}"):
+        whatif(program, "h100", sizes={**sizes, "x": 8})
     assert makespan(whatif(program, "h100", sizes=sizes)) > 0
+
+
+NO: Any = "no"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda base: base.fuse("mm", us="relu"), "us is 'relu': it takes a number"),
+        (lambda base: base.move("mm", 3), "queue=3 is not valid; it takes a name"),
+        (lambda base: base.move("mm", "s0", 3), "engine=3 is not valid; it takes a name"),
+        (lambda base: whatif("trace", frozen=NO), "frozen='no' is not valid"),
+    ],
+)
+def test_what_no_edit_takes_is_said(edit: Callable[[WhatIf], object], message: str) -> None:
+    base = whatif(nimble_fx.plan(Branchy(), torch.randn(2, 4)))
+    with pytest.raises(OptionError, match=message):
+        edit(base)
+
+
+def test_several_may_be_selected_by_a_list() -> None:
+    base = whatif(nimble_fx.plan(Branchy(), torch.randn(2, 4)))
+    one_by_one = base.scale("mm", 2.0).scale("mm_1", 2.0).predict().makespan_us
+    assert base.scale(["mm", "mm_1"], 2.0).predict().makespan_us == one_by_one
+    with pytest.raises(OptionError, match="'nothing' selects no activity"):
+        base.scale(["mm", "nothing"], 2.0)
+
+
+def test_other_streams_have_no_urgent_one_of_the_old_schedule() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + x.cos().exp().tan() + x.tanh().erf()
+
+    program = nimble_fx.plan(branches, torch.randn(64), device="h100", policy="critical-path")
+    urgent = program.graph.urgent
+    assert urgent is not None
+    last = replace(program, graph=replace(program.graph, urgent=program.graph.n_streams - 1))
+    for n_streams in (1, 2, 3):
+        source = whatif(last, "h100").streams(n_streams).source
+        assert isinstance(source, Planned)
+        assert source.graph.urgent is None
 
 
 def test_it_is_there_as_nimble_fx_whatif(trace: Path) -> None:

@@ -53,7 +53,9 @@ def task_seconds(
     others = {name: values[name] for name in task.uses if name not in cold}
     far = _copies(task, parameters, max(cold.values(), default=0))
     near = _copies(task, others, WARM_NBYTES)
-    turns = range(max(len(far), len(near)))
+    for each in near[1:]:
+        _look_elsewhere(task, parameters | others | each)
+    turns = range(len(far) * ceil(len(near) / len(far)))  # whole rounds of the parameters
     return device.seconds([_call(task, far[i % len(far)] | near[i % len(near)]) for i in turns])
 
 
@@ -67,13 +69,24 @@ def synthetic(task: Task, types: Mapping[str, Type | None]) -> dict[str, Any]:
         UnsupportedError: nothing is known of an argument, or a size is symbolic.
     """
     values = {name: _made(types[name]) for name in task.uses}
-    if getattr(task.target, "overloadpacket", None) in _EMBEDDINGS:
-        weight, indices, *others = (values[a.name] for a in task.args if isinstance(a, Ref))
-        indices.random_(weight.shape[0])
-        for offsets in others[:1]:
-            n_bags = max(1, offsets.numel())
-            offsets.copy_(torch.arange(offsets.numel()) * indices.numel() // n_bags)
+    _look_elsewhere(task, values)
+    for offsets in _of_embedding(task, values)[2:3]:
+        n_indices, n_bags = _of_embedding(task, values)[1].numel(), max(1, offsets.numel())
+        offsets.copy_(torch.arange(offsets.numel()) * n_indices // n_bags)
     return values
+
+
+def _look_elsewhere(task: Task, values: Mapping[str, Any]) -> None:
+    """If it is an embedding, it looks up other rows, all over its table."""
+    for indices in _of_embedding(task, values)[1:2]:
+        indices.random_(_of_embedding(task, values)[0].shape[0])
+
+
+def _of_embedding(task: Task, values: Mapping[str, Any]) -> list[Tensor]:
+    """The table, indices and offsets of an embedding; nothing of another task."""
+    if getattr(task.target, "overloadpacket", None) not in _EMBEDDINGS:
+        return []
+    return [values[arg.name] for arg in task.args if isinstance(arg, Ref)]
 
 
 def cold_values(graph: TaskGraph) -> dict[str, int]:

@@ -20,6 +20,9 @@ from nimble_fx.hardware import Device as Specs
 POOL_SIZE = 32
 """Streams in PyTorch's pool of each priority; past that, new ones are aliases of old ones."""
 
+MAX_STREAMS = POOL_SIZE - 1
+"""The caller may be on one of the pool, and none of a program's is the caller's."""
+
 NORMAL, HIGH = 0, -1
 """Priorities of streams. Kernels that are captured on a stream keep its priority in the graph."""
 
@@ -84,7 +87,7 @@ class Cuda:
     pool of its own, and few pools strand less memory.
     """
 
-    max_streams = POOL_SIZE
+    max_streams = MAX_STREAMS
     has_graphs = True
     can_time = True
 

@@ -21,7 +21,7 @@ def scaled(
     Raises:
         OptionError: the factor is no number of at least 0.
     """
-    _check_number("factor", factor)
+    check_number("factor", factor)
     if factor == 1:
         return activities
     return tuple(
@@ -49,7 +49,7 @@ def fused(activities: Activities, one: Activity, names: Collection[str]) -> Acti
         OptionError: they are not neighbours on one queue, or one waits for another through
             something that is not among them; or the time is no number of at least 0.
     """
-    _check_number("us", one.us)
+    check_number("us", one.us)
     parts = [activity for activity in activities if activity.name in names]
     _check_neighbours(activities, parts)
     waits = _merged(wait for part in parts for wait in part.after if wait[0] not in names)
@@ -86,7 +86,7 @@ def inserted(
         OptionError: its name is taken, it waits for what there is not, or its time is no number
             of at least 0; or it would wait for itself.
     """
-    _check_number(f"the time of {activity.name}", activity.us)
+    check_number(f"the time of {activity.name}", activity.us)
     known = {each.name for each in activities}
     missing = [name for name, _ in activity.after if name not in known]
     if activity.name in known or missing:
@@ -194,7 +194,12 @@ def _check_neighbours(activities: Sequence[Activity], parts: Sequence[Activity])
         raise OptionError(f"fuse: between them on {parts[0].queue} there is {named}")
 
 
-def _check_number(what: str, value: float) -> None:
+def check_number(what: str, value: object) -> None:
+    """A time or a factor.
+
+    Raises:
+        OptionError: it is no number of at least 0.
+    """
     if (
         type(value) is bool
         or not isinstance(value, (int, float))

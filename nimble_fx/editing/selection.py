@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from nimble_fx.errors import OptionError
 from nimble_fx.simulate import Activity
 
-Select = str | Callable[[Activity], bool]
-"""A predicate; or one of the words of `Limit`; or a name, a glob, a part of names."""
+Select = str | Sequence[str] | Callable[[Activity], bool]
+"""A predicate; or a word of `Limit`, a name, a glob, a part of names; or a list of such."""
 
 Limit = Literal["compute", "memory"]
 """What bounds a kernel's time: the operations that it does, or the bytes that it moves."""
@@ -23,7 +23,7 @@ def selected(
 
     A text is the word "compute" or "memory"; else a name; else a glob that fits whole names; else
     a part of names: the first of these that there is. If what it fits is on the host and on the
-    device, those on the device are meant.
+    device, those on the device are meant. Of a list, each must fit something.
 
     Args:
         activities: all of them.
@@ -40,8 +40,12 @@ def selected(
                     a.name for a in found
                 )
         raise OptionError(f"{select!r} selects no activity; {_near(activities, select)}")
+    if isinstance(select, (list, tuple)) and select:
+        return frozenset().union(*(selected(activities, each, limits) for each in select))
     if not callable(select):
-        raise OptionError(f"select={select!r}: it is a text, or a function of an Activity")
+        raise OptionError(
+            f"select={select!r:.99}: it is a text, a list of texts, or a function of an Activity"
+        )
     names = frozenset(activity.name for activity in activities if select(activity))
     if not names:
         raise OptionError(f"the predicate holds for none of the {len(activities)} activities")
@@ -66,7 +70,8 @@ def _near(activities: Iterable[Activity], text: str) -> str:
         return f"no kernel is {text}-bound"
     names = [activity.name for activity in activities]
     words = dict.fromkeys(word for name in names for word in (name, *re.findall(r"\w+", name)))
-    near = get_close_matches(text, words, n=3, cutoff=0.6)
+    is_glob = any(character in text for character in "*?[")
+    near = [] if is_glob else get_close_matches(text, words, n=3, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return f"there are {', '.join(map(repr, names[:3]))}{', ...' if len(names) > 3 else ''}"

@@ -167,8 +167,9 @@ def _check_device(members: Mapping[str, Field]) -> None:
     device = device_named(name)
     if device is None or hardware not in ("", device.hardware):
         here = "there is none here" if device is None else f"here it is {device.hardware}"
+        what = f"{name} ({hardware})" if hardware else name
         raise FileError(
-            f"it was made for {name} ({hardware or 'any'}), and {here}; load it on such a machine, "
+            f"it was made for {what}, and {here}; load it on such a machine, "
             "or compile the program again on this one"
         )
 

@@ -54,8 +54,9 @@ class Field:
     def record(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
         """The members of an object that has these and no others."""
         members = self.members()
-        if not members.keys() >= set(required):
-            raise self.error(f"an object with {', '.join(sorted(required))}")
+        missing = sorted(set(required) - members.keys())
+        if missing:
+            raise FileError(f"{self.where or 'it'} has no {', '.join(missing)}")
         for name in members.keys() - set(required) - set(optional):
             raise members[name].error("there in this version of the format")
         return members

@@ -97,7 +97,7 @@ def _checked(
     if not isinstance(n_streams, int):
         raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
     if urgent is not None and (type(urgent) is not int or urgent not in range(n_streams)):
-        raise ScheduleError(f"URGENT is {urgent!r}, not one of the {n_streams} streams")
+        raise ScheduleError(f"URGENT is {urgent!r}, none of {n_streams} streams")
     for names in (events, inputs, parameters):
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             raise ScheduleError(f"EVENTS, INPUTS and PARAMETERS are tuples of names: {names!r}")

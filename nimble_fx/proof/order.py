@@ -95,8 +95,9 @@ def check_placement(graph: TaskGraph) -> None:
             used.add(task.stream)
     if used != set(range(len(used))):
         raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
-    if graph.urgent is not None and graph.urgent not in used:
-        raise ScheduleError(f"{graph.name} prefers stream {graph.urgent}, of {len(used)} streams")
+    if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in used):
+        urgent = f"its urgent stream is {graph.urgent!r}, none of {len(used)}"
+        raise ScheduleError(f"{graph.name}: {urgent}")
 
 
 def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:

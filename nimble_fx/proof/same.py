@@ -69,7 +69,7 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
         raise ScheduleError(count)
     if parsed.graph.urgent != graph.urgent:
         found, meant_one = parsed.graph.urgent, graph.urgent
-        raise ScheduleError(f"the text has URGENT = {found}, and {graph.name} has {meant_one}")
+        raise ScheduleError(f"the text has URGENT = {found!r}, and {graph.name} has {meant_one!r}")
     _check_outputs(parsed.graph.outputs, graph, names)
 
 

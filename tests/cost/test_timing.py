@@ -134,7 +134,7 @@ def test_a_small_argument_does_not_make_copies_of_a_large_parameter() -> None:
     values = {"x0": torch.zeros(1000), "x1": torch.zeros(1)}
     task_seconds(graph.tasks[0], values, {"x0": 12_000}, device)
     called = [call.args for call in device.calls]
-    assert len(called) == MAX_COPIES
+    assert len(called) == 66  # whole rounds of the three
     assert len({weight.data_ptr() for weight, _ in called}) == 3
     assert len({x.data_ptr() for _, x in called}) == MAX_COPIES
 

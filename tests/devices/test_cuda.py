@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import nimble_fx
-from nimble_fx.devices.cuda import POOL_SIZE, Cuda
+from nimble_fx.devices.cuda import MAX_STREAMS, Cuda
 from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
 from tests.models import CASES
 
@@ -42,7 +42,7 @@ def test_the_same_kernels_on_one_stream_give_the_same_bits() -> None:
 def test_streams_are_distinct_and_shared() -> None:
     device = Cuda.get(torch.device("cuda", 0))
     assert device is Cuda.get(torch.device("cuda", 0))
-    assert device.max_streams == POOL_SIZE
+    assert device.max_streams == MAX_STREAMS
 
 
 def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) -> None:

@@ -15,13 +15,15 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.devices import Capture, cuda
-from nimble_fx.devices.cuda import N_REPEATS, N_SAMPLES, POOL_SIZE, Cuda
+from nimble_fx.devices.cuda import MAX_STREAMS, N_REPEATS, N_SAMPLES, POOL_SIZE, Cuda
 from nimble_fx.errors import NimbleWarning
+from nimble_fx.launch import Launcher
+from nimble_fx.recording import WARM_UPS
 from tests import cuda_stand_in
 from tests.bits import assert_same_bits
 from tests.cuda_stand_in import Gpu, Stream, current_stream
 from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
-from tests.models import CASES
+from tests.models import CASES, GoogLeNet
 
 
 @pytest.fixture
@@ -76,6 +78,39 @@ def test_the_urgent_stream_alone_is_captured_at_high_priority(urgent: int | None
     assert warmed == captured
     assert len(set(captured)) == 3
     assert [stream.priority for stream in captured] == [-(i == urgent) for i in range(3)]
+
+
+@pytest.mark.parametrize(("policy", "n_urgent"), [("critical-path", 1), ("nimble", 0)])
+def test_a_program_is_warmed_up_and_captured_with_its_urgent_stream_at_high_priority(
+    policy: str, n_urgent: int, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[Any, ...]]()
+    enqueue = Launcher.enqueue
+
+    def noting(launcher: Launcher, given: Any, static: Any, streams: Any) -> Any:
+        seen.append(streams)
+        return enqueue(launcher, given, static, streams)
+
+    monkeypatch.setattr(Launcher, "enqueue", noting)
+    with torch.no_grad():
+        model, x = GoogLeNet().eval(), torch.randn(1, 3, 16, 16)
+        compiled = torch.compile(model, backend="nimble", options={"policy": policy})
+        assert torch.equal(compiled(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert len(seen) == WARM_UPS + 1
+    assert len(set(seen)) == 1
+    urgent = [i for i, stream in enumerate(seen[0]) if stream.priority == -1]
+    assert urgent == [program.graph.urgent][:n_urgent]
+
+
+def test_a_caller_on_a_stream_of_the_pool_leaves_enough_for_a_capture(gpu: Gpu) -> None:
+    seen = list[tuple[Any, ...]]()
+    with gpu.cuda.streams(2)[1]:
+        for urgent in (None, 0, MAX_STREAMS - 1):
+            gpu.cuda.warm_up(
+                MAX_STREAMS, seen.append, gpu.cuda.pool(), may_synchronize=True, urgent=urgent
+            )
+    assert [len(set(streams)) for streams in seen] == [MAX_STREAMS] * 3
 
 
 def test_a_caller_on_a_stream_of_high_priority_is_not_captured_on_it(gpu: Gpu) -> None:

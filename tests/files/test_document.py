@@ -113,7 +113,7 @@ def test_other_members_are_refused(members: dict[str, Any], message: str) -> Non
 
 def test_a_constant_without_its_value_is_refused() -> None:
     constant = {"name": "c", "type": {"shape": [], "stride": [], "dtype": "int8", "device": "cpu"}}
-    with pytest.raises(FileError, match="an object with c"):
+    with pytest.raises(FileError, match="values has no c"):
         files.decode(changed(constants=[constant]))
     huge = {**constant["type"], "shape": [2**62, 2**62], "stride": [0, 0]}  # type: ignore[dict-item]
     with pytest.raises(FileError, match="cannot be made"):

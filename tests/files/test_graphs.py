@@ -94,7 +94,7 @@ def document(**task: Any) -> dict[str, Any]:
             "name of a device",
         ),
         ({"source": {"file": "a", "line": 1, "code": "\0"}}, "control characters"),
-        ({"source": {"file": "a", "line": 1}}, "an object with code, file, line"),
+        ({"source": {"file": "a", "line": 1}}, "source has no code"),
         ({"reads": [["x"]]}, r"reads\[0\] is \['x'\], not text"),
     ],
 )

@@ -1,5 +1,6 @@
 """Scheduling by cost: legal, never slower than one stream, on no more streams than help."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -13,11 +14,17 @@ from bench.instances import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.ir import TaskGraph
 from nimble_fx.list_schedule import Workload, list_schedule
-from nimble_fx.passes.critical_path import CriticalPath, with_direct_waits
+from nimble_fx.passes.assign_streams import AssignStreams
+from nimble_fx.passes.critical_path import (
+    CriticalPath,
+    most_critical_stream,
+    with_direct_waits,
+)
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.predict import predict
+from nimble_fx.simulate import Span, Timeline
 from nimble_fx.verify import verify
 from tests.schedules import traced
 from tests.strategies import task_graphs
@@ -136,6 +143,37 @@ def test_the_stream_that_is_longest_on_the_longest_path_is_urgent(
     *path, _ = nx.dag_longest_path(lengths, weight="us")
     assert made.urgent is not None
     assert made.by_name[max(path, key=us.__getitem__)].stream == made.urgent
+
+
+@pytest.mark.parametrize(
+    ("us", "urgent"),
+    [
+        ({"exp": 1.0, "relu": 1.0, "sigmoid": 5.0, "add": 1.0}, 1),
+        ({"exp": 3.0, "relu": 3.0, "sigmoid": 5.0, "add": 1.0}, 0),
+        ({"exp": 1.0, "relu": 0.0, "sigmoid": 2.0, "add": 1.0}, 0),  # as long: the first
+        ({"exp": 0.0, "relu": 0.0, "sigmoid": 0.0, "add": 0.0}, 0),
+    ],
+)
+def test_time_counts_and_not_tasks(us: dict[str, float], urgent: int) -> None:
+    streams = {"exp": 0, "relu": 0, "sigmoid": 1, "add": 0}
+    graph = traced(lambda x: x.exp().relu() + x.sigmoid(), torch.randn(2)).graph
+    graph = graph.replace_tasks(task.updated(stream=streams[task.name]) for task in graph.tasks)
+    spans, end, behind = [], 0.0, None
+    for name in streams:
+        spans.append(Span(name, "", end, end + us[name], behind))
+        end, behind = end + us[name], name
+    assert most_critical_stream(graph, Timeline(tuple(spans), 0.0)) == urgent
+
+
+@pytest.mark.parametrize("old", [0, 7])
+def test_a_stream_that_was_urgent_before_is_so_no_longer(old: int) -> None:
+    graph = replace(ReduceEdges()(traced(fork, torch.randn(2)).graph), urgent=old)
+    costs = {task.name: cost(2.0) for task in graph.launching}
+    model = GivenCosts(device(), costs)
+    assert CriticalPath(model, priorities=False)(graph).urgent is None
+    assert CriticalPath(model, 1)(graph).urgent is None
+    assert CriticalPath(model)(graph).urgent == 0
+    assert AssignStreams()(graph).urgent is None
 
 
 def test_a_roofline_will_do() -> None:
