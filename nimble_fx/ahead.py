@@ -21,11 +21,11 @@ from nimble_fx.entry import (
     name_of,
     own_function,
 )
-from nimble_fx.errors import OptionError, UnsupportedError
+from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register, unregister
-from nimble_fx.rehearsal import check_training, rehearse
+from nimble_fx.rehearsal import check_call, check_training, rehearse
 from nimble_fx.unchanged import unchanged
 
 
@@ -56,7 +56,8 @@ def compile(  # noqa: A001  # as torch.compile
 
     Raises:
         OptionError: before any work, if an option is not valid or the example inputs are no
-            arguments; later, if `training` is asked of a model without gradients.
+            arguments; later, if the model does not take them, or `training` is asked of one without
+            gradients.
         UnsupportedError: with `on_fallback="error"`, if a part cannot be scheduled or frozen.
 
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
@@ -68,7 +69,13 @@ def compile(  # noqa: A001  # as torch.compile
     _refuse_lazy(function)
     compiled = Compiled(function, parsed, training)
     with unchanged(function, arguments.tensors):
-        rehearse(compiled, arguments.copies(), training)
+        try:
+            rehearse(compiled, arguments.copies(), training)
+        except NimbleError:
+            raise
+        except Exception:
+            check_call(function, arguments.copies())
+            raise
     if not compiled.is_traced:
         reason = "PyTorch found no graph in it, so that nothing is compiled ahead of time"
         Reporter(parsed.on_fallback).report(Fallback(name_of(function), "in eager", reason))

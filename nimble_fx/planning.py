@@ -1,10 +1,7 @@
 """`nimble_fx.plan(model, example_inputs)`: the schedule for a GPU that need not be here."""
 
-import re
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
@@ -35,11 +32,10 @@ from nimble_fx.hardware import find_device
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.rehearsal import check_training, rehearse
+from nimble_fx.rehearsal import check_call, check_training, rehearse
 from nimble_fx.twin import WithoutData, twin
 
 _META = torch.device("meta")
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
 @overload
@@ -174,38 +170,13 @@ def _trace(
     except BackendCompilerFailed as error:  # what the planner raised, and no trace's fault
         raise error.inner_exception from None
     except RuntimeError as error:  # as Dynamo's are
-        _check_call(function, arguments)
+        check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
             f"'meta' device, where all parameters and inputs are. {error}"
         ) from error
     finally:
         drop_compiled(own.__code__)
-
-
-def _check_call(function: Callable[..., Any], arguments: Arguments) -> None:
-    """Whether the model takes the inputs at all.
-
-    Raises:
-        OptionError: it does not; the message is shorter than Dynamo's.
-    """
-    try:
-        with torch.no_grad():
-            function(*arguments.args, **arguments.kwargs)
-    except Exception as error:
-        if isinstance(error, NotImplementedError) or re.search(r"\bmeta\b", str(error), re.I):
-            return  # it is not the inputs, but that they have no data
-        raise OptionError(
-            f"{name_of(function)} does not take these example inputs; called with them it raises "
-            f"{type(error).__name__}: {error}{_users_line(error)}"
-        ) from error
-
-
-def _users_line(error: Exception) -> str:
-    """Where in the user's code an error came up; nothing if that is in PyTorch alone."""
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    return f" [{users[-1].filename}:{users[-1].lineno}: {users[-1].line}]" if users else ""
 
 
 class _Planner:

@@ -1,14 +1,19 @@
 """One call of a model, and its backward, so that all of it is traced."""
 
+import re
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nimble_fx.entry import Arguments
+from nimble_fx.entry import Arguments, name_of
 from nimble_fx.errors import OptionError
+
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
 def rehearse(function: Callable[..., Any], arguments: Arguments, training: bool) -> None:
@@ -26,6 +31,31 @@ def rehearse(function: Callable[..., Any], arguments: Arguments, training: bool)
         outputs = function(*arguments.args, **arguments.kwargs)
         if training:
             _backward(outputs)
+
+
+def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
+    """Whether the model takes the inputs at all.
+
+    Raises:
+        OptionError: it does not; the message is shorter than Dynamo's.
+    """
+    try:
+        with torch.no_grad():
+            function(*arguments.args, **arguments.kwargs)
+    except Exception as error:
+        if isinstance(error, NotImplementedError) or re.search(r"\bmeta\b", str(error), re.I):
+            return  # it is not the inputs, but that they have no data
+        raise OptionError(
+            f"{name_of(function)} does not take these example inputs; called with them it raises "
+            f"{type(error).__name__}: {error}{_users_line(error)}"
+        ) from error
+
+
+def _users_line(error: Exception) -> str:
+    """Where in the user's code an error came up; nothing if that is in PyTorch alone."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f" [{users[-1].filename}:{users[-1].lineno}: {users[-1].line}]" if users else ""
 
 
 def check_training(training: object) -> None:

@@ -152,8 +152,11 @@ def test_preparing_leaves_state_gradients_random_numbers_and_inputs_as_they_were
     before = snapshot(model, inputs)
     try:
         nimble_fx.compile(model, inputs, training=train, **options)
-    except IndexError:
+    except OptionError as error:
         assert name == "raises"
+        assert "does not take these example inputs; called with them it raises IndexErr" in str(
+            error
+        )
     else:
         assert name != "raises"
     assert snapshot(model, inputs) == before
@@ -373,3 +376,23 @@ def test_the_examples_of_the_readme_run() -> None:
     assert len(blocks) == 3
     for block in blocks:
         exec(block, {"model": GoogLeNet(), "x": torch.randn(2, 3, 9, 9), "torch": torch})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.ones(2, 4), r"RuntimeError: mat1 and mat2 .*2x4 and 3x3"),
+        ((torch.ones(2, 3), 3), "TypeError: .* takes 2 positional arguments"),
+        ((), "TypeError: .* missing 1 required"),
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_inputs_that_the_model_does_not_take_are_said_to_be_so(
+    inputs: Any, message: str, training: bool
+) -> None:
+    model = nn.Linear(3, 3)
+    with pytest.raises(OptionError, match=f"Linear does not take these .* raises {message}"):
+        nimble_fx.compile(model, inputs, training=training)
+    assert nimble_fx.compile(model, torch.ones(2, 3))(torch.zeros(2, 3)).equal(
+        model.bias.expand(2, 3)
+    )
