@@ -152,11 +152,8 @@ def test_preparing_leaves_state_gradients_random_numbers_and_inputs_as_they_were
     before = snapshot(model, inputs)
     try:
         nimble_fx.compile(model, inputs, training=train, **options)
-    except OptionError as error:
+    except OptionError:
         assert name == "raises"
-        assert "does not take these example inputs; called with them it raises IndexErr" in str(
-            error
-        )
     else:
         assert name != "raises"
     assert snapshot(model, inputs) == before
