@@ -118,6 +118,13 @@ def test_what_matters_to_the_schedule_has_a_file_of_its_own(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("policy", ["auto", "critical-path"])
+def test_a_schedule_with_priorities_is_not_taken_without(policy: str, tmp_path: Path) -> None:
+    for priorities in (True, False, True):
+        compiled(Branchy(), tmp_path, policy=policy, device="virtual", priorities=priorities)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_what_does_not_matter_has_not(tmp_path: Path, made: list[str]) -> None:
     compiled(Branchy(), tmp_path)
     compiled(Branchy(), tmp_path, freeze=False, dump=tmp_path / "dump")

@@ -235,6 +235,16 @@ def test_options_are_those_of_a_compile() -> None:
         nimble_fx.plan(Branchy(), x, polcy="serial")
 
 
+@pytest.mark.parametrize("policy", ["auto", "critical-path"])
+def test_no_stream_is_urgent_where_priorities_are_not_wanted(policy: str) -> None:
+    model, x = Inception().eval(), torch.ones(1, 8, 6, 6)
+    urgent = nimble_fx.plan(model, x, device="h100", policy="critical-path").graph.urgent
+    assert urgent is not None
+    program = nimble_fx.plan(model, x, device="h100", policy=policy, priorities=False)
+    assert program.graph.urgent is None
+    assert "URGENT" not in program.source
+
+
 def test_a_plan_says_what_it_is_for_and_keeps_no_file_of_what_is_not_here(tmp_path: Path) -> None:
     for name in ("l4", "L4"):
         program = nimble_fx.plan(Branchy(), torch.ones(2, 4), device=name, cache_dir=tmp_path)

@@ -1,6 +1,7 @@
 """Tasks are called on values of their types, copies of which are as cold as they would be."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -89,6 +90,17 @@ def test_an_embedding_looks_up_rows_all_over_its_table(per_bag: int) -> None:
     assert torch.equal(offsets, torch.arange(100) * per_bag)
     assert 0 <= indices.min() < 200
     assert 800 < indices.max() < 1000
+
+
+def test_each_timed_call_of_an_embedding_looks_up_other_rows() -> None:
+    """The same rows again would be warm, whatever the table."""
+    graph = traced(nn.Embedding(1 << 20, 1), torch.arange(50))
+    (task,) = graph.launching
+    values, device = synthetic(task, value_types(graph)), Noting()
+    task_seconds(task, values, cold_values(graph), device)
+    rows = [set(indices.tolist()) for _, indices, *_ in (call.args for call in device.calls)]
+    assert len(rows) == MAX_COPIES
+    assert max(len(one & other) for one, other in pairwise(rows)) <= 2
 
 
 def test_parameters_and_their_views_are_cold_and_nothing_else() -> None:
