@@ -1,8 +1,9 @@
 """What the simulator says of each model: beside what is measured here, and of a GPU that is not.
 
-"Here": each task of the model is timed by itself, and the program's time is simulated from that and
-compared with the program's own, without what `torch.compile` does around it. On a GPU named by
-`--gpu` tasks take what the roofline says. Then that is compared with times that others published.
+"Here": each kind of task is timed on made-up values, on a GPU by itself, on a CPU in its place
+among the others; the program's time is simulated from that and compared with the program's own,
+without what `torch.compile` does around it. On a GPU named by `--gpu` tasks take what the roofline
+says. Then that is compared with times that others published.
 """
 
 import gc
@@ -40,6 +41,9 @@ from nimble_fx.simulate import bound_us
 
 CPU_LIMIT, GPU_LIMIT = 0.10, 0.08
 """How far the median prediction may be off."""
+
+SAMPLE_SECONDS = 0.05
+"""A sample is of as many calls in a row as take about so long."""
 
 CLEAR = 0.9
 """From this part on a reason is the reason."""
@@ -120,11 +124,13 @@ def measure(
     kept = {name: _compiled(form, batch, name, device) for name in policies}
     calls: dict[str, Call] = {name: each.again for name, each in kept.items()}
     with torch.no_grad():
-        samples = interleaved_seconds(calls, rounds, device=device)
+        (once,) = interleaved_seconds({"serial": calls["serial"]}, 1, device=device)["serial"]
+        n_calls = max(1, round(SAMPLE_SECONDS / once))
+        samples = interleaved_seconds(calls, rounds, n_calls, device=device)
         with TemporaryDirectory() as directory:
             costs = {name: _costs(each, device, Path(directory)) for name, each in kept.items()}
         # Before and after the tasks, so that a change of the machine's speed meets both.
-        later = interleaved_seconds(calls, rounds, device=device)
+        later = interleaved_seconds(calls, rounds, n_calls, device=device)
     here = {
         name: _here([*samples[name], *later[name]], each.graphs, costs[name])
         for name, each in kept.items()

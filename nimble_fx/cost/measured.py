@@ -11,13 +11,14 @@ import torch
 
 from nimble_fx import devices
 from nimble_fx.cost import Cost, Origin
+from nimble_fx.cost.cold import cold_values
 from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.table import Table, Timed, Times
-from nimble_fx.cost.timing import cold_values, synthetic, task_seconds, undisturbed
+from nimble_fx.cost.times import measured_times
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.hardware import Device
-from nimble_fx.ir import Task, TaskGraph, TensorType, target_name
+from nimble_fx.ir import Task, TaskGraph, target_name
 from nimble_fx.sizes import Sizes, concrete
 
 N_NEIGHBOURS = 4
@@ -53,7 +54,8 @@ class Measured:
     ) -> "Measured":
         """The costs of a graph's tasks: from the directory's table, what it lacks measured now.
 
-        Cost: on a CPU about 40 ms for each kind of task that is new (SqueezeNet 1.1).
+        Cost: if a kind of task is new, on a CPU that of `in_program.measured_in_program`, on a GPU
+        a graph of each new kind, captured and replayed.
 
         Args:
             graph: traced or scheduled.
@@ -66,7 +68,7 @@ class Measured:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
         table = Table.of(directory, device)
-        times, failed = _measured(concrete(graph, sizes or {}), device, table.times)
+        times, failed = measured_times(concrete(graph, sizes or {}), device, table.times)
         return Measured(device.specs, table.with_more(times).times, sizes or {}, failed)
 
     def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
@@ -123,30 +125,3 @@ def _distance(one: Work, other: Work) -> float:
         log(max(one.flops, 1.0) / max(other.flops, 1.0)),
         log(max(one.nbytes, 1.0) / max(other.nbytes, 1.0)),
     )
-
-
-def _measured(
-    graph: TaskGraph, device: devices.Device, known: Times
-) -> tuple[Times, Mapping[str, str]]:
-    """What is not known yet: the times of the graph's tasks, and why some have none."""
-    types, cold = value_types(graph), cold_values(graph)
-    times: dict[str, Timed] = {}
-    failed: dict[str, str] = {}
-    with undisturbed(_device_of(graph)):
-        for task in graph.launching:
-            key = signature(task, types, cold)
-            if key in known or key in times or key in failed:
-                continue
-            work = work_of(task, types)
-            try:
-                seconds = task_seconds(task, synthetic(task, types), cold, device)
-            except Exception as error:  # an operator may raise whatever it likes of made-up values
-                failed[key] = f"{type(error).__name__}: {error}".splitlines()[0]
-            else:
-                times[key] = Timed(target_name(task.target), 1e6 * seconds, work)
-    return times, failed
-
-
-def _device_of(graph: TaskGraph) -> torch.device:
-    types = [value.type for value in graph.values]
-    return next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))

@@ -22,7 +22,7 @@ from nimble_fx.devices import Device
 from nimble_fx.errors import FileError
 from nimble_fx.load import write as write_whole
 
-FORMAT = 2
+FORMAT = 3
 """The version of the format, and of how times are taken; files of another one have another name."""
 
 LOCK_SECONDS = 60.0

@@ -144,15 +144,15 @@ class Device(Protocol):
         """
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """What a call takes, in seconds: the median of a few samples.
+        """What a captured call takes, in seconds: the median of a few samples.
 
         Args:
             calls: that do the same, on memory of their own if caches are to be cold; at least one.
                 They are made in turn.
 
         Raises:
-            UnsupportedError: time means nothing on this device.
-            RuntimeError: the call fails; or waits for the device, where only kernels are timed.
+            UnsupportedError: the device has no graphs, or time means nothing on it.
+            RuntimeError: the call fails, or waits for the device.
         """
 
 

@@ -1,10 +1,7 @@
 """The CPU: operators run at once, in launch order, so streams and events have nothing to do."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import cycle, islice
-from statistics import median
-from time import perf_counter
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -38,11 +35,6 @@ class CpuStream:
     def wait_event(self, event: CpuEvent) -> None:
         """Does nothing: the event has happened."""
 
-
-SAMPLE_SECONDS = 1e-3
-N_SAMPLES = 5
-MAX_REPEATS = 100
-"""How a call is timed: so many samples, each of so many calls or as many as take so long."""
 
 _STREAM = CpuStream()
 _EVENT = CpuEvent()
@@ -107,27 +99,8 @@ class Cpu:
         raise UnsupportedError("a CPU has nothing to replay")
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """What a call takes, that of the operator by Python among it."""
-        turns = cycle(calls)
-        _timed(turns, len(calls))
-        once = _timed(turns, len(calls)) / len(calls)
-        n = max(1, min(MAX_REPEATS, int(SAMPLE_SECONDS / max(once, 1e-9))))
-        return median(_timed(turns, n) / n for _ in range(N_SAMPLES))
-
-
-def _timed(turns: Iterator[Callable[[], object]], n: int) -> float:
-    """What the next `n` calls take together.
-
-    Each result lives until the next one is there, as in a program. Freed before that, it would be
-    what C's allocator gives back to the system and gets anew, page by page, in each call.
-    """
-    result = None
-    start = perf_counter()
-    for call in islice(turns, n):
-        result = call()
-    seconds = perf_counter() - start
-    del result
-    return seconds
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("a CPU's operators are timed where their program calls them")
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,9 @@ CPU = DEVICES["cpu"]
 
 
 class Counting(Cpu):
-    """A CPU on which the nth call that is timed takes n microseconds."""
+    """A device with graphs on which the nth call that is timed takes n microseconds."""
+
+    has_graphs = True
 
     def __init__(self) -> None:
         self.n = 0
@@ -111,7 +113,9 @@ def test_other_operators_and_types_are_no_neighbours(graph: TaskGraph) -> None:
 
 
 class Failing(Cpu):
-    """A CPU on which nothing can be timed."""
+    """A device with graphs on which nothing can be timed."""
+
+    has_graphs = True
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -134,6 +138,8 @@ def test_what_cannot_be_timed_is_the_rooflines_and_says_why(
 
 def test_the_callers_interrupt_is_not_swallowed(tmp_path: Path) -> None:
     class Interrupted(Cpu):
+        has_graphs = True
+
         def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
             raise KeyboardInterrupt
 

@@ -1,0 +1,94 @@
+"""Made-up values have their types, and numbers that operators take no offence at."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nimble_fx.cost.synthetic import look_elsewhere, synthetic
+from nimble_fx.cost.work import value_types
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import ScalarType, Task, TensorType, TupleType
+from tests.cost.graphs import tensor_type, traced
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=3),
+    st.sampled_from([torch.float32, torch.float16, torch.complex64, torch.int64, torch.bool]),
+    st.booleans(),
+)
+def test_values_have_their_types(shape: list[int], dtype: torch.dtype, is_transposed: bool) -> None:
+    stride = tuple(torch.empty(shape[::-1] if is_transposed else shape).stride())
+    stride = stride[::-1] if is_transposed else stride
+    x = synthetic(TensorType(tuple(shape), stride, dtype, torch.device("cpu")))
+    assert (x.shape, x.dtype) == (torch.Size(shape), dtype)
+    assert not x.numel() or x.stride() == stride
+    if not (dtype.is_floating_point or dtype.is_complex):
+        assert not x.any()
+    elif not x.is_complex() and len(shape) < 2:
+        assert ((x >= 0.5) & (x <= 1.5)).all()
+
+
+def test_an_expanded_value_takes_the_memory_of_one_row() -> None:
+    x = synthetic(TensorType((1000, 3), (0, 1), torch.float32, torch.device("cpu")))
+    assert x.untyped_storage().nbytes() == 12
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (40, 30, 3, 3), (1, 500), (500, 1)])
+def test_a_product_with_a_made_up_weight_is_half_as_large_as_what_it_is_a_product_of(
+    shape: tuple[int, ...],
+) -> None:
+    torch.manual_seed(0)
+    weight = synthetic(tensor_type(*shape)).flatten(1)
+    x = torch.randn(100, weight.shape[1])
+    assert 0.4 < (x @ weight.T).std() < 0.65
+
+
+def test_numbers_and_tuples_are_made_of_their_parts() -> None:
+    x, n = synthetic(TupleType((tensor_type(2), ScalarType("5"))))
+    assert (x.shape, n) == ((2,), 5)
+    with pytest.raises(UnsupportedError):
+        synthetic(TupleType((ScalarType("s0 + 1"),)))
+    with pytest.raises(UnsupportedError, match="nothing is known"):
+        synthetic(None)
+
+
+def embedding_bag(per_bag: int) -> tuple[Task, dict[str, Tensor]]:
+    """The task, and made-up values of the table, indices and offsets that it is given."""
+    graph = traced(
+        nn.EmbeddingBag(1000, 2, mode="sum"),
+        torch.arange(100 * per_bag) % 1000,
+        torch.arange(100) * per_bag,
+    )
+    task = next(task for task in graph.launching if "embedding_bag" in str(task.target))
+    types = value_types(graph)
+    return task, {name: synthetic(types[name]) for name in task.uses}
+
+
+@pytest.mark.parametrize("per_bag", [1, 5])
+def test_an_embedding_looks_up_rows_all_over_its_table(per_bag: int) -> None:
+    task, values = embedding_bag(per_bag)
+    look_elsewhere(task, values)
+    _, indices, offsets = values.values()
+    assert torch.equal(offsets, torch.arange(100) * per_bag)
+    assert 0 <= indices.min() < 200
+    assert 800 < indices.max() < 1000
+
+
+def test_bags_that_are_computed_stay_as_they_are() -> None:
+    task, values = embedding_bag(5)
+    _, indices, offsets = values.values()
+    offsets[50:] = 7
+    before, rows = offsets.clone(), indices.clone()
+    look_elsewhere(task, values)
+    assert torch.equal(offsets, before)
+    assert not torch.equal(indices, rows)
+
+
+def test_of_another_task_nothing_is_written() -> None:
+    graph = traced(nn.Linear(3, 4), torch.ones(2, 3))
+    (task,) = graph.launching
+    values = {name: torch.zeros(3) for name in task.uses}
+    look_elsewhere(task, values)
+    assert not any(value.any() for value in values.values())

@@ -1,0 +1,70 @@
+"""Times are taken once for tasks that are alike, and taking them leaves no trace."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+from nimble_fx.cost import times
+from nimble_fx.cost.in_program import InProgram
+from nimble_fx.cost.times import measured_times, undisturbed
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.ir import TaskGraph
+from tests.cost.graphs import traced
+
+
+def in_program(
+    monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float], failed: Mapping[str, str]
+) -> list[TaskGraph]:
+    """The graphs that are run, which take so long."""
+    ran: list[TaskGraph] = []
+
+    def measured(graph: TaskGraph, _: object) -> InProgram:
+        ran.append(graph)
+        return InProgram(seconds, failed)
+
+    monkeypatch.setattr(times, "measured_in_program", measured)
+    return ran
+
+
+def layers() -> TaskGraph:
+    """Two layers that are alike, and what is between them."""
+    return traced(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.ones(2, 4))
+
+
+def test_alike_tasks_take_together_what_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = in_program(monkeypatch, {"addmm": 1.0, "tanh": 5.0, "addmm_1": 2.0}, {})
+    found, failed = measured_times(layers(), Cpu(), {})
+    assert sorted(timed.us for timed in found.values()) == [1.5e6, 5e6]
+    assert failed == {}
+    measured_times(layers(), Cpu(), found)
+    assert len(ran) == 1  # all was known
+
+
+def test_what_is_known_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_program(monkeypatch, {"addmm": 1.0, "tanh": 5.0, "addmm_1": 2.0}, {})
+    found, _ = measured_times(layers(), Cpu(), {})
+    known = {key: timed for key, timed in found.items() if "addmm" in key}
+    more, _ = measured_times(layers(), Cpu(), known)
+    assert set(more) == set(found) - set(known)
+
+
+def test_a_kind_has_failed_if_none_of_it_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_program(monkeypatch, {"addmm_1": 2.0}, {"addmm": "no", "tanh": "never"})
+    found, failed = measured_times(layers(), Cpu(), {})
+    assert [timed.us for timed in found.values()] == [2e6]
+    assert list(failed.values()) == ["never"]
+
+
+def test_within_draws_are_undone_modes_are_off_and_nothing_is_differentiated() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    weight = nn.Parameter(torch.ones(1))
+    with FakeTensorMode(), undisturbed(torch.device("cpu")):
+        drawn: Tensor = torch.rand(1) + weight
+        assert type(drawn) is Tensor
+        assert not drawn.requires_grad
+    assert torch.equal(torch.rand(1), expected)
