@@ -201,6 +201,18 @@ class TaskGraph:
         """Everything that has a name: inputs, constants and tasks."""
         return (*self.inputs, *self.constants, *self.tasks)
 
+    def with_streams(
+        self, streams: Mapping[str, int | None], urgent: int | None = None
+    ) -> "TaskGraph":
+        """The same program with each task on its stream; this very object if they are equal.
+
+        Args:
+            streams: by task; tasks that are not among them, such as views, have none.
+            urgent: see the attribute.
+        """
+        placed = self.replace_tasks(t.updated(stream=streams.get(t.name)) for t in self.tasks)
+        return placed if placed.urgent == urgent else replace(placed, urgent=urgent)
+
     @cached_property
     def by_name(self) -> Mapping[str, Task]:
         """Each task by its name."""

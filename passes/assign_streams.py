@@ -1,7 +1,7 @@
 """Which stream each task runs on: chains of dependent tasks share one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from nimble_fx.dag import Rows, longest_path_to, reduction
@@ -44,8 +44,7 @@ class AssignStreams:
             rows = dependency_rows(launching)
             chains = merge_chains(chain_cover(rows), rows, self.max_streams)
         stream = {launching[u].name: s for s, chain in enumerate(chains) for u in chain}
-        made = graph.replace_tasks(t.updated(stream=stream.get(t.name)) for t in graph.tasks)
-        return made if made.urgent is None else replace(made, urgent=None)
+        return graph.with_streams(stream)
 
 
 def chain_cover(rows: Rows) -> list[Chain]:

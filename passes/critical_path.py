@@ -87,9 +87,7 @@ def best_plan(work: Workload, max_streams: int, bound: float) -> Plan:
 
 def carried_out(graph: TaskGraph, plan: Plan) -> TaskGraph:
     """The graph with the plan's streams, of which none is urgent, in its launch order."""
-    tasks = (task.updated(stream=plan.streams.get(task.name)) for task in graph.tasks)
-    made = in_launch_order(graph.replace_tasks(tasks), plan.order)
-    return made if made.urgent is None else replace(made, urgent=None)
+    return in_launch_order(graph.with_streams(plan.streams), plan.order)
 
 
 def most_critical_stream(graph: TaskGraph, simulated: Timeline) -> int:

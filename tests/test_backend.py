@@ -172,7 +172,7 @@ class InTurn:
     def __call__(self, graph: TaskGraph) -> TaskGraph:
         n = self.n_streams
         streams = {task.name: i % n for i, task in enumerate(graph.launching)} if n else {}
-        return graph.replace_tasks(t.updated(stream=streams.get(t.name)) for t in graph.tasks)
+        return graph.with_streams(streams)
 
 
 def test_a_policy_may_be_a_pass_of_the_users_own() -> None:

@@ -48,3 +48,16 @@ def test_names_are_found_in_lists_tuples_and_slices_once() -> None:
 @given(task_graphs())
 def test_replacing_tasks_by_equal_ones_gives_the_very_graph(graph: TaskGraph) -> None:
     assert graph.replace_tasks(task.updated() for task in graph.tasks) is graph
+
+
+@given(task_graphs(), st.data())
+def test_tasks_are_on_the_streams_that_are_named_and_others_on_none(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    named = data.draw(st.sets(st.sampled_from([task.name for task in graph.tasks])))
+    streams = {name: i for i, name in enumerate(sorted(named))}
+    placed = graph.with_streams(streams, urgent=3)
+    assert {t.name: t.stream for t in placed.tasks if t.stream is not None} == streams
+    assert placed.urgent == 3
+    assert placed.with_streams(streams, urgent=3) is placed
+    assert placed.with_streams(streams).urgent is None

@@ -136,9 +136,11 @@ def loaded_or_refused(path: Path) -> nimble_fx.Program | None:
 
 def test_loading_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = program().save(tmp_path / "program.json")
-    monkeypatch.setattr("nimble_fx.program.load_module", None)
+    ran: list[str] = []
+    monkeypatch.setattr("nimble_fx.program.load_module", lambda source, _: ran.append(source))
     load_program(path)
     load_program(path, trust_source=True)
+    assert ran == []
 
 
 def test_the_same_program_is_saved_as_the_same_text(tmp_path: Path) -> None:

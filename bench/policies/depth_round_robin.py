@@ -30,7 +30,7 @@ class DepthRoundRobin:
         streams = {
             task.name: 0 if i in path else next(side) for i, task in enumerate(graph.launching)
         }
-        return graph.replace_tasks(t.updated(stream=streams.get(t.name)) for t in graph.tasks)
+        return graph.with_streams(streams)
 
 
 def longest_path(rows: list[int]) -> list[int]:

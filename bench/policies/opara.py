@@ -32,7 +32,7 @@ class Opara:
     def __call__(self, graph: TaskGraph) -> TaskGraph:
         """The graph with streams, in launch order. Cost: O((tasks + edges) log tasks)."""
         streams = {n: s % self.max_streams for n, s in claimed_streams(graph.launching).items()}
-        placed = graph.replace_tasks(t.updated(stream=streams.get(t.name)) for t in graph.tasks)
+        placed = graph.with_streams(streams)
         return in_launch_order(placed, alternating(placed.by_name, earlier_tasks(placed)))
 
 

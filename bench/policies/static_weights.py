@@ -50,7 +50,7 @@ class StaticWeights:
                 streams[task.name] = s
             for name in ready.after(task.name):
                 heappush(queue, (-ahead[name], graph.by_name[name].index, name))
-        placed = graph.replace_tasks(t.updated(stream=streams.get(t.name)) for t in graph.tasks)
+        placed = graph.with_streams(streams)
         return in_launch_order(placed, ends)
 
 

@@ -35,9 +35,7 @@ def all_schedules(graph: TaskGraph, n_streams: int) -> Iterator[TaskGraph]:
         ordered = in_launch_order(graph, order)
         for streams in product(range(n_streams), repeat=len(names)):
             on = dict(zip(names, streams, strict=True))
-            yield with_direct_waits(
-                ordered.replace_tasks(t.updated(stream=on[t.name]) for t in ordered.tasks)
-            )
+            yield with_direct_waits(ordered.with_streams(on))
 
 
 @settings(max_examples=12)

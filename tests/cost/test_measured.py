@@ -20,7 +20,7 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.errors import FileError, UnsupportedError
 from nimble_fx.hardware import DEVICES
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir import ScalarType, TaskGraph
 from tests.cost.graphs import aten, one_task, tensor_type, traced
 from tests.models import Branchy
 
@@ -184,6 +184,20 @@ def test_symbolic_sizes_are_taken_for_what_is_said(tmp_path: Path) -> None:
     assert replace(costs, sizes={"s0": 300})(graph)["task"].origin == "interpolated"
     with pytest.raises(UnsupportedError):
         Measured.of(graph, Counting(), tmp_path)
+
+
+def test_a_program_of_any_size_is_measured_at_the_one_that_is_said(tmp_path: Path) -> None:
+    def model(x: Tensor) -> Tensor:
+        return torch.bmm(x, x.transpose(1, 2)).flatten(1).softmax(1)
+
+    graph = traced(model, torch.randn(6, 3, 4), dynamic=True)
+    symbols = {
+        value.type.expression for value in graph.inputs if isinstance(value.type, ScalarType)
+    }
+    costs = Measured.of(graph, Cpu(), tmp_path, dict.fromkeys(symbols, 7))
+    assert symbols
+    assert costs.failed == {}
+    assert {cost.origin for cost in costs(graph).values()} == {"measured"}
 
 
 def test_on_a_device_that_has_no_time_the_roofline_is_asked_and_says_why(

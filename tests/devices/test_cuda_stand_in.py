@@ -3,7 +3,7 @@
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from math import ceil
@@ -272,30 +272,28 @@ def multiplied(gpu: Gpu, x: Tensor) -> Capture:
     return gpu.cuda.capture(1, run, pool)
 
 
-def drop_one_of_two(gpu: Gpu) -> Callable[[], None]:
-    """Captures two graphs on one stream, drops the first; what replays the second, with a check."""
-    first, x = multiplied(gpu, torch.eye(3)), torch.randn(3, 3)
+def second_of_two(gpu: Gpu, x: Tensor) -> Capture:
+    """Captures two graphs on one stream, drops the first; the second, which squares `x`."""
+    first = multiplied(gpu, torch.eye(3))
     second = multiplied(gpu, x)
     assert first.nbytes[0] >= cuda_stand_in.WORKSPACE_NBYTES + x.nbytes
-
-    def check() -> None:
-        second.replay()
-        assert_same_bits(list(second.outputs), [x @ x])
-
-    return check
+    return second
 
 
 def test_a_graph_replays_once_another_of_its_stream_is_dropped(gpu: Gpu) -> None:
-    drop_one_of_two(gpu)()
+    x = torch.randn(3, 3)
+    second = second_of_two(gpu, x)
+    second.replay()
+    assert_same_bits(list(second.outputs), [x @ x])
 
 
 def test_with_one_workspace_for_both_it_would_not(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "_fresh_workspaces", nullcontext)
-    check = drop_one_of_two(gpu)
+    second = second_of_two(gpu, torch.randn(3, 3))
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        check()
+        second.replay()
 
 
 def test_the_memory_of_a_capture_is_gone_with_it(gpu: Gpu) -> None:

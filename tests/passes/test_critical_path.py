@@ -157,7 +157,7 @@ def test_the_stream_that_is_longest_on_the_longest_path_is_urgent(
 def test_time_counts_and_not_tasks(us: dict[str, float], urgent: int) -> None:
     streams = {"exp": 0, "relu": 0, "sigmoid": 1, "add": 0}
     graph = traced(lambda x: x.exp().relu() + x.sigmoid(), torch.randn(2)).graph
-    graph = graph.replace_tasks(task.updated(stream=streams[task.name]) for task in graph.tasks)
+    graph = graph.with_streams(streams)
     spans, end, behind = [], 0.0, None
     for name in streams:
         spans.append(Span(name, "", end, end + us[name], behind))
