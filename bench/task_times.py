@@ -43,7 +43,7 @@ class _TimedGraphs(Compiler):
     """Times the tasks of each ATen graph of one Dynamo graph, and builds what runs it."""
 
     def __init__(self, gm: GraphModule, timed: TimedTasks) -> None:
-        super().__init__(gm, Options(policy="serial"))
+        super().__init__(gm, Options(policy="serial", freeze=False))
         self._timed = timed
 
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
