@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from nimble_fx.ir import (
     target_name,
 )
 from nimble_fx.naming import unique
+from nimble_fx.targets import binding
 from nimble_fx.version import __version__
 
 _RESERVED = {
@@ -276,19 +276,14 @@ def _is_view(task: Task) -> bool:
 def callee(target: Callable[..., Any]) -> str:
     """How the module calls a target: "aten.add.Tensor", "torch.convolution", "operator.mul".
 
-    An operator with one overload is called through torch's own binding where there is one: it is
-    the same operator, and its arguments are parsed in C++ without going through a list of boxed
-    values, which takes longer than a small kernel.
+    It is torch's own binding where there is one; see `targets.binding`.
     """
     name = target_name(target)
     if not isinstance(target, torch._ops.OpOverload):
         return name
     if target.namespace != "aten":
         return f"torch.ops.{name}"
-    packet = target.overloadpacket
-    functional = [overload for overload in packet.overloads() if "out" not in overload]
-    bound = isinstance(getattr(torch, packet.__name__, None), BuiltinFunctionType)
-    return f"torch.{packet.__name__}" if bound and functional == ["default"] else name
+    return f"torch.{target.overloadpacket.__name__}" if binding(target) else name
 
 
 def text_of(arg: Arg, names: Mapping[str, str]) -> str:

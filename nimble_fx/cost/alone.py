@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from nimble_fx.cost.synthetic import look_elsewhere
 from nimble_fx.devices import Device
 from nimble_fx.ir import Ref, Task
+from nimble_fx.targets import called
 
 WARM_NBYTES = 4 << 20
 """More than a core's own cache holds, less than all cores share."""
@@ -52,8 +53,7 @@ def task_seconds(
 def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
     arguments = (task.args, dict(task.kwargs))
     args, kwargs = pytree.tree_map_only(Ref, lambda ref: values[ref.name], arguments)
-    target = getattr(task.target, "op", task.target)  # as emitted modules call it
-    return partial(target, *args, **kwargs)
+    return partial(called(task.target), *args, **kwargs)
 
 
 def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from nimble_fx.cost.cold import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import look_elsewhere, synthetic
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Arg, Ref, Task, TaskGraph, Type
+from nimble_fx.targets import called
 
 MIN_RUNS, MAX_RUNS = 5, 50
 ENOUGH_SECONDS = 0.25
@@ -117,8 +118,7 @@ def _steps(graph: TaskGraph) -> Iterator[_Step]:
     for task in graph.tasks:
         mine = dict.fromkeys((task.name, *task.uses))
         dead = tuple(name for name in mine if last[name] == task.name and name not in kept)
-        target = getattr(task.target, "op", task.target)  # as emitted modules call it
-        yield _Step(task, target, dict(task.kwargs), dead)
+        yield _Step(task, called(task.target), dict(task.kwargs), dead)
 
 
 def _given_values(graph: TaskGraph) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
 
 from nimble_fx.cost import times
 from nimble_fx.cost.in_program import InProgram
@@ -63,8 +66,28 @@ def test_within_draws_are_undone_modes_are_off_and_nothing_is_differentiated() -
     expected = torch.rand(1)
     torch.manual_seed(7)
     weight = nn.Parameter(torch.ones(1))
-    with FakeTensorMode(), undisturbed(torch.device("cpu")):
+    with FakeTensorMode(), enable_python_dispatcher(), undisturbed(torch.device("cpu")):
+        assert not dispatches_in_python()
         drawn: Tensor = torch.rand(1) + weight
         assert type(drawn) is Tensor
         assert not drawn.requires_grad
     assert torch.equal(torch.rand(1), expected)
+
+
+def dispatches_in_python() -> bool:
+    """Whether operators first ask functions in Python, as while AOTAutograd compiles."""
+    key = torch._C.DispatchKey.PythonDispatcher
+    return torch._C._dispatch_tls_is_dispatch_key_included(key)
+
+
+def test_a_backend_is_asked_with_the_dispatcher_in_python_on() -> None:
+    """Why it has to be turned off."""
+    seen: list[bool] = []
+
+    def compiler(gm: GraphModule, _: object) -> GraphModule:
+        seen.append(dispatches_in_python())
+        return gm
+
+    torch.compiler.reset()
+    torch.compile(torch.sin, backend=aot_autograd(fw_compiler=compiler))(torch.ones(2))
+    assert seen == [True]
