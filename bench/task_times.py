@@ -16,6 +16,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.freeze import Terms
 from nimble_fx.ir import TaskGraph
 from nimble_fx.options import Options
+from nimble_fx.program import Program
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
 """A graph as it was traced, with no order that a pass added, and seconds by launching task."""
@@ -43,7 +44,8 @@ class _TimedGraphs(Compiler):
     """Times the tasks of each ATen graph of one Dynamo graph, and builds what runs it."""
 
     def __init__(self, gm: GraphModule, timed: TimedTasks) -> None:
-        super().__init__(gm, Options(policy="serial", freeze=False))
+        unlisted: list[Program] = []  # what is timed is none of the user's programs
+        super().__init__(gm, Options(policy="serial", freeze=False), keep=unlisted.append)
         self._timed = timed
 
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:

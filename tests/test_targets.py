@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from nimble_fx.targets import function_by_name, is_importable, name_in_file, operators_by_name
+from nimble_fx.emit import callee
+from nimble_fx.targets import (
+    called,
+    function_by_name,
+    is_importable,
+    name_in_file,
+    operators_by_name,
+)
 from tests.saved import programs_of_models
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
@@ -57,3 +64,14 @@ def test_whatever_the_models_call_is_found_by_its_name() -> None:
         name = name_in_file(target)
         assert name is not None
         assert target_in_file(name) is target
+
+
+def test_what_is_called_is_what_an_emitted_module_calls() -> None:
+    modules = {"torch": torch, "operator": operator, "aten": torch.ops.aten}
+    targets = {task.target for program in programs_of_models() for task in program.graph.tasks}
+    found = {target: called(target) for target in targets}
+    for target, function in found.items():
+        written = eval(callee(target), modules)
+        assert function is getattr(written, "op", written)
+    assert found[torch.ops.aten.convolution.default] is torch.convolution
+    assert found[torch.ops.aten.add.Tensor] is torch.ops.aten.add.Tensor.op

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nimble_fx.cost.synthetic import look_elsewhere
+from nimble_fx.cost.synthetic import rows_elsewhere
 from nimble_fx.devices import Device
 from nimble_fx.ir import Ref, Task
 from nimble_fx.targets import called
@@ -45,7 +45,7 @@ def task_seconds(
     far = _copies(task, parameters, max(cold.values(), default=0))
     near = _copies(task, others, WARM_NBYTES)
     for each in near:
-        look_elsewhere(task, parameters | others | each)
+        each |= rows_elsewhere(task, parameters | each)
     turns = range(len(far) * ceil(len(near) / len(far)))  # whole rounds of the parameters
     return device.seconds([_call(task, far[i % len(far)] | near[i % len(near)]) for i in turns])
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Ref, ScalarType, Task, TensorType, TupleType, Type
+from nimble_fx.ir import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type
 from nimble_fx.sizes import number, numbers
 
 _aten = torch.ops.aten
@@ -18,22 +18,23 @@ _EMBEDDINGS = {_aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forwa
 def synthetic(value: Type | None) -> Any:
     """A value of a type.
 
-    Floating-point ones are random. A CPU is slow with numbers that are nearly zero, so what a deep
-    model computes of them must neither vanish nor, by a sigmoid, be made to: a product with a
-    matrix or a convolution's weight is about half as large as what it is a product of, vectors
-    (biases, means, variances) are about 1. Integers are zeros, which as indices are in range.
+    Floating-point ones are random (see `randomize`): a product with a matrix, or a convolution's
+    weight, is about half as large as what it is a product of. Integers are zeros, which as indices
+    are in range.
 
     Raises:
         UnsupportedError: nothing is known of it, or a size is symbolic.
+        RuntimeError: PyTorch makes no tensors of its type, or has no memory for it.
     """
     match value:
         case TensorType(shape, stride, dtype, device):
             lengths, steps = numbers(shape), numbers(stride)
             extent = 1 + sum((n - 1) * step for n, step in zip(lengths, steps, strict=True))
             memory = torch.zeros(0 if 0 in lengths else extent, dtype=dtype, device=device)
-            if dtype.is_floating_point or dtype.is_complex:
-                _randomize(memory, lengths)
-            return memory.as_strided(lengths, steps)
+            made = memory.as_strided(lengths, steps)
+            fan_in = prod(lengths[1:])
+            randomize(memory if is_expanded(made) else made, 0.5 / max(1, fan_in) ** 0.5)
+            return made
         case ScalarType(expression):
             return number(expression, {})
         case TupleType(items):
@@ -41,34 +42,55 @@ def synthetic(value: Type | None) -> Any:
     raise UnsupportedError("nothing is known of an argument")
 
 
-def look_elsewhere(task: Task, values: Mapping[str, Any]) -> None:
-    """If a task is an embedding, it looks up other rows from now on, all over its table.
+def randomize(x: Tensor, scale: float = 1.0) -> None:
+    """Fills a tensor of floating-point numbers, of which no two share memory; leaves others alone.
 
-    If it is one with bags and these are all empty but one, as made-up ones are, they become alike.
+    What has several dimensions gets numbers around 0; what has one, such as a bias or a variance,
+    gets numbers around 1.
+
+    Args:
+        x: is written.
+        scale: the standard deviation of those around 0.
+    """
+    if not (x.is_floating_point() or x.is_complex()):
+        return
+    if x.is_floating_point() and x.itemsize == 1:  # torch draws no float8
+        x.copy_(torch.randn(x.shape, device=x.device) * scale)
+    elif x.dim() > 1 or x.is_complex():
+        x.normal_(std=scale)
+    else:
+        x.uniform_(0.5, 1.5)
+
+
+def rows_elsewhere(task: Task, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """If a task is an embedding, other indices for it, by name: of rows all over its table.
+
+    If it is one with bags, and these are all empty but one, as made-up ones are, there are other
+    offsets too, with which they are alike.
 
     Args:
         task: of any kind.
-        values: its arguments by name; indices and offsets are written.
+        values: its arguments by name.
     """
-    table, indices, offsets, *_ = [*_of_embedding(task, values), None, None, None]
-    if table is None or indices is None:
-        return
-    indices.random_(table.shape[0])
-    if offsets is not None and not offsets.any():
-        n_bags = max(1, offsets.numel())
-        offsets.copy_(torch.arange(offsets.numel()) * indices.numel() // n_bags)
-
-
-def _randomize(memory: Tensor, shape: Sequence[int]) -> None:
-    memory.normal_()
-    if len(shape) > 1:
-        memory.mul_(0.5 * (shape[0] / max(1, prod(shape))) ** 0.5)
-    elif not memory.is_complex():
-        memory.uniform_(0.5, 1.5)
-
-
-def _of_embedding(task: Task, values: Mapping[str, Any]) -> list[Tensor]:
-    """The table, indices and offsets of an embedding; nothing of another task."""
     if getattr(task.target, "overloadpacket", None) not in _EMBEDDINGS:
-        return []
-    return [values[arg.name] for arg in task.args if isinstance(arg, Ref)]
+        return {}
+    table, indices, offsets, *_ = (*_tensors(task.args[:3], values), None, None)
+    if table is None or indices is None or not table.shape[0]:
+        return {}
+    rows = torch.randint(table.shape[0], indices.shape, device=indices.device)
+    found = {task.args[1].name: rows.to(indices.dtype)}
+    if offsets is not None and not offsets.any():
+        each = torch.arange(offsets.numel(), device=offsets.device)
+        alike = each * indices.numel() // max(1, offsets.numel())
+        found[task.args[2].name] = alike.to(offsets.dtype)
+    return found
+
+
+def is_expanded(x: Tensor) -> bool:
+    """Whether several elements are one number in memory."""
+    return any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
+
+
+def _tensors(args: Sequence[Arg], values: Mapping[str, Any]) -> list[Tensor | None]:
+    found = [values[arg.name] if isinstance(arg, Ref) else None for arg in args]
+    return [value if isinstance(value, Tensor) else None for value in found]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import nimble_fx
 from bench.floor import floor, longest_path
 from bench.task_times import TimedTasks
 from nimble_fx.ir import TaskGraph
@@ -32,6 +33,7 @@ def test_each_task_has_a_time_and_the_model_computes_what_it_should() -> None:
     timed = TimedTasks()
     with torch.no_grad():
         assert torch.equal(torch.compile(model, backend=timed)(x), model(x))
+    assert nimble_fx.programs() == ()
     ((graph, seconds),) = timed.graphs
     assert set(seconds) == {task.name for task in graph.launching}
     assert all(value > 0 for value in seconds.values())

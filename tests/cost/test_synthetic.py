@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nimble_fx.cost.synthetic import look_elsewhere, synthetic
+from nimble_fx.cost.synthetic import rows_elsewhere, synthetic
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import ScalarType, Task, TensorType, TupleType
+from nimble_fx.ir import Ref, ScalarType, Task, TensorType, TupleType
 from tests.cost.graphs import tensor_type, traced
 
 
@@ -69,26 +69,63 @@ def embedding_bag(per_bag: int) -> tuple[Task, dict[str, Tensor]]:
 @pytest.mark.parametrize("per_bag", [1, 5])
 def test_an_embedding_looks_up_rows_all_over_its_table(per_bag: int) -> None:
     task, values = embedding_bag(per_bag)
-    look_elsewhere(task, values)
-    _, indices, offsets = values.values()
+    indices, offsets = rows_elsewhere(task, values).values()
     assert torch.equal(offsets, torch.arange(100) * per_bag)
     assert 0 <= indices.min() < 200
     assert 800 < indices.max() < 1000
+    assert not any(value.any() for value in list(values.values())[1:])  # as they were
 
 
 def test_bags_that_are_computed_stay_as_they_are() -> None:
     task, values = embedding_bag(5)
-    _, indices, offsets = values.values()
-    offsets[50:] = 7
-    before, rows = offsets.clone(), indices.clone()
-    look_elsewhere(task, values)
-    assert torch.equal(offsets, before)
-    assert not torch.equal(indices, rows)
+    name = task.uses[2]
+    values[name][50:] = 7
+    assert set(rows_elsewhere(task, values)) == {task.uses[1]}
 
 
-def test_of_another_task_nothing_is_written() -> None:
+def looked_up(indices: Tensor, rows: int, *more: object) -> dict[str, Tensor]:
+    """What becomes of indices into a table of so many rows."""
+    args = (Ref("table"), Ref("indices"), *more)
+    task = Task("task", torch.ops.aten.embedding.default, args)
+    return rows_elsewhere(task, {"table": torch.zeros(rows, 2), "indices": indices, "pad": 3})
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        torch.zeros(1, 5, dtype=torch.int64).expand(4, 5),
+        torch.zeros(4, 5, dtype=torch.int32),
+        torch.zeros(0, dtype=torch.int64),
+    ],
+    ids=["expanded", "short", "none"],
+)
+def test_whatever_indices_are_like_there_are_others(indices: Tensor) -> None:
+    (found,) = looked_up(indices, 10, Ref("pad")).values()
+    assert (found.shape, found.dtype) == (indices.shape, indices.dtype)
+    assert ((found >= 0) & (found < 10)).all()
+
+
+def test_in_an_empty_table_nothing_is_looked_up() -> None:
+    assert looked_up(torch.zeros(0, dtype=torch.int64), 0) == {}
+
+
+def test_another_task_keeps_its_values() -> None:
     graph = traced(nn.Linear(3, 4), torch.ones(2, 3))
     (task,) = graph.launching
-    values = {name: torch.zeros(3) for name in task.uses}
-    look_elsewhere(task, values)
-    assert not any(value.any() for value in values.values())
+    assert rows_elsewhere(task, {name: torch.zeros(3) for name in task.uses}) == {}
+
+
+def test_of_a_part_of_much_memory_the_part_is_written() -> None:
+    """Twelve numbers of a gigabyte take no time."""
+    part = TensorType((3, 4), (1 << 27, 1), torch.float32, torch.device("cpu"))
+    x = synthetic(part)
+    assert x.abs().min() > 0
+    assert x.untyped_storage().nbytes() > 1 << 30
+    assert not x.as_strided((1 << 10,), (1,), 4).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_small_floats_are_made_too(dtype: torch.dtype) -> None:
+    x = synthetic(tensor_type(50, 4, dtype=dtype))
+    assert x.dtype == dtype
+    assert 0.1 < x.to(torch.float32).std() < 0.5
