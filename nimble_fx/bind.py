@@ -1,6 +1,7 @@
 """A program with its parameters: what a call is given is checked, then the program runs."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -121,8 +122,9 @@ def _tensors_of(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Te
     if not isinstance(parameters, nn.Module):
         kind = type(parameters).__name__
         raise InputError(f"bind takes a module, or a mapping of tensors by name, not a {kind}")
-    named = dict(parameters.named_parameters(remove_duplicate=False))
-    return named | dict(parameters.named_buffers(remove_duplicate=False))
+    module = getattr(parameters, "_orig_mod", parameters)  # of what torch.compile made of it
+    named = dict(module.named_parameters(remove_duplicate=False))
+    return named | dict(module.named_buffers(remove_duplicate=False))
 
 
 def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:
@@ -130,10 +132,11 @@ def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: 
     for name in (path, value.name):
         if name in tensors:
             return tensors[name]
+    shown = ", ".join([*map(str, islice(tensors, 3)), *["..."] * (len(tensors) > 3)]) or "none"
     raise InputError(
         f"{program} needs the parameter {path}: {value.type}, which is not among the "
-        f"{len(tensors)} that were given; bind the model that was compiled, or a mapping that has "
-        f"{path!r}"
+        f"{len(tensors)} that were given ({shown}); bind the model that was compiled, or a mapping "
+        f"that has {path!r}"
     )
 
 

@@ -167,9 +167,14 @@ class _Chooser:
         if directory is not None:
             path = Path(directory).expanduser().absolute()
             try:
-                return Measured.of(self._graph, program.device, path, program.sizes)
+                measured = Measured.of(self._graph, program.device, path, program.sizes)
             except FileError as error:
                 self._reporter.warn(f"cost_dir: {error}")
+            else:
+                if measured.failed and not measured.times:
+                    reason = next(iter(measured.failed.values()))
+                    self._reporter.warn(f"cost_dir: nothing could be measured: {reason}")
+                return measured
         return Roofline(program.specs, program.sizes)
 
     def _made(self, pipeline: Sequence[Pass]) -> Scheduled:

@@ -21,7 +21,7 @@ from nimble_fx.choose import choose, not_legal
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.dynamo_errors import DynamoOptionError, DynamoPassError, DynamoUnsupportedError
-from nimble_fx.errors import PassError, ScheduleError, UnsupportedError
+from nimble_fx.errors import FallbackError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.freeze import Terms
 from nimble_fx.in_place import write_in_place
@@ -128,6 +128,8 @@ class Compiler:
         try:
             unscheduled = self.trace(gm, name)
             program = self.program(unscheduled)
+        except FallbackError:
+            raise
         except UnsupportedError as error:
             self._reporter.report(_fallback(name, AS_TRACED, error))
             return _as_traced(gm)

@@ -24,6 +24,10 @@ class UnsupportedError(NimbleError):
         self.node, self.source = node, source
 
 
+class FallbackError(UnsupportedError):
+    """What would run in a slower way, where `on_fallback="error"` asks for an error."""
+
+
 class NotPreparedError(NimbleError, RuntimeError):
     """A `Nimble` that was called before `prepare`."""
 

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
-from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir import Source
 
 OnFallback = Literal["warn", "error", "silent"]
@@ -43,7 +43,7 @@ class Reporter:
         """Notes a fallback when it is taken for the first time.
 
         Raises:
-            UnsupportedError: the user asked for an error. It is raised each time.
+            FallbackError: the user asked for an error. It is raised each time.
         """
         is_first = not self._reported
         if fallback not in self._reported:
@@ -51,7 +51,9 @@ class Reporter:
             _fallbacks.append(fallback)
             count("fallbacks")
         if self._on_fallback == "error":
-            raise UnsupportedError(str(fallback), fallback.node, fallback.source)
+            refused = f"{fallback.program} would run {fallback.runs}: {fallback.reason}"
+            says = f'{refused} (an error because of on_fallback="error")'
+            raise FallbackError(says, fallback.node, fallback.source)
         if is_first:
             self.warn(str(fallback))
 

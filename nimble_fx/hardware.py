@@ -1,6 +1,7 @@
 """Devices as their data sheets describe them: what a cost model needs to know of one."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -99,6 +100,8 @@ DEVICES: dict[str, Device] = {
 """Those that have a name. The figures are the vendors', dense, of the SXM form where there are
 several; "cpu" stands for two cores of a server, which run one task after another."""
 
+GPUS = tuple(name for name in DEVICES if name != "cpu")
+
 _SCALED = ("tflops", "gbps", "tf32_tflops", "half_tflops", "double_tflops")
 """What grows with the number of processors."""
 
@@ -124,8 +127,12 @@ def gpu(hardware: str, n_sms: int) -> Device:
     return replace(like, name=name, sms=n_sms, **scaled)
 
 
-def find_device(device: str | Device) -> Device:
+def find_device(device: str | Device, among: Sequence[str] = tuple(DEVICES)) -> Device:
     """The device of a name, as in `DEVICES`; a description is its own.
+
+    Args:
+        device: a name or a description.
+        among: the names that are taken.
 
     Raises:
         OptionError: there is none of that name; the message lists those that there are.
@@ -133,12 +140,12 @@ def find_device(device: str | Device) -> Device:
     if isinstance(device, Device):
         return device
     name = str(device).lower()
-    if name in DEVICES:
+    if name in among:
         return DEVICES[name]
-    near = get_close_matches(name, DEVICES, n=1)
+    near = get_close_matches(name, among, n=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     raise OptionError(
-        f"device={device!r} is not known; {meant}known devices: {', '.join(DEVICES)}, or describe "
+        f"device={device!r} is not known; {meant}known devices: {', '.join(among)}, or describe "
         "one: Device(sms=..., tflops=..., gbps=...)"
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nimble_fx.errors import ScheduleError
 from nimble_fx.matching import width
 
 if TYPE_CHECKING:
@@ -207,9 +208,15 @@ class TaskGraph:
         """The same program with each task on its stream; this very object if they are equal.
 
         Args:
-            streams: by task; tasks that are not among them, such as views, have none.
+            streams: by task's name; tasks that are not among them, such as views, have none.
             urgent: see the attribute.
+
+        Raises:
+            ScheduleError: it names what is no task of the program.
         """
+        for name in streams:
+            if name not in self.by_name:
+                raise ScheduleError(f"{name!r:.99} is no task's name in {self.name}")
         placed = self.replace_tasks(t.updated(stream=streams.get(t.name)) for t in self.tasks)
         return placed if placed.urgent == urgent else replace(placed, urgent=urgent)
 

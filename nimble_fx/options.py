@@ -38,12 +38,13 @@ class Options:
         max_graphs: how many CUDA graphs a program keeps for each set of parameters: one for each
             set of sizes. Past that the least recently used one goes.
         on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
-            "error", or "silent"; `nimble_fx.fallback()` lists it in any case.
+            "error", or "silent"; `nimble_fx.fallbacks()` lists it in any case.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program take over.
         cost_dir: a directory of times of tasks: "auto" and "critical-path" go by these, and what is
-            not there yet is measured when a model is compiled; None: by a roofline.
+            not there yet is measured when a model is compiled, by running operators, your own
+            among them, some fifty times on made-up values; None: by a roofline.
         device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
             where it is.
         seed: picks the orders in which the virtual device runs what may run in any order; an error

@@ -14,7 +14,7 @@ from nimble_fx.passes.free_memory import FreeMemory
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from nimble_fx.verify import verify_structure
+from nimble_fx.verify import verify_placement, verify_structure
 
 
 class Pass(Protocol):
@@ -80,12 +80,15 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
         except NimbleError:
             raise
         except Exception as error:
-            *_, frame = traceback.extract_tb(error.__traceback__)
+            frames = traceback.extract_tb(error.__traceback__)
+            *_, frame = (f for f in frames if not f.filename.startswith("<"))  # a dataclass's own
             what = f"{type(error).__name__}: {error} [{frame.filename}:{frame.lineno}]"
             raise PassError(f"pass {step.name} raised {what}") from error
         try:
             _check_kind(graph)
             verify_structure(graph)
+            if any(task.stream is not None for task in graph.tasks):
+                verify_placement(graph)
         except ScheduleError as error:
             raise ScheduleError(f"after pass {step.name}: {error}") from error
         graph = replace(graph, provenance=(*graph.provenance, describe(step)))
@@ -96,15 +99,13 @@ def _check_kind(graph: object) -> None:
     """What a pass of the user's own may get wrong, and the next pass takes for granted.
 
     Raises:
-        ScheduleError: it is no graph, its streams are not 0, 1, 2, ..., or it prefers none of them.
+        ScheduleError: it is no graph, or its streams are not 0, 1, 2, ...
     """
     if not isinstance(graph, TaskGraph) or type(graph.tasks) is not tuple:
         raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
     streams = {task.stream for task in graph.tasks} - {None}
     if not all(type(stream) is int for stream in streams) or streams != set(range(len(streams))):
         raise ScheduleError(f"its streams are {sorted(streams, key=str)}, not 0, 1, 2, ...")
-    if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in streams):
-        raise ScheduleError(f"its urgent stream is {graph.urgent!r}, none of {len(streams)}")
 
 
 def describe(step: Pass) -> str:

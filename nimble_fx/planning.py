@@ -27,8 +27,8 @@ from nimble_fx.entry import (
 )
 from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.freeze import Terms
+from nimble_fx.hardware import GPUS, find_device
 from nimble_fx.hardware import Device as Specs
-from nimble_fx.hardware import find_device
 from nimble_fx.ir import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
@@ -132,7 +132,7 @@ def _target(device: str | torch.device | Specs) -> tuple[Cuda, Specs]:
         target = Cuda.get(torch.device("cuda", wanted.index or 0))
         return target, target.specs
     if isinstance(device, Specs) or (isinstance(device, str) and wanted is _META):
-        return Cuda.get(torch.device("cuda", 0)), find_device(device)
+        return Cuda.get(torch.device("cuda", 0)), find_device(device, GPUS)
     raise OptionError(
         f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
         "torch.device, the name of a GPU such as 'h100', or a nimble_fx.Device"

@@ -113,6 +113,15 @@ def verify_structure(graph: TaskGraph) -> None:
     _check_structure(graph, [task.uses for task in graph.tasks])
 
 
+def verify_placement(graph: TaskGraph) -> None:
+    """Checks that each task that launches something is on a stream, and no other task is.
+
+    Raises:
+        ScheduleError: one is not, streams are not 0, 1, 2, ..., or none of them is the urgent one.
+    """
+    check_placement(graph)
+
+
 def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collection[str]) -> None:
     """All that makes a schedule legal; races first, because they say most.
 
@@ -142,9 +151,11 @@ def _check_structure(graph: TaskGraph, uses: Uses) -> None:
             message = f"{describe(task)} needs {name}, which is not made before it"
             raise illegal(graph, message, task, graph.by_name.get(name))
         defined.add(task.name)
-    missing = [name for name in ref_names(graph.outputs) if name not in defined]
-    if missing or len(set(known)) != len(known):
-        raise ScheduleError(f"{graph.name} returns {missing} or names an input twice: {known}")
+    for name in ref_names(graph.outputs):
+        if name not in defined:
+            raise ScheduleError(f"{graph.name} returns {name}, which no task makes")
+    if len(set(known)) != len(known):
+        raise ScheduleError(f"{graph.name} has two inputs of one name: {known}")
 
 
 def _check_accesses(graph: TaskGraph, uses: Uses) -> None:

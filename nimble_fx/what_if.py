@@ -249,10 +249,13 @@ def whatif(
         found = _own_device(of) if device is None else find_device(device)
         source = Planned(concrete(of.graph, _checked(sizes, of)), found, frozen)
     else:
+        if not isinstance(of, (Recorded, str, os.PathLike)):
+            raise OptionError(
+                "whatif takes a Program, such as nimble_fx.programs()[-1] once a model was called, "
+                f"or the path of a trace, not {of!r:.99}"
+            )
         if device is not None or not frozen or sizes is not None:
             raise OptionError("device, frozen and sizes are for programs; a trace has its own")
-        if not isinstance(of, (Recorded, str, os.PathLike)):
-            raise OptionError(f"whatif takes a Program, or the path of a trace, not {of!r:.99}")
         source = Traced(of if isinstance(of, Recorded) else read(of))
     try:
         made = source.activities

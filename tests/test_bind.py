@@ -64,6 +64,13 @@ def test_parameters_are_found_by_the_models_names_and_the_graphs() -> None:
         assert_same_bits(program.bind(parameters)(X), expected)
 
 
+def test_what_torch_compile_made_of_the_model_is_bound_as_the_model() -> None:
+    model = Branchy()
+    program = compiled(model, X)
+    optimized: Any = torch.compile(model)
+    assert_same_bits(program.bind(optimized)(X), program.bind(model)(X))
+
+
 def test_no_gradients_are_recorded() -> None:
     (y,) = compiled(Branchy(), X).bind(Branchy())(X.clone().requires_grad_())
     assert not y.requires_grad
@@ -72,7 +79,7 @@ def test_no_gradients_are_recorded() -> None:
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (None, "needs the parameter a.weight: f32.4, 4., which is not among the 1"),
+        (None, r"needs the parameter a.weight: f32.4, 4., which is not among the 1 .*\(b.weight\)"),
         (torch.ones(4, 5), r"a\.weight has the shape \[4, 5\]"),
         (torch.ones(4), r"a\.weight has the number of dimensions 1, .* compiled for 2"),
         (torch.ones(4, 4).t(), r"a\.weight has the stride \[1, 4\]"),

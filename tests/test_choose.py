@@ -216,6 +216,14 @@ def test_what_cannot_be_costed_is_said_where_streams_could_have_gained(gpu: Gpu)
         assert_same(compiled(x), program(x))
 
 
+def test_where_nothing_can_be_measured_it_is_said(tmp_path: Path) -> None:
+    options: Any = {"device": "virtual", "cost_dir": tmp_path, "policy": "critical-path"}
+    compiled = torch.compile(Branchy(), backend="nimble", options=options)
+    message = "cost_dir: nothing could be measured: .*orders, not time"
+    with torch.no_grad(), pytest.warns(nimble_fx.NimbleWarning, match=message):
+        compiled(torch.randn(2, 4))
+
+
 def test_an_operator_whose_cost_is_odd_compiles() -> None:
     def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return torch.gather(x, 0, i) + 1

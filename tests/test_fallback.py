@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch._dynamo.utils import counters
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.ir import TaskGraph
 from tests.failure_modes.where import on_virtual
 from tests.models import Branchy
 from tests.replaying import ReplayingDevice
@@ -67,7 +69,7 @@ def test_error_is_raised_by_each_call_that_cannot_be_captured(
     compiled = torch.compile(Branchy(), backend="nimble", options={"on_fallback": "error"})
     with torch.no_grad():
         for _ in range(2):
-            with pytest.raises(UnsupportedError, match="runs unfrozen: capture failed"):
+            with pytest.raises(UnsupportedError, match="would run unfrozen: capture failed"):
                 compiled(torch.randn(2, 4))
     assert len(nimble_fx.fallbacks()) == 1
 
@@ -103,3 +105,27 @@ def test_a_reporter_lists_each_fallback_once_and_warns_of_the_first() -> None:
     reporter.report(first)
     reporter.report(Fallback("net", "unfrozen", "two"))
     assert [fallback.reason for fallback in nimble_fx.fallbacks()] == ["one", "two"]
+
+
+def test_an_error_says_once_what_would_run_how_and_nothing_runs() -> None:
+    @dataclass(frozen=True)
+    class Forgetful:
+        """A policy that gives no task a stream but the last."""
+
+        name = "forgetful"
+
+        def __call__(self, graph: TaskGraph) -> TaskGraph:
+            return graph.with_streams({graph.launching[-1].name: 0})
+
+    options: Any = {"on_fallback": "error", "policy": Forgetful()}
+    for training in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(Branchy(), backend="nimble", options=options)
+        with torch.set_grad_enabled(training), pytest.raises(UnsupportedError) as raised:
+            compiled(torch.randn(2, 4))
+        message = str(raised.value)
+        assert message.count(" would run ") == 1
+        assert "would run on one stream: the schedule of policy forgetful" in message
+        assert 'on_fallback="error"' in message
+        listed = [f.runs for f in nimble_fx.fallbacks() if f.program.startswith("Branchy")]
+        assert listed == ["on one stream"]

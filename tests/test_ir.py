@@ -1,12 +1,14 @@
 """The task graph: tasks that are changed are new ones, and say what they use now."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Ref, Task, TaskGraph, ref_names
 from tests.strategies import task_graphs
 
@@ -61,3 +63,10 @@ def test_tasks_are_on_the_streams_that_are_named_and_others_on_none(
     assert placed.urgent == 3
     assert placed.with_streams(streams, urgent=3) is placed
     assert placed.with_streams(streams).urgent is None
+
+
+@pytest.mark.parametrize("name", ["nobody", 7, Task("t", relu)])
+def test_what_is_no_tasks_name_gets_no_stream(name: Any) -> None:
+    graph = TaskGraph("net", (), (), (Task("t", relu),), ())
+    with pytest.raises(ScheduleError, match="is no task's name in net"):
+        graph.with_streams({"t": 0, name: 0})

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.errors import PassError, ScheduleError
@@ -81,6 +82,43 @@ def test_a_pass_that_gives_rubbish_is_named_before_the_next_one_sees_it(stream: 
         schedule(graph, passes(Gives(stream), None))
 
 
+@given(task_graphs(), st.data())
+def test_a_policy_that_misplaces_a_task_is_named_before_the_next_pass_sees_it(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    """That would raise something of its own, and be blamed."""
+    misplaced = data.draw(st.sampled_from([task.name for task in graph.tasks]))
+    rest = [task for task in graph.launching if task.name != misplaced]
+    assume(rest)
+
+    @dataclass(frozen=True)
+    class Misplaces:
+        name = "misplaces"
+
+        def __call__(self, graph: TaskGraph) -> TaskGraph:
+            streams = {task.name: 0 for task in graph.launching}
+            if streams.pop(misplaced, None) is None:
+                streams[misplaced] = 0
+            return graph.with_streams(streams)
+
+    with pytest.raises(ScheduleError, match=f"(?s)after pass misplaces: .*{misplaced}"):
+        schedule(graph, passes(Misplaces(), None))
+
+
+def test_what_a_policy_raises_is_told_with_its_own_line() -> None:
+    @dataclass(frozen=True)
+    class Changes:
+        name = "changes"
+
+        def __call__(self, graph: TaskGraph) -> TaskGraph:
+            graph.tasks[0].stream = 0  # type: ignore[misc]
+            return graph
+
+    graph = traced(lambda x: x.exp(), torch.zeros(1)).graph
+    with pytest.raises(PassError, match=r"FrozenInstanceError: .*test_pipeline.py:\d+\]"):
+        schedule(graph, passes(Changes(), None))
+
+
 @pytest.mark.parametrize("urgent", [2, -1, True, "s0", 0.0])
 def test_a_stream_that_is_not_there_cannot_be_urgent(urgent: Any) -> None:
     @dataclass(frozen=True)
@@ -93,7 +131,7 @@ def test_a_stream_that_is_not_there_cannot_be_urgent(urgent: Any) -> None:
 
     graph = traced(lambda x: x.exp() + x.sin(), torch.zeros(1)).graph
     with pytest.raises(
-        ScheduleError, match=r"after pass prefers: its urgent stream is .*, none of 2"
+        ScheduleError, match=r"after pass prefers: .*its urgent stream is .*, none of 2"
     ):
         schedule(graph, passes(Prefers(), None))
 

@@ -214,6 +214,12 @@ def test_other_devices_are_refused_before_any_work(device: Any) -> None:
         nimble_fx.plan(None, None, device=device)
 
 
+def test_a_cpu_is_not_among_what_can_be_planned_for() -> None:
+    with pytest.raises(OptionError, match="known devices: v100") as raised:
+        nimble_fx.plan(None, None, device="tpu")
+    assert "cpu" not in str(raised.value)
+
+
 @pytest.mark.parametrize("device", ["h1000", "cuda:x", "virtual"])
 def test_unknown_names_are_refused_with_those_that_are_known(device: str) -> None:
     with pytest.raises(OptionError, match=f"device='{device}' is not known.*h100, h200"):

@@ -245,6 +245,8 @@ def test_what_is_wrong_is_said_where_it_is_asked_for(
             one.streams(n_streams)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="did you mean 'h100'"):
         one.on("h1000")
+    with pytest.raises(OptionError, match=r"takes a Program, such as .*programs\(\).*not Linear"):
+        whatif(torch.nn.Linear(2, 2), "h100")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="did you mean 'relu'"):
         one.scale("rellu", 2)
     with pytest.raises(OptionError, match="there is no kernel"):
