@@ -1,6 +1,9 @@
 """What happens to an operator on a virtual stream: its results get memory, its kernel is queued."""
 
+import linecache
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from traceback import walk_stack
 from typing import Any, Protocol
 
 import torch
@@ -129,8 +132,15 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = pytree.tree_map_only(Tensor, self._not_owning, (args, kwargs))
         outputs = {k: self._not_owning(tensor) for k, tensor in fresh.items()}
 
+        file, line = _launching_line()
+
         def kernel() -> None:
-            results = pytree.tree_leaves(func(*args, **kwargs))
+            try:
+                results = pytree.tree_leaves(func(*args, **kwargs))
+            except Exception as error:
+                code = linecache.getline(file, line).strip()
+                error.add_note(f"This was in a kernel of {func}, launched at {file}:{line}: {code}")
+                raise
             for k, output in outputs.items():
                 if results[k] is not None:  # some leave out a workspace that their fake has
                     output.copy_(results[k])
@@ -177,6 +187,16 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _not_owning(self, tensor: Tensor) -> Tensor:
         return tensor.detach() if self._queue.keeps(tensor) else not_owning(tensor)
+
+
+_TORCH, _DEVICES = str(Path(torch.__file__).parent), str(Path(__file__).parent)
+
+
+def _launching_line() -> tuple[str, int]:
+    """The file and line outside of PyTorch and of this device that call an operator."""
+    frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(None))
+    outside = (at for at in frames if not at[0].startswith((_TORCH, _DEVICES)))
+    return next(outside, ("?", 0))
 
 
 _ON_HOST = -1

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import nimble_fx
 from nimble_fx.devices.virtual import Virtual
 from tests.bits import assert_same_bits
 
@@ -157,6 +158,24 @@ def test_random_draws_are_eagers_in_any_order() -> None:
         torch.manual_seed(seed)
         capture.replay()
         assert_same_bits([*capture.outputs, torch.rand(1)], [*expected, after])
+
+
+def test_a_kernels_error_names_the_operator_and_the_line_of_the_module_that_launched_it() -> None:
+    """It is raised when somebody waits for the kernel, long after that line."""
+    table = torch.ones(5, 4)
+    compiled = torch.compile(
+        lambda i: nn.functional.embedding(i, table) + 1,
+        backend="nimble",
+        options={"device": "virtual"},
+    )
+    with torch.no_grad(), pytest.raises(IndexError) as raised:
+        compiled(torch.tensor([7]))
+    (note,) = raised.value.__notes__
+    (program,) = nimble_fx.programs()
+    *_, line = note.split(f"kernel of aten.embedding.default, launched at {program.file}:")
+    number, _, code = line.partition(": ")
+    assert program.source.splitlines()[int(number) - 1].strip() == code
+    assert "torch.embedding(" in code
 
 
 def test_a_kernels_error_is_raised_and_the_next_program_runs() -> None:
