@@ -66,7 +66,7 @@ def compile(  # noqa: A001  # as torch.compile
     parsed = Options.parse(None, options)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
-    _refuse_lazy(function)
+    _refuse_what_has_no_data(function, arguments)
     compiled = Compiled(function, parsed, training)
     with unchanged(function, arguments.tensors):
         try:
@@ -170,12 +170,16 @@ def _drop(code: CodeType, programs: list[Program]) -> None:
     unregister(programs)
 
 
-def _refuse_lazy(function: Callable[..., Any]) -> None:
-    if not isinstance(function, nn.Module):
-        return
-    lazy = [name for name, value in function.named_parameters() if is_lazy(value)]
+def _refuse_what_has_no_data(function: Callable[..., Any], arguments: Arguments) -> None:
+    held = dict(function.named_parameters()) if isinstance(function, nn.Module) else {}
+    lazy = [name for name, value in held.items() if is_lazy(value)]
     if lazy:
         raise OptionError(
             f"{name_of(function)} has parameters without a shape ({', '.join(lazy)}): call it once "
             "before nimble_fx.compile"
+        )
+    if any(value.is_meta for value in (*held.values(), *arguments.tensors)):
+        raise OptionError(
+            f"{name_of(function)} has parameters or example inputs on the device 'meta', without "
+            "data: nimble_fx.compile runs it; nimble_fx.plan, which does not, takes them"
         )

@@ -247,6 +247,12 @@ def test_parameters_without_a_shape_are_refused() -> None:
         nimble_fx.compile(nn.LazyLinear(2), torch.ones(2, 4))
 
 
+@pytest.mark.parametrize(("model", "x"), [("meta", "cpu"), ("cpu", "meta"), ("meta", "meta")])
+def test_what_has_no_data_is_sent_to_plan(model: str, x: str) -> None:
+    with pytest.raises(OptionError, match=r"Linear has .* 'meta', .*nimble_fx\.plan"):
+        nimble_fx.compile(nn.Linear(4, 2, device=model), torch.ones(2, 4, device=x))
+
+
 def test_a_model_that_pytorch_leaves_to_eager_is_a_fallback() -> None:
     def program(x: Tensor) -> Tensor:
         return x + 1
