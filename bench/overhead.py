@@ -90,12 +90,12 @@ class Instant(Virtual):
         return replace(super().capture(*args, **kwargs), replay=lambda: None)
 
 
-def main() -> None:
-    """Measures, prints, and writes the results."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints, writes the results; 0."""
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=15, help="samples of each figure")
     options.add_argument("--calls", type=int, default=N_LONG, help="calls over a few shapes")
-    args = options.parse_args()
+    args = options.parse_args(argv)
     torch.set_num_threads(1)
     overheads = [overhead(how, args.rounds) for how in ("launched", "frozen")]
     print_overheads(overheads)
@@ -108,6 +108,7 @@ def main() -> None:
         results["host time beyond replay, of reduce-overhead's"] = beside
         targets.append(Target("host time beyond replay / reduce-overhead's", beside.median, 0.5))
     finish("overhead", args, results, targets)
+    return 0
 
 
 def overhead(how: str, rounds: int) -> Overhead:
@@ -264,4 +265,4 @@ def memory_targets(memory: Memory) -> list[Target]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

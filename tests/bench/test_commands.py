@@ -1,0 +1,43 @@
+"""Each command that no other test runs goes through, and leaves what the report reads."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from bench import compile_time, memory, overhead
+from bench.report import page, read
+
+Main = Callable[[Sequence[str]], int]
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "options"),
+    [
+        ("overhead", overhead.main, ["--calls", "20", "--rounds", "2"]),
+        ("memory", memory.main, ["--models", "two_tower"]),
+        (
+            "compile_time",
+            compile_time.main,
+            [
+                "--models",
+                "two_tower",
+                "--tasks",
+                "100",
+                "200",
+                "--rounds",
+                "1",
+                "--first-calls",
+                "1",
+            ],
+        ),
+    ],
+)
+def test_a_command_leaves_results_that_are_shown(
+    name: str, main: Main, options: list[str], tmp_path: Path
+) -> None:
+    assert main([*options, "--out", str(tmp_path)]) == 0
+    documents = read(tmp_path)
+    (kept,) = documents.values()
+    assert kept[name]["results"]
+    assert f"`python -m bench.{name} " in page(documents)
