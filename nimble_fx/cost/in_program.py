@@ -2,7 +2,7 @@
 
 Over and over by itself a task is quicker than there, where its code and its parameters have left
 the caches since they were last used, and its result may be in memory that the system has yet to
-give out. For the models of the zoo a sum of such times was up to 0.76 of the program's own time.
+give out.
 """
 
 from collections.abc import Mapping
@@ -39,8 +39,8 @@ def measured_in_program(graph: TaskGraph, types: Mapping[str, Type | None]) -> I
     Results that vanish or overflow are written over: a CPU is slow with numbers that are nearly
     zero. In the first run, that is, which is not timed; from then on it is known which do.
 
-    Cost: up to 51 runs of the program in a quarter of a second, or 6 that take longer; the memory
-    of its inputs and parameters, and of those that it writes twice.
+    Cost: up to 52 runs of the program in about a quarter of a second, or 7 that take longer; the
+    memory of its inputs and parameters once more, and of those that it writes twice.
 
     Args:
         graph: on the CPU, traced or scheduled, without symbolic sizes.
