@@ -20,7 +20,7 @@ from nimble_fx.ir import Ref, Task
 from nimble_fx.targets import called
 
 WARM_NBYTES = 4 << 20
-"""More than a core's own cache holds, less than all cores share."""
+"""More than the cache of one processor holds, less than all of them share."""
 
 MAX_COPIES = 64
 """Past that, parameters are so small that a cold one costs no more than a call."""
@@ -59,7 +59,7 @@ def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
 def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str, Any]]:
     """As many copies of some of its arguments as have so many bytes; zeros of what it writes.
 
-    Written over and over, other numbers soon become so small that a CPU is slow with them.
+    However often these are written, an operator makes of them what it made the first time.
     """
     written = set(_written(task))
     held = sum(x.nbytes for value in values.values() for x in _tensors(value))

@@ -16,7 +16,7 @@ from nimble_fx.ir import Arg, Ref, Task, TaskGraph, Type
 from nimble_fx.targets import called
 
 LEAST, GREATEST = 1e-6, 20.0
-"""Results without a number between these, or with a greater one, are written over."""
+"""Results whose greatest number, by its size, is not between these are written over."""
 
 
 class Player:
