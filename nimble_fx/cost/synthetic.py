@@ -30,10 +30,10 @@ def synthetic(value: Type | None) -> Any:
         case TensorType(shape, stride, dtype, device):
             lengths, steps = numbers(shape), numbers(stride)
             extent = 1 + sum((n - 1) * step for n, step in zip(lengths, steps, strict=True))
-            memory = torch.zeros(0 if 0 in lengths else extent, dtype=dtype, device=device)
+            memory = torch.empty(0 if 0 in lengths else extent, dtype=dtype, device=device)
             made = memory.as_strided(lengths, steps)
-            fan_in = prod(lengths[1:])
-            randomize(memory if is_expanded(made) else made, 0.5 / max(1, fan_in) ** 0.5)
+            written = memory if is_expanded(made) else made  # gaps, which may be large, stay free
+            randomize(written.zero_(), 0.5 / max(1, prod(lengths[1:])) ** 0.5)
             return made
         case ScalarType(expression):
             return number(expression, {})
