@@ -55,7 +55,7 @@ class Measured:
         """The costs of a graph's tasks: from the directory's table, what it lacks measured now.
 
         Cost: if a kind of task is new, on a CPU that of `in_program.measured_in_program`, on a GPU
-        a graph of each new kind, captured and replayed.
+        a graph of each new kind, captured and replayed. A kind that failed is tried each time.
 
         Args:
             graph: traced or scheduled.
