@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
-from math import ceil
 from time import perf_counter
 
 import torch
@@ -17,17 +16,13 @@ from bench.models.model import Form, Inputs, Model
 from bench.peers import Compile, Run
 from bench.rows import Result, Row, Schedule
 from bench.task_times import TimedTasks
-from bench.timing import Call, interleaved_seconds, synchronize
+from bench.timing import Call, calls_per_sample, interleaved_seconds, synchronize
 from nimble_fx.entry import own_function
+from nimble_fx.errors import in_a_line
 from nimble_fx.ir import dtype_name
 
 N_SETS = 3
 """Sets of inputs, which each contestant is checked with and takes in turn."""
-
-SAMPLE_SECONDS = 0.05
-"""A sample is of as many calls as take eager about so long."""
-
-MAX_CALLS = 100
 
 NO_LIMIT = 1000
 """How often Dynamo may compile one function: each contestant does so."""
@@ -148,7 +143,7 @@ def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
         try:
             return _held(contest, contestants)
         except Exception as error:  # the next model may do better
-            return _failed(contest, _in_a_line(error))
+            return _failed(contest, in_a_line(error))
 
 
 def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
@@ -205,7 +200,7 @@ def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
         first_seconds = perf_counter() - start
         distance, same_bits = _check(case, run)
     except Exception as error:  # whatever a contestant raises is its result
-        return Result(error=_in_a_line(error)), None
+        return Result(error=in_a_line(error)), None
     skipped = _skipped_cuda_graphs() - skipped
     note = f"PyTorch made no CUDA graph of {skipped} of its graphs" if skipped else None
     return Result(None, note, first_seconds, distance, same_bits), run
@@ -221,7 +216,7 @@ def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) 
     try:
         _, same_bits = _check(case, run)
     except Exception as error:
-        return Result(error=f"after it was timed: {_in_a_line(error)}")
+        return Result(error=f"after it was timed: {in_a_line(error)}")
     return replace(result, samples=samples, same_bits=result.same_bits and same_bits)
 
 
@@ -242,10 +237,6 @@ def _check(case: Case, run: Run) -> tuple[float, bool]:
     return distance, same_bits
 
 
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
 def _schedules(policy: str, known: int) -> list[Schedule]:
     """What nimble_fx has made since it knew that many programs."""
     return [
@@ -262,13 +253,8 @@ def _schedules(policy: str, known: int) -> list[Schedule]:
 
 
 def _timed(calls: Mapping[str, Call], contest: Contest) -> dict[str, list[float]]:
-    start = perf_counter()
-    calls["eager"]()
-    synchronize()
-    n_calls = ceil(SAMPLE_SECONDS / (perf_counter() - start))
-    return interleaved_seconds(
-        calls, contest.rounds, min(n_calls, MAX_CALLS), device=contest.device
-    )
+    n_calls = calls_per_sample(calls["eager"])
+    return interleaved_seconds(calls, contest.rounds, n_calls, device=contest.device)
 
 
 def _floor(case: Case) -> tuple[Floor | None, str | None]:
@@ -277,7 +263,7 @@ def _floor(case: Case) -> tuple[Floor | None, str | None]:
     try:
         case.run(torch.compile(own_function(case.model), backend=timed), 0)
     except Exception as error:  # an operator that a GPU cannot capture is no reason to lose the row
-        return None, _in_a_line(error)
+        return None, in_a_line(error)
     if not any(seconds for _, seconds in timed.graphs):
         return None, "no task was timed"
     return floor(timed.graphs), None

@@ -26,7 +26,7 @@ from bench.published import LIMIT, Comparison, comparisons, mean_error, mean_rat
 from bench.record import Target, finish, keep
 from bench.screen import print_table, progress, say
 from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
-from bench.timing import Call, Spread, interleaved_seconds
+from bench.timing import Call, Spread, calls_per_sample, interleaved_seconds
 from nimble_fx.cost import Cost
 from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline
@@ -41,9 +41,6 @@ from nimble_fx.simulate import bound_us
 
 CPU_LIMIT, GPU_LIMIT = 0.10, 0.08
 """How far the median prediction may be off."""
-
-SAMPLE_SECONDS = 0.05
-"""A sample is of as many calls in a row as take about so long."""
 
 CLEAR = 0.9
 """From this part on a reason is the reason."""
@@ -124,8 +121,7 @@ def measure(
     kept = {name: _compiled(form, batch, name, device) for name in policies}
     calls: dict[str, Call] = {name: each.again for name, each in kept.items()}
     with torch.no_grad():
-        (once,) = interleaved_seconds({"serial": calls["serial"]}, 1, device=device)["serial"]
-        n_calls = max(1, round(SAMPLE_SECONDS / once))
+        n_calls = calls_per_sample(calls["serial"])
         samples = interleaved_seconds(calls, rounds, n_calls, device=device)
         with TemporaryDirectory() as directory:
             costs = {name: _costs(each, device, Path(directory)) for name, each in kept.items()}

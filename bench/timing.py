@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from time import perf_counter
 
 import torch
@@ -13,6 +14,9 @@ from nimble_fx import garbage
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
+
+SAMPLE_SECONDS, MAX_CALLS = 0.05, 100
+"""A sample is of as many calls as take about so long, and no more than these."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ def synchronize() -> None:
     """Waits until the GPU, where there is one, has done all that it was given."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def calls_per_sample(call: Call) -> int:
+    """How many calls in a row last long enough for a sample, but not too long."""
+    start = perf_counter()
+    call()
+    synchronize()
+    return min(MAX_CALLS, ceil(SAMPLE_SECONDS / (perf_counter() - start)))
 
 
 def interleaved_seconds(

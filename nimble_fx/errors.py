@@ -3,6 +3,11 @@
 from typing import Any
 
 
+def in_a_line(error: BaseException) -> str:
+    """Its kind, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 class NimbleError(Exception):
     """Anything that nimble_fx raises on purpose."""
 

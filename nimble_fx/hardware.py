@@ -101,6 +101,7 @@ DEVICES: dict[str, Device] = {
 several; "cpu" stands for two cores of a server, which run one task after another."""
 
 GPUS = tuple(name for name in DEVICES if name != "cpu")
+"""The names of those that run several streams at a time."""
 
 _SCALED = ("tflops", "gbps", "tf32_tflops", "half_tflops", "double_tflops")
 """What grows with the number of processors."""
@@ -154,5 +155,5 @@ def find_hardware(hardware: str) -> Device | None:
     """The GPU that a driver calls so: "NVIDIA H100 80GB HBM3"; None if it is not listed."""
     words = re.split(r"[^a-z0-9]+", hardware.lower())
     pairs = [first + second for first, second in pairwise(words)]
-    named = (word for word in (*words, *pairs) if word in DEVICES and word != "cpu")
+    named = (word for word in (*words, *pairs) if word in GPUS)
     return next((DEVICES[word] for word in named), None)

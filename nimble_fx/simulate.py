@@ -172,6 +172,7 @@ class _Run:
         self._began, self._ended = [0.0] * len(activities), [inf] * len(activities)
 
     def timeline(self) -> Timeline:
+        """Plays it to its end."""
         for i, n_missing in enumerate(self._n_missing):
             if not n_missing:
                 heappush(self._starts, (0.0, i))

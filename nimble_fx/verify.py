@@ -113,15 +113,6 @@ def verify_structure(graph: TaskGraph) -> None:
     _check_structure(graph, [task.uses for task in graph.tasks])
 
 
-def verify_placement(graph: TaskGraph) -> None:
-    """Checks that each task that launches something is on a stream, and no other task is.
-
-    Raises:
-        ScheduleError: one is not, streams are not 0, 1, 2, ..., or none of them is the urgent one.
-    """
-    check_placement(graph)
-
-
 def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collection[str]) -> None:
     """All that makes a schedule legal; races first, because they say most.
 

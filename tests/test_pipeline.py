@@ -119,6 +119,17 @@ def test_what_a_policy_raises_is_told_with_its_own_line() -> None:
         schedule(graph, passes(Changes(), None))
 
 
+def test_what_a_policy_that_was_typed_in_raises_is_told_with_its_line() -> None:
+    """A shell's or a notebook's lines are in no file."""
+    typed: dict[str, Any] = {"dataclass": dataclass}
+    lines = ["@dataclass(frozen=True)", "class Typed:", "    name = 'typed'",
+             "    def __call__(self, graph):", "        return 1 / 0"]  # fmt: skip
+    exec(compile("\n".join(lines), "<stdin>", "exec"), typed)
+    graph = traced(lambda x: x.exp(), torch.zeros(1)).graph
+    with pytest.raises(PassError, match=r"ZeroDivisionError: .*\[<stdin>:5\]"):
+        schedule(graph, passes(typed["Typed"](), None))
+
+
 @pytest.mark.parametrize("urgent", [2, -1, True, "s0", 0.0])
 def test_a_stream_that_is_not_there_cannot_be_urgent(urgent: Any) -> None:
     @dataclass(frozen=True)

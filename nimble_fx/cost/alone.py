@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.synthetic import rows_elsewhere
 from nimble_fx.devices import Device
 from nimble_fx.ir import Ref, Task
@@ -51,8 +52,7 @@ def task_seconds(
 
 
 def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
-    arguments = (task.args, dict(task.kwargs))
-    args, kwargs = pytree.tree_map_only(Ref, lambda ref: values[ref.name], arguments)
+    args, kwargs = filled(task.args, values), filled(dict(task.kwargs), values)
     return partial(called(task.target), *args, **kwargs)
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 
 from nimble_fx.cost.player import Player
-from nimble_fx.ir import TaskGraph, Type
+from nimble_fx.ir import TaskGraph
 
 MIN_RUNS, MAX_RUNS = 5, 50
 ENOUGH_SECONDS = 0.25
@@ -32,7 +32,7 @@ class InProgram:
     failed: Mapping[str, str]
 
 
-def measured_in_program(graph: TaskGraph, types: Mapping[str, Type | None]) -> InProgram:
+def measured_in_program(graph: TaskGraph) -> InProgram:
     """Runs a graph on made-up values a few times, and times each task.
 
     An operator that raises with such values is left out: later tasks get made-up results of it.
@@ -44,9 +44,8 @@ def measured_in_program(graph: TaskGraph, types: Mapping[str, Type | None]) -> I
 
     Args:
         graph: on the CPU, traced or scheduled, without symbolic sizes.
-        types: of all its values, by name.
     """
-    player = Player(graph, types)
+    player = Player(graph)
     player.settle()
     start = perf_counter()
     player.run()

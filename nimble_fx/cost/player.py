@@ -9,9 +9,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.cold import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import is_expanded, randomize, rows_elsewhere, synthetic
-from nimble_fx.errors import UnsupportedError
+from nimble_fx.errors import UnsupportedError, in_a_line
 from nimble_fx.ir import Arg, Ref, Task, TaskGraph, Type
 from nimble_fx.targets import called
 
@@ -26,9 +27,8 @@ class Player:
         failed: why tasks could not be called, by name.
     """
 
-    def __init__(self, graph: TaskGraph, types: Mapping[str, Type | None]) -> None:
+    def __init__(self, graph: TaskGraph) -> None:
         self.failed: dict[str, str] = {}
-        self._types = types
         self._steps = list(_steps(graph))
         self._given = dict(_given_values(graph))
         written = {storage for task in graph.tasks for storage in task.writes}
@@ -78,14 +78,14 @@ class Player:
         task = step.task
         elsewhere = rows_elsewhere(task, values)
         there = {**values, **elsewhere} if elsewhere else values
-        args, kwargs = _argument(task.args, there), _argument(step.kwargs, there)
+        args, kwargs = filled(task.args, there), filled(step.kwargs, there)
         start = perf_counter()
         try:
             values[task.name] = step.target(*args, **kwargs)
             return perf_counter() - start
         except Exception as error:  # an operator may raise whatever it likes of made-up values
-            self.failed[task.name] = f"{type(error).__name__}: {error}".splitlines()[0]
-            values[task.name] = _made(self._types[task.name])
+            self.failed[task.name] = in_a_line(error)
+            values[task.name] = _made(task.type)
             return 0.0
 
 
@@ -140,19 +140,6 @@ def _made(value: Type | None) -> Any:
         return synthetic(value)
     except (UnsupportedError, RuntimeError):
         return None
-
-
-def _argument(arg: Arg, values: Mapping[str, Any]) -> Any:
-    kind = type(arg)
-    if kind is Ref:
-        return values[arg.name]
-    if kind is list or kind is tuple:
-        return kind([_argument(item, values) for item in arg])
-    if kind is dict:
-        return {name: _argument(item, values) for name, item in arg.items()}
-    if kind is slice:
-        return slice(*(_argument(each, values) for each in (arg.start, arg.stop, arg.step)))
-    return arg
 
 
 def _free(step: _Step, values: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.table import Timed, Times
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import Device
-from nimble_fx.ir import Task, TaskGraph, TensorType, target_name
+from nimble_fx.errors import in_a_line
+from nimble_fx.ir import Task, TaskGraph, TensorType, Type, target_name
 
 _Alike = Mapping[str, list[Task]]
 _Seconds = dict[str, float]
@@ -44,7 +45,7 @@ def measured_times(graph: TaskGraph, device: Device, known: Times) -> tuple[Time
             new[key].append(task)
     with undisturbed(_device_of(graph)):
         if device.has_graphs:
-            seconds, failed = _each_alone(graph, new, device)
+            seconds, failed = _each_alone(new, types, cold, device)
         else:
             seconds, failed = _in_program(graph, new)
     timed = {
@@ -68,8 +69,9 @@ def undisturbed(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _each_alone(graph: TaskGraph, new: _Alike, device: Device) -> tuple[_Seconds, _Failed]:
-    types, cold = value_types(graph), cold_values(graph)
+def _each_alone(
+    new: _Alike, types: Mapping[str, Type | None], cold: Mapping[str, int], device: Device
+) -> tuple[_Seconds, _Failed]:
     seconds: _Seconds = {}
     failed: _Failed = {}
     for key, (task, *_) in new.items():
@@ -77,7 +79,7 @@ def _each_alone(graph: TaskGraph, new: _Alike, device: Device) -> tuple[_Seconds
             values = {name: synthetic(types[name]) for name in task.uses}
             seconds[key] = task_seconds(task, values, cold, device)
         except Exception as error:  # an operator may raise whatever it likes of made-up values
-            failed[key] = f"{type(error).__name__}: {error}".splitlines()[0]
+            failed[key] = in_a_line(error)
     return seconds, failed
 
 
@@ -85,7 +87,7 @@ def _in_program(graph: TaskGraph, new: _Alike) -> tuple[_Seconds, _Failed]:
     """Of tasks that are alike the mean, so that together they take what they took."""
     if not new:
         return {}, {}
-    took = measured_in_program(graph, value_types(graph))
+    took = measured_in_program(graph)
     seconds: _Seconds = {}
     failed: _Failed = {}
     for key, tasks in new.items():

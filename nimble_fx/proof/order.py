@@ -91,6 +91,8 @@ def check_placement(graph: TaskGraph) -> None:
                 raise illegal(graph, message, task)
         elif task.stream is None:
             raise illegal(graph, f"{task.name} launches kernels without a stream", task)
+        elif type(task.stream) is not int:
+            raise illegal(graph, f"{task.name} is on {task.stream!r}, which is no number", task)
         else:
             used.add(task.stream)
     if used != set(range(len(used))):

@@ -3,13 +3,7 @@
 import pytest
 
 from nimble_fx.cost.in_program import MAX_RUNS, MIN_RUNS, InProgram, measured_in_program
-from nimble_fx.cost.work import value_types
-from nimble_fx.ir import TaskGraph
 from tests.cost.playing import Clock, program, step
-
-
-def measured(graph: TaskGraph) -> InProgram:
-    return measured_in_program(graph, value_types(graph))
 
 
 def test_of_several_runs_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +12,7 @@ def test_of_several_runs_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> N
     def called(_: object) -> None:
         clock.now += next(seconds)
 
-    assert measured(program([step("t", called, "x")])).seconds == {"t": 3.0}
+    assert measured_in_program(program([step("t", called, "x")])).seconds == {"t": 3.0}
 
 
 @pytest.mark.parametrize(("seconds", "n_runs"), [(1.0, MIN_RUNS), (1e-9, MAX_RUNS), (0.025, 10)])
@@ -32,7 +26,7 @@ def test_it_runs_for_about_so_long_but_not_too_often(
         n_calls += 1
         clock.now += seconds
 
-    measured(program([step("t", called, "x")]))
+    measured_in_program(program([step("t", called, "x")]))
     assert n_calls in (n_runs + 1, n_runs + 2)
 
 
@@ -41,5 +35,7 @@ def test_what_raises_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
         raise IndexError("out of range\nof it")
 
     clock = Clock(monkeypatch)
-    found = measured(program([step("bad", raising, "x"), step("good", clock.taking(1.0), "x")]))
+    found = measured_in_program(
+        program([step("bad", raising, "x"), step("good", clock.taking(1.0), "x")])
+    )
     assert found == InProgram({"good": 1.0}, {"bad": "IndexError: out of range"})

@@ -14,14 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.cost import player
 from nimble_fx.cost.player import GREATEST, LEAST, Player
-from nimble_fx.cost.work import value_types
 from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
 from tests.cost.graphs import aten, one_task, tensor_type, traced
 from tests.cost.playing import Clock, program, step
 
 
 def playing(graph: TaskGraph) -> Player:
-    made = Player(graph, value_types(graph))
+    made = Player(graph)
     made.settle()
     return made
 

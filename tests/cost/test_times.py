@@ -24,7 +24,7 @@ def in_program(
     """The graphs that are run, which take so long."""
     ran: list[TaskGraph] = []
 
-    def measured(graph: TaskGraph, _: object) -> InProgram:
+    def measured(graph: TaskGraph) -> InProgram:
         ran.append(graph)
         return InProgram(seconds, failed)
 
