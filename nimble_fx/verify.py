@@ -67,8 +67,8 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
 
     Args:
         text: the module.
-        graph: the schedule that it should be; then operators, arguments, streams, waits, frees and
-            outputs must be the graph's too.
+        graph: the schedule that it should be; then operators, arguments, streams, waits, forks,
+            joins, frees and outputs must be the graph's too.
 
     Raises:
         ScheduleError: it names the lines of the text that race, or the line that differs.
@@ -128,7 +128,7 @@ def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collecti
     check_host_order(graph)
     check_frees(graph, uses, happened)
     check_forks(graph, frozenset(forks))
-    check_joins(graph, frozenset(joins))
+    check_joins(graph, frozenset(joins), happened)
 
 
 def _check_structure(graph: TaskGraph, uses: Uses) -> None:

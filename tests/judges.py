@@ -1,13 +1,17 @@
 """Three judges of a schedule that share no code: verifier, oracle, PyTorch's sanitizer."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from nimble_fx.emit import emit
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import TaskGraph
 from nimble_fx.verify import verify, verify_source
 from tests import oracle, sanitizer
 from tests.mutants import KINDS, Mutant, mutants
+from tests.text_mutants import KINDS as TEXT_KINDS
+from tests.text_mutants import text_mutants
+from tests.text_oracle import breaks_an_order
 
 
 def verifier_accepts(graph: TaskGraph) -> bool:
@@ -125,3 +129,42 @@ def count_mutants(
 ) -> dict[str, Count]:
     """For each kind of mutant of the scheduled graphs, how many each judge caught."""
     return count_verdicts(judged(graphs, limit, seed))
+
+
+@dataclass
+class TextCount:
+    """How many mutants of texts of one kind the verifier caught.
+
+    Attributes:
+        made: how many there were.
+        broken: those that leave an order of the program open, by the oracle.
+        caught: of these, those that the verifier refuses as not the graph's.
+        caught_alone: those that it refuses from the text alone.
+        missed: what it accepts of the broken ones, in words.
+    """
+
+    made: int = 0
+    broken: int = 0
+    caught: int = 0
+    caught_alone: int = 0
+    missed: list[str] = field(default_factory=list)
+
+
+def count_text_mutants(
+    graphs: Iterable[TaskGraph], limit: int | None = None, seed: int = 0
+) -> dict[str, TextCount]:
+    """For each kind of mutant of the texts of scheduled graphs, how many the verifier caught."""
+    counts = {kind: TextCount() for kind in TEXT_KINDS}
+    for graph in graphs:
+        for mutant in text_mutants(emit(graph), limit, seed):
+            count = counts[mutant.kind]
+            count.made += 1
+            if breaks_an_order(mutant.text, graph):
+                known = not verifier_accepts_text(mutant.text, graph)
+                alone = not verifier_accepts_text(mutant.text)
+                count.broken += 1
+                count.caught += known
+                count.caught_alone += alone
+                if not (known and alone):
+                    count.missed.append(f"{graph.name}: {mutant.description}")
+    return counts

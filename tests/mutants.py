@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from nimble_fx.ir import Task, TaskGraph
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,13 @@ def mutants(graph: TaskGraph, limit: int | None = None, seed: int = 0) -> Iterat
     """
     chooser = Random(seed)
     for kind, edits in KINDS.items():
-        for description, make in _sample(edits(graph), limit, chooser):
+        for description, make in sample(edits(graph), limit, chooser):
             yield Mutant(kind, description, make())
 
 
-def _sample(edits: Iterable[Edit], limit: int | None, chooser: Random) -> list[Edit]:
+def sample(edits: Iterable[_T], limit: int | None, chooser: Random) -> list[_T]:
     """All of them, or a random `limit` of them, of which no more are held (reservoir sampling)."""
-    kept: list[Edit] = []
+    kept: list[_T] = []
     for seen, edit in enumerate(edits):
         if limit is None or seen < limit:
             kept.append(edit)

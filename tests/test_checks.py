@@ -5,6 +5,7 @@ from functools import cache
 
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.cuda._sanitizer import EventHandler
 
@@ -14,6 +15,7 @@ from tests import sanitizer
 from tests.corpus import schedules_of_models
 from tests.judges import (
     Verdict,
+    count_text_mutants,
     count_verdicts,
     judge,
     judged,
@@ -24,6 +26,7 @@ from tests.judges import (
 from tests.mutants import Mutant, mutants
 from tests.oracle import unsafe_frees
 from tests.schedules import schedules, traced
+from tests.text_oracle import breaks_an_order
 
 HARMLESS = {"wait earlier", "free deleted", "free later"}
 
@@ -131,6 +134,23 @@ def test_the_sanitizer_forgets_a_block_that_is_freed() -> None:
     handler._handle_memory_deallocation(block)
     handler._handle_memory_allocation(block)
     assert not handler._handle_kernel_launch(0, set(), {block}, set(), "overwrite", {block: []})
+
+
+@given(schedules(), st.integers(0, 99))
+def test_a_text_whose_records_or_waits_leave_an_order_open_is_refused(
+    graph: TaskGraph, seed: int
+) -> None:
+    assert not breaks_an_order(emit(graph), graph)
+    counts = count_text_mutants([graph], limit=2, seed=seed)
+    assert [missed for count in counts.values() for missed in count.missed] == []
+
+
+def test_texts_of_models_with_a_record_wait_fork_or_join_elsewhere_are_refused() -> None:
+    counts = count_text_mutants(schedules_of_models(), limit=2)
+    assert [missed for count in counts.values() for missed in count.missed] == []
+    assert [kind for kind, count in counts.items() if not count.made] == []
+    never = {kind for kind, count in counts.items() if not count.broken}
+    assert never == {kind for kind in counts if kind.endswith("doubled")}
 
 
 def test_the_sanitizer_names_the_caller_where_a_stream_is_not_forked_or_joined() -> None:

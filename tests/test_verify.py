@@ -183,7 +183,7 @@ def test_a_stream_that_is_not_joined_is_caught() -> None:
     assert graph.joins == ("sin",)
     verify(graph)
     vars(graph)["joins"] = ()
-    with pytest.raises(ScheduleError, match="stream 1 ends with sin and is never joined"):
+    with pytest.raises(ScheduleError, match=r"sin \(stream 1\) does not happen before the end"):
         verify(graph)
 
 

@@ -19,6 +19,7 @@ class HappensBefore:
         position: its position there, from 1.
         known: how many tasks of each other stream are done before it starts; tasks between two
             waits of a stream know the same, and share one clock.
+        launched: how many tasks each stream has.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -26,8 +27,8 @@ class HappensBefore:
         self.stream: dict[str, int] = {}
         self.position: dict[str, int] = {}
         self.known: dict[str, Clock] = {}
-        clocks = [[0] * self.n_streams for _ in range(self.n_streams)]
-        launched = [0] * self.n_streams
+        self.launched = [0] * self.n_streams
+        self._clocks = clocks = [[0] * self.n_streams for _ in range(self.n_streams)]
         for task in graph.tasks:
             stream = task.stream
             if stream is None:
@@ -37,9 +38,9 @@ class HappensBefore:
                     message = f"{describe(task)} waits for {name} before its launch"
                     raise illegal(graph, message, task, graph.by_name.get(name))
                 clocks[stream] = self._later(clocks[stream], name)
-            launched[stream] += 1
+            self.launched[stream] += 1
             self.stream[task.name] = stream
-            self.position[task.name] = launched[stream]
+            self.position[task.name] = self.launched[stream]
             self.known[task.name] = clocks[stream]
 
     def ordered(self, first: Task, second: Task) -> bool:
@@ -48,6 +49,17 @@ class HappensBefore:
         if stream == second.stream:
             return position < self.position[second.name]
         return self.known[second.name][stream] >= position
+
+    def at_the_end(self, joins: Collection[str]) -> Clock:
+        """How many tasks of each stream are done before what stream 0 runs after the program.
+
+        Args:
+            joins: the tasks that stream 0 waits for at the end.
+        """
+        clock = self._clocks[0] if self._clocks else []
+        for name in joins:
+            clock = self._later(clock, name)
+        return [*self.launched[:1], *clock[1:]]
 
     def missing(self, first: Task, second: Task) -> str:
         """What there is between two tasks that are not ordered, and what would order them."""
@@ -116,22 +128,23 @@ def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
             started.add(task.stream)
 
 
-def check_joins(graph: TaskGraph, joins: Collection[str]) -> None:
-    """Backwards from the joins: each stream's last task reaches stream 0."""
-    last = {task.stream: task for task in graph.tasks if task.stream is not None}
-    stream_of = {task.name: stream for stream, task in last.items()}
-    joined = {0}
-    for task in reversed(graph.tasks):
-        if task.name in joins and task.stream is not None:
-            joined.add(task.stream)
-        if task.waits and task.stream in joined:
-            joined.update(stream_of[name] for name in task.waits if name in stream_of)
-    for stream in sorted(last.keys() - joined):
-        message = (
-            f"stream {stream} ends with {last[stream].name} and is never joined\n"
-            f"stream 0 needs to wait for {last[stream].name} at the end"
-        )
-        raise illegal(graph, message, last[stream])
+def check_joins(graph: TaskGraph, joins: Collection[str], happened: HappensBefore) -> None:
+    """Every task is done before what stream 0 runs after the program.
+
+    That is whoever reads the outputs and the inputs that were written, and whoever gets the memory
+    of all that the program drops by its return. CUDA refuses a capture for less: a stream whose
+    last task is not joined.
+    """
+    done = happened.at_the_end(joins)
+    for task in graph.launching:
+        stream, position = happened.stream[task.name], happened.position[task.name]
+        if position > done[stream]:
+            last = next(t for t in reversed(graph.launching) if t.stream == stream)
+            message = (
+                f"{describe(task)} does not happen before the end of the program\n"
+                f"stream 0 needs to wait for {last.name} at the end"
+            )
+            raise illegal(graph, message, task)
 
 
 def check_hazards(graph: TaskGraph, happened: HappensBefore) -> None:

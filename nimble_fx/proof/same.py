@@ -46,7 +46,7 @@ def _check_same_arguments(task: Task, traced: Task) -> None:
 
 
 def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
-    """The text has the graph's tasks in its order, with its streams, waits, frees and outputs.
+    """The text has the graph's tasks in its order, streams, waits, forks, joins, frees, outputs.
 
     Values may have other names. An item of an operator's results launches nothing and may stand
     anywhere after it; the text has the only one on the operator's line.
@@ -70,7 +70,20 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
     if parsed.graph.urgent != graph.urgent:
         found, meant_one = parsed.graph.urgent, graph.urgent
         raise ScheduleError(f"the text has URGENT = {found!r}, and {graph.name} has {meant_one!r}")
+    _check_ends(parsed, graph, names)
     _check_outputs(parsed.graph.outputs, graph, names)
+
+
+def _check_ends(parsed: Parsed, graph: TaskGraph, names: Mapping[str, str]) -> None:
+    """What waits for the start of stream 0, and what stream 0 waits for at the end."""
+    for what, found, expected in (
+        ("wait for the start of stream 0", parsed.forks, graph.forks),
+        ("are waited for at the end", parsed.joins, graph.joins),
+    ):
+        renamed = sorted({names[name] for name in found})
+        if renamed != sorted(expected):
+            shown, meant = (", ".join(tasks) or "none" for tasks in (renamed, sorted(expected)))
+            raise ScheduleError(f"the tasks that {what} are {shown}, and in {graph.name} {meant}")
 
 
 def _check_outputs(outputs: tuple[Arg, ...], graph: TaskGraph, names: Mapping[str, str]) -> None:
