@@ -56,7 +56,7 @@ def early_free(text: str) -> str:
 
 def other_stream(text: str) -> str:
     """The left branch's relu moves to the right branch's stream."""
-    relu = "        relu = torch.relu_(addmm_1)  # f32[4, 8]\n"
+    relu = "        relu = aten.relu_.default(addmm_1)  # f32[4, 8]\n"
     forked = "        s1.wait_event(e.tanh)\n"
     return _replaced(text, relu, f"    with s1:\n{forked}{relu}    with s0:\n")
 

@@ -25,7 +25,6 @@ from nimble_fx.ir import (
     target_name,
 )
 from nimble_fx.naming import unique
-from nimble_fx.targets import binding
 from nimble_fx.version import __version__
 
 _RESERVED = {
@@ -274,16 +273,10 @@ def _is_view(task: Task) -> bool:
 
 @lru_cache(maxsize=4096)
 def callee(target: Callable[..., Any]) -> str:
-    """How the module calls a target: "aten.add.Tensor", "torch.convolution", "operator.mul".
-
-    It is torch's own binding where there is one; see `targets.binding`.
-    """
+    """How the module calls a target: "aten.add.Tensor", "torch.ops.mine.scale.default"."""
     name = target_name(target)
-    if not isinstance(target, torch._ops.OpOverload):
-        return name
-    if target.namespace != "aten":
-        return f"torch.ops.{name}"
-    return f"torch.{target.overloadpacket.__name__}" if binding(target) else name
+    is_foreign = isinstance(target, torch._ops.OpOverload) and target.namespace != "aten"
+    return f"torch.ops.{name}" if is_foreign else name
 
 
 def text_of(arg: Arg, names: Mapping[str, str]) -> str:

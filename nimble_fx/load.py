@@ -12,13 +12,11 @@ from typing import Any
 
 import torch
 
+from nimble_fx.bindings import fastest
+
 
 class _Operators:
-    """`torch.ops.aten` for loaded modules: `aten.add.Tensor` is the dispatcher's own function.
-
-    `torch.ops` has it wrapped in an object whose `__call__` is one more frame of Python for each
-    operator.
-    """
+    """`torch.ops.aten` for loaded modules, by the fastest functions that call the operators."""
 
     def __getattr__(self, name: str) -> "_Overloads":
         overloads = self.__dict__[name] = _Overloads(getattr(torch.ops.aten, name))
@@ -26,14 +24,13 @@ class _Operators:
 
 
 class _Overloads:
-    """An operator's overloads, each without its wrapper."""
+    """An operator's overloads."""
 
     def __init__(self, packet: torch._ops.OpOverloadPacket) -> None:
         self._packet = packet
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self._packet, name).op
-        self.__dict__[name] = function
+        function = self.__dict__[name] = fastest(getattr(self._packet, name))
         return function
 
 

@@ -8,12 +8,13 @@ sizes. A name is looked up among these and nowhere else: `operator.attrgetter` o
 import math
 import operator
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+
+from nimble_fx.bindings import fastest
 
 _ARITHMETIC = {
     *("abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "index", "inv", "invert"),
@@ -43,23 +44,9 @@ def is_composite(op: OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
-@lru_cache(maxsize=4096)
-def binding(target: OpOverload) -> Callable[..., Any] | None:
-    """torch's own function for an operator with one overload: `torch.convolution`; None without.
-
-    It is the same operator, and its arguments are parsed in C++ without going through a list of
-    boxed values, which takes longer than a small kernel.
-    """
-    packet = target.overloadpacket
-    functional = [overload for overload in packet.overloads() if "out" not in overload]
-    found = getattr(torch, packet.__name__, None)
-    is_bound = target.namespace == "aten" and isinstance(found, BuiltinFunctionType)
-    return found if is_bound and functional == ["default"] else None
-
-
 def called(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What is called for a target by an emitted module, once that is loaded."""
-    return binding(target) or target.op if isinstance(target, OpOverload) else target
+    """What an emitted module calls for a target, once it is loaded."""
+    return fastest(target) if isinstance(target, OpOverload) else target
 
 
 def name_in_file(target: Callable[..., Any]) -> str | None:

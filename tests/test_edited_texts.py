@@ -1,8 +1,9 @@
 """Emitted modules that were edited by hand: what breaks them is refused, with the reason."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -110,6 +111,7 @@ def test_a_block_on_another_stream_is_noticed_where_the_graph_is_known(graph: Ta
         assert not verifier_accepts_text("\n".join(changed), graph)
 
 
+RELU = r"aten\.relu\.default\(x_1\)"
 EDITS = {
     "a del before its last use": (
         r"        add = (.*\n)        del x_1, relu, sigmoid",
@@ -146,23 +148,67 @@ EDITS = {
     "an input of another name": (r'    "x_1",', '    "x",', "input 0 is x"),
     "inputs kept": (r"    inputs\.clear\(\)\n", "", "empties inputs"),
     "a loop": (r"    with s0:\n", "    for _ in streams:\n", "no such statement"),
-    "a call of something else": (r"torch\.relu\(x_1\)", "print(x_1)", "there is no operator print"),
-    "an operator with overloads": (r"aten\.add\.Tensor", "torch.add", "may be any of"),
-    "an operator that is not there": (r"torch\.relu\(", "torch.relo(", "no operator torch.relo"),
-    "an expression": (r"torch\.relu\(x_1\)", "torch.relu(x_1 + x_1)", "neither a value nor"),
-    "a nested call": (r"torch\.relu\(x_1\)", "torch.relu(torch.relu(x_1))", "make an argument"),
-    "a value that is not there": (r"torch\.relu\(x_1\)", "torch.relu(y)", "neither a value nor"),
+    "a call of something else": (RELU, "print(x_1)", "there is no operator print"),
+    "a function of torch's": (
+        r"aten\.add\.Tensor",
+        "torch.add",
+        r"torch\.add; an operator is called by its overload: aten\.add\.Tensor, aten\.add\.Scalar",
+    ),
+    "an operator that is not there": (r"\.relu\.", ".relo.", "no operator aten.relo.default"),
+    "an overload that is not there": (r"\.default\(", ".Tensor(", "no operator aten.relu.Tensor"),
+    "an expression": (RELU, "aten.relu.default(x_1 + x_1)", "neither a value nor"),
+    "a nested call": (RELU, "aten.t.default(aten.relu.default(x_1))", "make an argument"),
+    "a value that is not there": (RELU, "aten.relu.default(y)", "neither a value nor"),
     "a second assignment": (r"add = aten", "relu = aten", "already stands for something else"),
-    "a name that hides torch": (r"relu", "torch", "torch already stands|no operator"),
-    "more arguments": (r"torch\.relu\(x_1\)", "torch.relu(x_1, 1)", "does not take these"),
-    "an unknown keyword": (r"torch\.relu\(x_1\)", "torch.relu(x_1, a=1)", "does not take these"),
-    "all keywords": (r"torch\.relu\(x_1\)", "torch.relu(**x_1)", "one by one"),
+    "a name that hides torch": (r"relu = ", "torch = ", "torch already stands|no operator"),
+    "more arguments": (RELU, "aten.relu.default(x_1, 1)", "does not take these"),
+    "an unknown keyword": (RELU, "aten.relu.default(x_1, a=1)", "does not take these"),
+    "all keywords": (RELU, "aten.relu.default(**x_1)", "one by one"),
     "an import": (r"import torch\n", "import torch\nimport os\n", "line .* import os"),
     "no Python": (r"with s0:", "with s0", "not a Python module"),
     "no tuple": (r"    return \(add,\)", "    return add", "no such statement"),
     "more behind the return": (r"(    return .*\n)", r"\1    inputs.clear()\n", "nothing follows"),
-    "other memory": (r"torch\.relu\(x_1\)", "aten.resize_.default(x_1, [1])", "other memory"),
+    "other memory": (RELU, "aten.resize_.default(x_1, [1])", "other memory"),
 }  # fmt: skip
+
+
+def returns_both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.mm(torch.relu(x), w), torch.mm(torch.sigmoid(x), w)
+
+
+def writes_an_input(x: Tensor, w: Tensor) -> Tensor:
+    x.copy_(torch.mm(torch.sigmoid(w), w))
+    return torch.mm(torch.relu(w), w)
+
+
+@pytest.mark.parametrize("program", [returns_both, writes_an_input])
+def test_a_record_that_leaves_out_the_last_task_of_a_stream_is_refused(
+    program: Callable[..., Any],
+) -> None:
+    graph = schedule_of(program, torch.randn(256, 256), torch.randn(256, 256))
+    lines = emit(graph).split("\n")
+    (joined,) = graph.joins
+    record = next(lines_that_have(emit(graph), rf"e\.{joined}\.record"))
+    task = max(i for i in range(record) if "aten." in lines[i])  # the last of its stream
+    lines.insert(task, lines.pop(record))
+    for known in (graph, None):
+        with pytest.raises(
+            ScheduleError, match=r"does not happen before the end|where .* is meant"
+        ):
+            verify_source("\n".join(lines), known)
+
+
+def test_a_join_of_another_task_is_not_the_graphs() -> None:
+    graph = schedule_of(returns_both, torch.randn(4, 4), torch.randn(4, 4))
+    text = emit(graph)
+    joins = "    s0.wait_event(e.mm_1)\n"
+    more = text.replace("        e.mm_1.record(s1)\n", "        e.mm_1.record(s1)\n" * 2)
+    more = more.replace(joins, joins + "    e.fork.record(s0)\n    s0.wait_event(e.fork)\n")
+    verify_source(more)
+    with pytest.raises(
+        ScheduleError, match=r"waited for at the end are .*mm, mm_1, and in .* mm_1"
+    ):
+        verify_source(more, graph)
 
 
 def test_a_program_is_no_text_and_no_graph() -> None:
@@ -186,7 +232,7 @@ def test_an_edit_that_breaks_it_is_refused_from_the_text_alone_with_the_reason(e
 @pytest.mark.parametrize(
     ("pattern", "replacement", "message"),
     [
-        (r"torch\.relu\(", "torch.sigmoid(", "its operator: 'aten.sigmoid.default'"),
+        (r"aten\.relu\.", "aten.sigmoid.", "its operator: 'aten.sigmoid.default'"),
         (r"\(relu, sigmoid\)", "(sigmoid, relu)", "its arguments: .*sigmoid.*relu"),
         (r"\(relu, sigmoid\)", "(relu, sigmoid, alpha=2)", "its keyword arguments"),
         (r"    return \(add,\)", "    return (add, 1)", "does not return"),
@@ -232,7 +278,7 @@ def test_a_text_of_fewer_or_other_inputs_is_not_the_graphs() -> None:
     other = of_two_inputs()
     with pytest.raises(ScheduleError, match="takes 2 inputs and parameters"):
         verify_source(emit(other), graph)
-    longer = emit(graph).replace("    return", "    more = torch.relu(add)\n    return")
+    longer = emit(graph).replace("    return", "    more = aten.relu.default(add)\n    return")
     longer = longer.replace("    more", "    with s0:\n        more")
     with pytest.raises(ScheduleError, match="the text has 4 tasks and two_branches has 3"):
         verify_source(longer, graph)

@@ -5,7 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,10 +22,13 @@ _MODULES = {"math": math, "operator": operator}
 
 
 def callee(node: ast.expr) -> Callable[..., Any]:
-    """What `aten.add.Tensor`, `torch.relu`, `torch.ops.prims.iota.default`, `math.ceil` stand for.
+    """What `aten.add.Tensor`, `torch.ops.prims.iota.default`, `math.ceil`, `torch.sym_max` are.
+
+    PyTorch's functions of operators, such as `torch.relu`, are not taken for the operators: some
+    have other defaults.
 
     Raises:
-        ScheduleError: there is no such operator or function, or it stands for several.
+        ScheduleError: there is no such operator or function.
     """
     return _resolve(dotted(node))
 
@@ -94,7 +97,7 @@ def _resolve(name: str) -> Callable[..., Any]:
         case ["torch", "ops", namespace, packet, overload]:
             return _overload(namespace, packet, overload)
         case ["torch", function]:
-            return _binding(function)
+            return _function_of_sizes(function)
         case ["math" | "operator" as module, function]:
             found = getattr(_MODULES[module], function, None)
             if callable(found):
@@ -104,21 +107,19 @@ def _resolve(name: str) -> Callable[..., Any]:
 
 def _overload(namespace: str, packet: str, overload: str) -> OpOverload:
     operators = getattr(getattr(torch.ops, namespace), packet, None)
-    found = getattr(operators, overload, None)
+    is_known = operators is not None and overload in operators.overloads()
+    found = getattr(operators, overload) if is_known else None
     if not isinstance(found, OpOverload):
         raise ScheduleError(f"there is no operator {namespace}.{packet}.{overload}")
     return found
 
 
-def _binding(name: str) -> Callable[..., Any]:
-    """torch's own function of a name: an operator with one overload, or a function of sizes."""
+def _function_of_sizes(name: str) -> Callable[..., Any]:
     function = getattr(torch, name, None)
     if isinstance(function, FunctionType) and name.startswith("sym_"):
         return function
     operators = getattr(torch.ops.aten, name, None)
-    if operators is None or not isinstance(function, BuiltinFunctionType):
-        raise ScheduleError(f"there is no operator torch.{name}")
-    overloads = [overload for overload in operators.overloads() if "out" not in overload]
-    if overloads != ["default"]:
-        raise ScheduleError(f"torch.{name} may be any of {overloads}")
-    return operators.default  # type: ignore[no-any-return]
+    overloads = operators.overloads() if operators is not None else ()
+    meant = [f"aten.{name}.{overload}" for overload in overloads if "out" not in overload]
+    cure = f"; an operator is called by its overload: {', '.join(meant)}" if meant else ""
+    raise ScheduleError(f"there is no operator torch.{name}{cure}")
