@@ -3,12 +3,13 @@
 Drawn ATen programs are scheduled, proved twice (as a graph and as the text that runs), run on the
 CPU and replayed on the virtual device in many orders, against eager bit for bit. Schedules are
 broken on purpose and put before every judge: brute force on the closure of the orders (which says
-what is broken), the verifier, PyTorch's stream sanitizer and the virtual device.
+what is broken), the verifier, PyTorch's stream sanitizer and the virtual device. Texts are broken
+too: a record, wait, fork or join is dropped, moved, doubled, or of another stream or event.
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -22,10 +23,11 @@ from bench.tried import (
     JudgedMutants,
     Tried,
     judge_mutants,
+    judge_texts,
     play_broken_sums,
     try_programs,
 )
-from tests.judges import Count
+from tests.judges import Count, TextCount
 
 N_PROGRAMS = 2000
 N_INTERLEAVINGS = 20_000
@@ -61,6 +63,21 @@ def _mutant_row(kind: str, count: Count, played: int, wrong: int) -> list[str]:
     ]
 
 
+def text_rows(texts: Mapping[str, TextCount]) -> Iterator[list[str]]:
+    """A row for each kind of broken text, and one of all."""
+    total = TextCount()
+    for kind, count in texts.items():
+        yield _text_row(kind, count)
+        for name in ("made", "broken", "caught", "caught_alone"):
+            setattr(total, name, getattr(total, name) + getattr(count, name))
+    yield _text_row("all", total)
+
+
+def _text_row(kind: str, count: TextCount) -> list[str]:
+    figures = (count.made, count.broken, count.caught, count.caught_alone)
+    return [kind, *(f"{figure:,}" for figure in figures)]
+
+
 def sum_rows(sums: BrokenSums) -> Iterator[list[str]]:
     """Counts of broken schedules that the virtual device ran."""
     yield ["broken schedules", f"{sums.played:,}"]
@@ -71,6 +88,7 @@ def sum_rows(sums: BrokenSums) -> Iterator[list[str]]:
 def report(
     tried: Tried,
     judged: JudgedMutants,
+    texts: Mapping[str, TextCount],
     sums: BrokenSums,
     costs: list[Cost],
     shares: list[Share],
@@ -92,6 +110,11 @@ def report(
         [mutant_rows(judged), [total]],
     )
     print_table(
+        "Texts broken on purpose, in one record, wait, fork or join",
+        ["", "made", "broken", "verifier, graph known", "verifier, text alone"],
+        [text_rows(texts)],
+    )
+    print_table(
         "Lost waits and early frees in sums over DAGs, on the virtual device",
         ["", ""],
         [sum_rows(sums)],
@@ -107,7 +130,11 @@ def report(
 
 
 def targets(
-    tried: Tried, judged: JudgedMutants, costs: list[Cost], shares: list[Share]
+    tried: Tried,
+    judged: JudgedMutants,
+    texts: Mapping[str, TextCount],
+    costs: list[Cost],
+    shares: list[Share],
 ) -> list[Target]:
     """What the figures should be."""
     total = judged.total
@@ -116,6 +143,7 @@ def targets(
         Target("programs short of 2,000", max(0, N_PROGRAMS - tried.n_schedules), 0),
         Target("orders short of 20,000", max(0, N_INTERLEAVINGS - tried.n_interleavings), 0),
         Target("broken schedules that the verifier misses", total.broken - total.caught, 0),
+        Target("broken texts that the verifier misses", _n_missed(texts), 0),
         Target("legal schedules that the verifier refuses", total.false_alarms, 0),
         Target("visible races that PyTorch's sanitizer misses", total.visible - total.seen, 0),
         Target("races that only the sanitizer sees", total.phantoms, 0),
@@ -126,6 +154,10 @@ def targets(
         ),
         *(Target(f"proofs' share of {s.model}", s.of_whole, SHARE_TARGET) for s in shares),
     ]
+
+
+def _n_missed(texts: Mapping[str, TextCount]) -> int:
+    return sum(len(count.missed) for count in texts.values())
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -157,17 +189,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = tried.leave_failure(args.failures)
         say(f"a result is not eager's; run {path}", good=False)
     judged = judge_mutants(kept, args.mutants)
+    texts = judge_texts(kept, args.mutants, args.seed)
     sums = play_broken_sums(args.sums, args.seed)
-    report(tried, judged, sums, costs, shares)
+    report(tried, judged, texts, sums, costs, shares)
     results = {
         "programs": tried,
         "mutants": {"by_kind": judged, "total": judged.total},
+        "texts": texts,
         "sums": sums,
         "costs": costs,
         "shares": [{"of": s, "of_nimble": s.of_nimble, "of_whole": s.of_whole} for s in shares],
     }
-    finish("proof", args, results, targets(tried, judged, costs, shares))
-    missed = judged.total.broken - judged.total.caught
+    finish("proof", args, results, targets(tried, judged, texts, costs, shares))
+    missed = judged.total.broken - judged.total.caught + _n_missed(texts)
     return 1 if tried.wrong or missed else 0
 
 

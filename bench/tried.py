@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.corpus import schedules_of_models
-from tests.judges import Count, judge
+from tests.judges import Count, TextCount, count_text_mutants, judge
 from tests.mutants import KINDS, Mutant, mutants
 from tests.playing import first_wrong_order
 from tests.strategies import dags
@@ -161,6 +161,12 @@ def judge_mutants(trials: list[Trial], limit: int) -> JudgedMutants:
                 judged.played[mutant.kind] += 1
                 judged.wrong[mutant.kind] += _goes_wrong(trial, mutant)
     return judged
+
+
+def judge_texts(trials: list[Trial], limit: int, seed: int) -> dict[str, TextCount]:
+    """Breaks the texts of trials, and of the test models, `limit` times in each way; by kind."""
+    graphs = [*schedules_of_models(), *(trial.schedule()[1] for trial in trials)]
+    return count_text_mutants(graphs, limit, seed)
 
 
 def _of_trial(judged: JudgedMutants, trial: Trial, limit: int) -> Iterator[tuple[Mutant, bool]]:

@@ -5,10 +5,17 @@ from pathlib import Path
 import pytest
 
 from bench import tried
-from bench.proof import targets
-from bench.tried import N_ORDERS, Tried, judge_mutants, play_broken_sums, try_programs
+from bench.proof import targets, text_rows
+from bench.tried import (
+    N_ORDERS,
+    Tried,
+    judge_mutants,
+    judge_texts,
+    play_broken_sums,
+    try_programs,
+)
 from tests.grammar import AtenProgram
-from tests.judges import Count
+from tests.judges import Count, TextCount
 from tests.trials import Trial
 
 
@@ -41,7 +48,7 @@ def test_a_wrong_result_ends_it_and_is_left_as_a_file(
     text = counts.leave_failure(tmp_path).read_text()
     assert "Trial(program" in text
     compile(text, "wrong_program.py", "exec")
-    unmet = {target.name for target in targets(counts, judge_mutants([], 0), [], [])}
+    unmet = {target.name for target in targets(counts, judge_mutants([], 0), {}, [], [])}
     assert "results that are not eager's" in unmet
 
 
@@ -55,6 +62,16 @@ def test_broken_schedules_are_judged_and_played(monkeypatch: pytest.MonkeyPatch)
     assert judged.counts["wait deleted"].broken == 1
 
 
+def test_broken_texts_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tried, "schedules_of_models", tuple)
+    counts = judge_texts([two_branches()], limit=3, seed=0)
+    assert [count.missed for count in counts.values() if count.missed] == []
+    assert counts["fork dropped"].broken == 2  # its record and its wait
+    *_, (name, made, broken, caught, alone) = text_rows(counts)
+    assert name == "all"
+    assert int(made) > int(broken) == int(caught) == int(alone) > 0
+
+
 def test_broken_sums_are_counted() -> None:
     counts = play_broken_sums(10, first_seed=3)
     assert counts.played == counts.wrong > 0
@@ -63,5 +80,8 @@ def test_broken_sums_are_counted() -> None:
 def test_a_miss_of_the_verifier_is_a_target_that_is_not_met() -> None:
     judged = judge_mutants([], 0)
     judged.counts["wait deleted"] = Count(made=2, broken=2, caught=1, visible=2, seen=2)
-    unmet = [target.name for target in targets(Tried(), judged, [], []) if not target.met]
+    texts = {"join moved": TextCount(made=1, broken=1, missed=["it"])}
+    found = targets(Tried(), judged, texts, [], [])
+    unmet = [target.name for target in found if not target.met]
     assert "broken schedules that the verifier misses" in unmet
+    assert "broken texts that the verifier misses" in unmet
