@@ -206,7 +206,7 @@ def reason(graphs: Sequence[TaskGraph], costs: Sequence[Mapping[str, Cost]]) -> 
     width = max(graph.width for graph in graphs)
     limits = {"path": path, "processors": busy, "memory": memory}
     limit = max(limits, key=lambda name: limits[name])
-    return f"up to {width} at once; the {limit} allows {total / limits[limit]:.1f} times"
+    return f"up to {width} at once; limited by the {limit} to {total / limits[limit]:.1f} times"
 
 
 def print_row(row: SimulationRow) -> None:

@@ -92,8 +92,8 @@ def test_one_stream_takes_the_sum_and_none_goes_below_the_bound(graph: TaskGraph
     [
         (1.0, 0.0, "100% of its processors"),
         (0.0, 0.95, "95% of its memory"),
-        (0.1, 0.0, "up to 2 at once; the path allows 1.7 times"),
-        (0.7, 0.2, "the processors allows 1.4 times"),
+        (0.1, 0.0, "up to 2 at once; limited by the path to 1.7 times"),
+        (0.7, 0.2, "limited by the processors to 1.4 times"),
     ],
 )
 def test_the_reason_is_what_limits_most(share: float, bandwidth: float, says: str) -> None:
