@@ -1,5 +1,6 @@
 """From the ATen graphs of one Dynamo graph to programs that run: the whole story of a compile."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ from nimble_fx.program import Program, Version, register
 from nimble_fx.status import Status
 from nimble_fx.trace import trace
 from nimble_fx.verify import verify_contents
+
+_log = logging.getLogger(__name__)
 
 AS_TRACED = "as traced, without a schedule"
 
@@ -136,6 +139,9 @@ class Compiler:
         except ScheduleError as error:
             self._reporter.report(not_legal(name, AS_TRACED, error))
             return _as_traced(gm)
+        if _log.isEnabledFor(logging.INFO):  # the width takes time
+            _log.info("%s", program.summary())
+        _log.debug("%s: its module:\n%s", name, program.source)
         self._keep(program)
         self._arena = self._arena or Arena(unscheduled.device)
         return program.runner(unscheduled.device, self._arena, self._reporter, terms)
@@ -150,6 +156,7 @@ class Compiler:
         names = self._better_names(gm)
         traced = trace(gm, name, names, self._static)
         graph = overwrite(traced.graph)
+        _log.debug("%s: traced:\n%s", name, graph)
         if self._options.verify:
             verify_contents(graph, traced.graph)
         traced = replace(traced, graph=graph)

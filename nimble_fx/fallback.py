@@ -1,11 +1,14 @@
 """What runs in a slower way than it was asked to, and why: told once, listed, counted."""
 
+import logging
 import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir import Source
+
+_log = logging.getLogger(__name__)
 
 OnFallback = Literal["warn", "error", "silent"]
 
@@ -50,6 +53,7 @@ class Reporter:
             self._reported.add(fallback)
             _fallbacks.append(fallback)
             count("fallbacks")
+            _log.info("%s", fallback)
         if self._on_fallback == "error":
             refused = f"{fallback.program} would run {fallback.runs}: {fallback.reason}"
             says = f'{refused} (an error because of on_fallback="error")'

@@ -1,5 +1,6 @@
 """When a program is captured, which of its captures a call replays, and when it runs unfrozen."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from nimble_fx.launch import Launcher
 from nimble_fx.recording import Handing, Recording
 from nimble_fx.status import Status
 from nimble_fx.trial import Decision, Trial
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class Frozen:
             return _failure(self._launcher, error)
         self._kept.add(key, recording, given, static)
         count("captures")
+        _log.info("%s: captured for sizes %s", self._name, key.numbers)
         if decision is not None and self._trial is not None:
             decided, self._trial = self._trial.decided, None
             decided(decision)

@@ -1,5 +1,6 @@
 """The passes in order, each with the reason for its place, and the protocol they follow."""
 
+import logging
 import traceback
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -68,6 +69,8 @@ def streams_and_order(policy: Policy, max_streams: int | None) -> tuple[Pass, ..
     return AssignStreams(policy, max_streams), OrderLaunches()
 
 
+_log = logging.getLogger(__name__)
+
 _FROZEN = {("<string>", "__setattr__"), ("<string>", "__delattr__")}
 """Where a frozen dataclass refuses a change, which nobody wrote."""
 
@@ -97,7 +100,14 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
         except ScheduleError as error:
             raise ScheduleError(f"after pass {step.name}: {error}") from error
         graph = replace(graph, provenance=(*graph.provenance, describe(step)))
+        _log_counts(step, graph)
     return graph
+
+
+def _log_counts(step: Pass, graph: TaskGraph) -> None:
+    if _log.isEnabledFor(logging.DEBUG):  # counting takes as long as some passes
+        counts = graph.n_edges, graph.n_streams, graph.n_waits
+        _log.debug("%s: %s: %d orders, %d streams, %d waits", graph.name, describe(step), *counts)
 
 
 def _check_kind(graph: object) -> None:

@@ -1,0 +1,55 @@
+"""What Python's logging tells of a compile, as `TORCH_LOGS="+nimble_fx"` prints it."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import nimble_fx
+
+ON_VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble", "on_fallback": "silent"}
+
+
+def two_branches(x: Tensor) -> Tensor:
+    return torch.relu(x) + torch.sigmoid(x)
+
+
+def looks_around(x: Tensor) -> Tensor:
+    return x.as_strided((2,), (1,), 1).exp()
+
+
+def test_each_step_of_a_compile_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="nimble_fx"):
+        compiled = nimble_fx.compile(two_branches, torch.randn(2, 4), **ON_VIRTUAL)
+    (program,) = compiled.programs
+    for step in program.graph.provenance[1:]:
+        assert f"two_branches: {step}: 2 orders" in caplog.text
+    assert "assign-streams" in caplog.text
+    assert "insert-waits: 2 orders, 2 streams, 1 waits" in caplog.text
+    assert program.source in caplog.text
+    assert "two_branches: captured for sizes ()" in caplog.text
+
+
+def test_what_was_decided_can_be_logged_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="nimble_fx"):
+        compiled = nimble_fx.compile(two_branches, torch.randn(2, 4), **ON_VIRTUAL)
+    (program,) = compiled.programs
+    assert program.summary().splitlines()[1] in caplog.text
+    assert "insert-waits:" not in caplog.text
+    assert "def call(" not in caplog.text
+
+
+def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="nimble_fx"):
+        torch.compile(looks_around, backend="nimble", options=ON_VIRTUAL)(torch.randn(4))
+    assert "looks_around runs unfrozen: as_strided" in caplog.text
+
+
+def test_torchs_logging_sets_the_level_of_the_package() -> None:
+    torch._logging.set_logs(modules={"nimble_fx": logging.DEBUG})  # type: ignore[attr-defined]
+    try:
+        assert logging.getLogger("nimble_fx.compiler").isEnabledFor(logging.DEBUG)
+    finally:
+        torch._logging.set_logs()  # type: ignore[attr-defined]
