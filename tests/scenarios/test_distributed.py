@@ -1,0 +1,30 @@
+"""Training and inference over two processes, each step beside the same in eager."""
+
+from pathlib import Path
+
+import pytest
+import torch.multiprocessing as mp
+
+from tests.scenarios.ranks import SCENARIOS, WORLD, work
+
+TIMEOUT_S = 300
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what each rank has to say of each scenario; all run in one pair."""
+    directory = tmp_path_factory.mktemp("ranks")
+    context = mp.spawn(work, (str(directory),), WORLD, join=False)
+    try:
+        assert context.join(TIMEOUT_S), f"two processes take longer than {TIMEOUT_S} s"
+    finally:
+        for process in context.processes:
+            if process.is_alive():
+                process.kill()
+    return directory
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_two_processes_compute_what_eager_does(name: str, reports: Path) -> None:
+    for rank in range(WORLD):
+        assert (reports / f"{name}.{rank}").read_text() == ""
