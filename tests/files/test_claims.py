@@ -91,10 +91,10 @@ def lies(task: Task) -> Iterator[Task]:
     """The task with one claim changed."""
     for attribute in ("reads", "writes", "allocates", "holds"):
         said = getattr(task, attribute)
-        yield replace(task, **{attribute: (*said, "nobody's")})
+        yield task.updated(**{attribute: (*said, "nobody's")})
         if said:
-            yield replace(task, **{attribute: said[1:]})
-            yield replace(task, **{attribute: (*said, said[0])})
+            yield task.updated(**{attribute: said[1:]})
+            yield task.updated(**{attribute: (*said, said[0])})
     yield replace(task, ordered=not task.ordered)
     for kind in other_types(task.type):
         yield replace(task, type=kind)

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 WORLD = 2
-OPTIONS = {"policy": "nimble", "on_fallback": "silent"}
+OPTIONS: dict[str, Any] = {"policy": "nimble", "on_fallback": "silent"}
 
 
 class Net(nn.Module):
@@ -120,7 +120,7 @@ def collectives(rank: int) -> None:
     """A function that reduces over ranks itself."""
 
     def by_functions(x: Tensor) -> Tensor:
-        y = functional.all_reduce(torch.relu(x) + 1, "sum", dist.group.WORLD)
+        y = functional.all_reduce(torch.relu(x) + 1, "sum", dist.group.WORLD)  # type: ignore[arg-type]
         return y * 2 + torch.sigmoid(x)
 
     x = torch.full((4,), rank + 1.0)
@@ -136,7 +136,9 @@ SCENARIOS: dict[str, Callable[[int], None]] = {
 def work(rank: int, directory: str) -> None:
     """Runs all scenarios; what each raised is left in a file."""
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{directory}/store", WORLD)
+    store = dist.FileStore(  # type: ignore[attr-defined]
+        f"{directory}/store", WORLD
+    )
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
     for name, scenario in SCENARIOS.items():
         torch.compiler.reset()

@@ -39,7 +39,7 @@ def a_branch_by_a_python_value(compile_: Compile) -> Any:
 
 
 def a_part_that_is_not_compiled(compile_: Compile) -> Any:
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def by_hand(x: Tensor) -> Tensor:
         return torch.tensor([float(v) + 1 for v in x])
 

@@ -184,15 +184,16 @@ def a_subclass_of_two_tensors(compile_: Compile) -> Any:
 def training_a_subclass_of_two_tensors(compile_: Compile) -> Any:
     from torch.testing._internal.two_tensor import TwoTensor
 
-    x = TwoTensor(torch.randn(4), torch.randn(4)).requires_grad_()
+    x: Any = TwoTensor(torch.randn(4), torch.randn(4)).requires_grad_()
     compile_(lambda x: torch.relu(x) * torch.sigmoid(x))(x).sum().backward()
     return x.grad.a, x.grad.b
 
 
 def module_attributes_that_change(compile_: Compile) -> Any:
-    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    model: Any = nn.Linear(4, 4)
+    x = torch.randn(3, 4)
 
-    def run(x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Any:
         return model(x) * model.scale
 
     model.scale = 2.0
