@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from tests.scenarios.beside_eager import Compile, assert_as_eager, on_both_devices
+from tests.scenarios.beside_eager import VIRTUAL, Compile, assert_as_eager
 
 
 class Two(nn.Module):
@@ -211,7 +211,6 @@ SCENARIOS: dict[str, Callable[[Compile], Any]] = {
 }
 
 
-@on_both_devices
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_training_is_eagers(name: str, options: dict[str, Any]) -> None:
-    assert_as_eager(SCENARIOS[name], options)
+def test_training_is_eagers(name: str) -> None:
+    assert_as_eager(SCENARIOS[name], VIRTUAL)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.scenarios.beside_eager import CPU, Compile, assert_as_eager, on_both_devices
+from tests.scenarios.beside_eager import CPU, Compile, assert_as_eager
 
 
 def a_branch_by_data(compile_: Compile) -> Any:
@@ -125,10 +125,9 @@ SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
 )
 
 
-@on_both_devices
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_control_flow_is_eagers(scenario: Any, options: dict[str, Any]) -> None:
-    assert_as_eager(scenario, options)
+def test_control_flow_is_eagers(scenario: Any) -> None:
+    assert_as_eager(scenario, CPU)
 
 
 def with_cond(compile_: Compile) -> Any:

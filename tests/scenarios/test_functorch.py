@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, jvp, stack_module_state, vjp, vmap
 
-from tests.scenarios.beside_eager import Compile, assert_as_eager, on_both_devices
+from tests.scenarios.beside_eager import CPU, Compile, assert_as_eager
 
 
 def loss(w: Tensor, x: Tensor) -> Tensor:
@@ -82,7 +82,6 @@ SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
 )
 
 
-@on_both_devices
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_transforms_are_eagers(scenario: Any, options: dict[str, Any]) -> None:
-    assert_as_eager(scenario, options)
+def test_transforms_are_eagers(scenario: Any) -> None:
+    assert_as_eager(scenario, CPU)
