@@ -249,7 +249,8 @@ def _size(nbytes: int) -> str:
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
     """The program of a file that `Program.save` wrote, proved legal again.
 
-    Nothing in the file is run: the graph is read, proved, and written out afresh.
+    Nothing in the file is run: the graph is read, its operators are asked whether they do what it
+    says, it is proved, and written out afresh.
 
     Args:
         path: the file.
@@ -259,7 +260,8 @@ def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program
 
     Raises:
         FileError: it is not a program file, was written by other versions or for another device,
-            needs an operator that is not here, or does not prove legal.
+            needs an operator that is not here, says of a value's type or memory what is not so, or
+            does not prove legal.
     """
     file = Path(path).expanduser().absolute()
     try:

@@ -32,11 +32,11 @@ def check_claims(graph: TaskGraph, sizes: Sizes) -> None:
     undecided = symbols_of(graph) - sizes.keys()
     there = concrete(graph, {**sizes, **dict.fromkeys(undecided, _ANY_SIZE)})
     types, memory = TypesOf(undecided), MemoryOf()
+    types.begin(graph.inputs)
     given = (*graph.inputs, *graph.constants)
     for value, one in zip(given, (*there.inputs, *there.constants), strict=True):
         types.given(value, one.type)
         memory.given(value)
-    types.check_inputs(graph.inputs)
     for task, at_sizes in zip(graph.tasks, there.tasks, strict=True):
         memory.made(task, types.made(task, at_sizes.type))
     for constant in graph.constants:

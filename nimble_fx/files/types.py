@@ -1,7 +1,7 @@
 """Whether the types in a file are those that its operators return."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -57,18 +57,16 @@ class TypesOf:
         """
         if isinstance(kind, TupleType):
             raise FileError(f"{value.name} is an input of type {kind}: neither tensor nor number")
-        if isinstance(kind, ScalarType):
-            self._introduced |= symbols_in(value.type)
         self._add(value, kind)
 
-    def check_inputs(self, inputs: Iterable[Input]) -> None:
-        """Each symbol in a tensor's size or stride is an input: replays go by these numbers.
+    def begin(self, inputs: Sequence[Input]) -> None:
+        """Learns which symbols are inputs, before any value is taken.
 
         Raises:
-            FileError: one is not.
+            FileError: a symbol in a tensor's size or stride is none: replays go by these numbers.
         """
-        inputs = list(inputs)
         told = {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
+        self._introduced |= told
         for value in inputs:
             untold = symbols_in(value.type) - told
             if isinstance(value.type, TensorType) and untold:
