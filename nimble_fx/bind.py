@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.emit import count
-from nimble_fx.errors import InputError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
+from nimble_fx.sizes import Sizes, number
 from nimble_fx.status import Status
 
 _NUMBERS = (int, float, bool)
@@ -46,6 +47,7 @@ class Bound:
         self._graph, self._run = graph, run
         tensors = _tensors_of(parameters)
         self._values: list[Any] = [None] * len(graph.inputs)
+        self._sizes: dict[Size, Any] = {}
         self._told = _sizes_that_shapes_tell(graph)
         self._given = [
             i for i, value in enumerate(graph.inputs) if not value.static and i not in self._told
@@ -54,8 +56,9 @@ class Bound:
             if value.static:
                 path = paths.get(value.name, value.name)
                 self._values[i] = _parameter(tensors, value, path, graph.name)
-                _check(value, self._values[i], f"parameter {path}", {})
-        self._check_memory()
+                _check(value, self._values[i], f"parameter {path}", self._sizes)
+        self._written = {storage for task in graph.tasks for storage in task.writes}
+        self._check_memory(self._values)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """The program's outputs.
@@ -70,7 +73,7 @@ class Bound:
             names = ", ".join(self._graph.inputs[i].name for i in self._given)
             wanted = count(len(self._given), "input")
             raise InputError(f"{self._graph.name} takes {wanted} ({names}), not {len(inputs)}")
-        sizes: dict[Size, Any] = {}
+        sizes = dict(self._sizes)
         values = list(self._values)
         for i, given in zip(self._given, inputs, strict=True):
             value = self._graph.inputs[i]
@@ -78,6 +81,10 @@ class Bound:
             values[i] = given
         for i, size in self._told.items():
             values[i] = sizes[size]
+        for i in self._given:
+            _check_steps(self._graph.inputs[i], values[i], sizes)
+        if any(not self._written.isdisjoint(self._graph.inputs[i].holds) for i in self._given):
+            self._check_memory(values)
         with torch.no_grad():
             return list(self._run(values))
 
@@ -85,19 +92,19 @@ class Bound:
         names = ", ".join(self._graph.inputs[i].name for i in self._given)
         return f"<{self._graph.name}({names}) with its parameters>"
 
-    def _check_memory(self) -> None:
+    def _check_memory(self, values: Sequence[Any]) -> None:
         """What the graph writes through one name must not be read by another that it knows not of.
 
         Raises:
-            InputError: parameters share memory that is written, and did not when it was traced.
+            InputError: inputs share memory that is written, and did not when it was traced.
         """
-        written = {storage for task in self._graph.tasks for storage in task.writes}
         owners: dict[int, Input] = {}
-        for value, tensor in zip(self._graph.inputs, self._values, strict=True):
-            if tensor is None:
+        for value, tensor in zip(self._graph.inputs, values, strict=True):
+            if not isinstance(tensor, Tensor):
                 continue
             other = owners.setdefault(tensor.untyped_storage()._cdata, value)
-            if other.holds != value.holds and not written.isdisjoint(other.holds + value.holds):
+            both = {*other.holds, *value.holds}
+            if other.holds != value.holds and not self._written.isdisjoint(both):
                 raise InputError(
                     f"{other.name} and {value.name} share memory, which {self._graph.name} writes: "
                     "they did not when it was compiled; compile it again"
@@ -159,10 +166,15 @@ def _check(value: Input, given: Any, what: str, sizes: dict[Size, Any]) -> None:
         if not isinstance(given, _NUMBERS):
             raise InputError(f"{what} is of type {type(given).__name__}, not a number")
         _check_size(value.type.expression, given, what, sizes)
+    elif given is not None:
+        raise InputError(f"{what} is of type {type(given).__name__}, and was compiled for None")
 
 
 def _attributes(wanted: TensorType, given: Tensor) -> list[tuple[str, Any, Any]]:
-    """Pairs that must be equal. Where a size is symbolic or 1, its stride may be anything."""
+    """Pairs that must be equal. Where a size is 1, its stride may be anything.
+
+    Strides that go with symbolic sizes are checked once these are known.
+    """
     if given.dim() != len(wanted.shape):
         return [("number of dimensions", given.dim(), len(wanted.shape))]
     if given.layout is not torch.strided:
@@ -183,3 +195,27 @@ def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> No
     known = sizes.setdefault(size, found)
     if type(size) is str and known != found:
         raise InputError(f"{what} has the size {found} for {size}, which is {known} elsewhere")
+
+
+def _check_steps(value: Input, given: Any, sizes: Mapping[Size, Any]) -> None:
+    """The strides of an input are what they were compiled for, at the sizes of a call."""
+    if not isinstance(value.type, TensorType) or 0 in given.shape:
+        return
+    symbols = {str(name): n for name, n in sizes.items() if type(n) is int}
+    steps = zip(given.shape, given.stride(), value.type.shape, value.type.stride, strict=True)
+    for n, found, size, step in steps:
+        if n != 1 and (type(size) is str or type(step) is str):
+            wanted = _at(step, symbols)
+            if wanted is not None and found != wanted:
+                raise InputError(
+                    f"input {value.name} has the stride {found} where the program was compiled for "
+                    f"{step}, which is {wanted}: {value.type}"
+                )
+
+
+def _at(size: Size, sizes: Sizes) -> int | None:
+    """A size as a number; None if the inputs do not tell."""
+    try:
+        return number(size, sizes)
+    except UnsupportedError:
+        return None

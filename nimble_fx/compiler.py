@@ -186,6 +186,7 @@ class Compiler:
             hardware=device.hardware or "",
             constants=unscheduled.traced.constants,
             parameters=unscheduled.paths,
+            sizes=unscheduled.sizes,
             specs=unscheduled.specs,
             candidates=choice.candidates,
             contenders=versions if len(versions) > 1 else (),

@@ -23,9 +23,10 @@ from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
 from nimble_fx.load import file_name
 from nimble_fx.load import load as load_module
+from nimble_fx.sizes import Sizes
 from nimble_fx.status import Status
 from nimble_fx.trial import Decision, Trial
-from nimble_fx.verify import verify, verify_source
+from nimble_fx.verify import verify, verify_source, verify_structure
 
 N_SHOWN = 3
 """So many inputs are shown where one line must do."""
@@ -63,6 +64,8 @@ class Program:
         constants: the values of the graph's constants by name.
         parameters: what the model calls parameters and buffers, by the graph's names:
             "layers.0.weight" by "layers_0_weight".
+        sizes: what the symbols among the sizes of its inputs were in the call that it was compiled
+            for.
         specs: what it was planned for; None of a program from a file.
         candidates: the schedules that "auto" had to choose from, the best by prediction first; none
             with another policy, nor of a program from a file.
@@ -79,6 +82,7 @@ class Program:
     hardware: str = ""
     constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sizes: Sizes = field(default_factory=dict, repr=False)
     specs: Specs | None = field(default=None, repr=False)
     candidates: tuple[Candidate, ...] = ()
     contenders: tuple[Version, ...] = field(default=(), repr=False)
@@ -123,6 +127,7 @@ class Program:
             parameters=self.parameters,
             device=self.device,
             hardware=self.hardware,
+            sizes=self.sizes,
         )
 
     def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> Bound:
@@ -244,7 +249,8 @@ def _size(nbytes: int) -> str:
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
     """The program of a file that `Program.save` wrote, proved legal again.
 
-    Nothing in the file is run: the graph is read, proved, and written out afresh.
+    Nothing in the file is run: the graph is read, its operators are asked whether they do what it
+    says, it is proved, and written out afresh.
 
     Args:
         path: the file.
@@ -254,7 +260,8 @@ def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program
 
     Raises:
         FileError: it is not a program file, was written by other versions or for another device,
-            needs an operator that is not here, or does not prove legal.
+            needs an operator that is not here, says of a value's type or memory what is not so, or
+            does not prove legal.
     """
     file = Path(path).expanduser().absolute()
     try:
@@ -268,6 +275,8 @@ def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program
 
 def _loaded(stored: files.Stored, trust_source: bool) -> Program:
     graph = stored.graph
+    verify_structure(graph)
+    files.check_claims(graph, stored.sizes)
     verify(graph)
     source = stored.source if trust_source else emit(graph)
     verify_source(source, graph)
@@ -281,6 +290,7 @@ def _loaded(stored: files.Stored, trust_source: bool) -> Program:
         hardware=stored.hardware,
         constants=stored.constants,
         parameters=stored.parameters,
+        sizes=stored.sizes,
     )
 
 

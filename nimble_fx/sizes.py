@@ -83,6 +83,11 @@ def symbols_of(graph: TaskGraph) -> frozenset[str]:
     return frozenset(symbol for each in expressions for symbol in _symbols(each))
 
 
+def symbols_in(kind: Type | None) -> frozenset[str]:
+    """The symbols in the sizes of one value."""
+    return frozenset(symbol for each in _expressions(kind) for symbol in _symbols(each))
+
+
 def _expressions(kind: Type | None) -> Iterator[str]:
     match kind:
         case TupleType(items):

@@ -1,5 +1,6 @@
 """Programs to save, and what may become of their files."""
 
+import copy
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 import nimble_fx
+from nimble_fx.devices import Device
+from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import emit
 from nimble_fx.ir import TaskGraph
 from nimble_fx.program import Program
@@ -20,7 +23,27 @@ from tests.models import CASES
 Place = tuple[str | int, ...]
 
 HOSTILE: tuple[Any, ...] = (
-    *(None, True, -1, 0, 7, 10**30, 1.5, "", "x", "x y", "nan", [], {}, [[]], {"value": "x"}),
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        7,
+        10**12,
+        2**62,
+        2**63,
+        10**30,
+        1.5,
+        "",
+        "x",
+        "x y",
+        "nan",
+        [],
+        {},
+        [[]],
+        {"value": "x"},
+    ),
     *('"""\nimport os', "\nimport os", "\\", '"""', "\ud800", "\0", "a\u2028b", "\x1b[2J"),
     *("__class__", "__debug__", "class", "torch", "aten", "p", "s0", "cpu", "cuda:0", "meta"),
     *("operator.attrgetter", "operator.call", "torch.import_ir_module", "math.nan"),
@@ -31,11 +54,11 @@ HOSTILE: tuple[Any, ...] = (
 """What a member of a file may be replaced by."""
 
 
-def program_of(traced: Traced, graph: TaskGraph) -> Program:
-    """A program that was never compiled: a trace and its schedule, on the CPU."""
-    source = emit(graph)
-    status = Status(reason="a CPU has no CUDA graphs")
-    return Program(graph, source, None, "<saved>", "cpu", status, "cpu", traced.constants)
+def program_of(traced: Traced, graph: TaskGraph, device: Device | None = None) -> Program:
+    """A program that was never compiled: a trace and its schedule, on the CPU unless it is told."""
+    source, device = emit(graph), device or Cpu()
+    status, hardware = Status(reason="it is only saved"), device.hardware or ""
+    return Program(graph, source, None, "<saved>", device.name, status, hardware, traced.constants)
 
 
 NIMBLE: dict[str, Any] = {"policy": "nimble"}
@@ -73,8 +96,12 @@ def paths_in(value: Any, path: Place = ()) -> Iterator[Place]:
 
 @st.composite
 def mutations(draw: st.DrawFn, text: str) -> str:
-    """The text of a file, changed in one place: a member dropped, replaced, moved, or cut off."""
-    kind = draw(st.sampled_from(["drop", "replace", "replace", "replace", "swap", "twice", "cut"]))
+    """The text of a file, changed in one place: a member dropped, replaced, moved, or cut off.
+
+    A member is replaced by something hostile, or by the same member of something else.
+    """
+    kinds = ["drop", "replace", "replace", "like", "like", "swap", "twice", "cut"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "cut":
         start = draw(st.integers(0, len(text)))
         return text[:start] + text[start + draw(st.integers(1, len(text))) :]
@@ -87,6 +114,9 @@ def mutations(draw: st.DrawFn, text: str) -> str:
         del parent[key]
     elif kind == "replace":
         parent[key] = draw(st.sampled_from(HOSTILE))
+    elif kind == "like":
+        alike = [other for other in places if type(key) is str and other[-1] == key]
+        parent[key] = copy.deepcopy(_at(document, draw(st.sampled_from(alike or [path]))))
     elif kind == "twice" and isinstance(parent, list):
         parent.insert(key, parent[key])
     else:

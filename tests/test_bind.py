@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 import nimble_fx
 from nimble_fx.bind import Bound
 from nimble_fx.errors import InputError
+from nimble_fx.ir import Input, Ref, TaskGraph
 from nimble_fx.status import Status
 from tests.bits import assert_same_bits
 from tests.models import CASES, Branchy
@@ -128,6 +129,41 @@ def test_symbolic_sizes_are_read_off_the_tensors() -> None:
         assert_same_bits(run(x), [model(x).detach()])
     with pytest.raises(InputError, match=r"the shape \[2, 5\], and .* for \[s\d+, 4\]"):
         run(torch.ones(2, 5))
+
+
+def test_strides_that_go_with_symbolic_sizes_are_checked() -> None:
+    def rows(x: Tensor) -> Tensor:
+        return torch.as_strided(x * 2, (x.shape[0],), (x.stride(0),)) + x[:, 0]
+
+    x = torch.arange(12.0).view(3, 4)
+    with torch.no_grad():
+        torch.compile(rows, backend="nimble", dynamic=True)(x)
+    run = nimble_fx.programs()[-1].bind({})
+    taller = torch.arange(20.0).view(5, 4)
+    assert_same_bits(run(taller), [rows(taller)])
+    with pytest.raises(InputError, match=r"input x has the stride 1 where .* compiled for"):
+        run(torch.arange(20.0).view(4, 5).t())
+
+
+def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) + y
+
+    with torch.no_grad():
+        torch.compile(add, backend="nimble")(torch.zeros(4), torch.zeros(4))
+    run = nimble_fx.programs()[-1].bind({})
+    x = torch.zeros(4)
+    assert_same_bits(run(x, torch.ones(4)), [torch.full((4,), 2.0)])
+    with pytest.raises(InputError, match=r"x and y share memory, which .*add writes"):
+        run(x, x)
+
+
+def test_an_input_that_was_none_stays_none() -> None:
+    graph = TaskGraph("program", (Input("x", None),), (), (), (Ref("x"),))
+    run = Bound(graph, {}, {}, lambda values: values, Status())
+    assert run(None) == [None]
+    with pytest.raises(InputError, match="input x is of type Tensor, and was compiled for None"):
+        run(X)
 
 
 def test_symbolic_sizes_of_two_tensors_must_agree() -> None:

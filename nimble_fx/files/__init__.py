@@ -4,7 +4,8 @@ The graph in the file is what counts. Reading runs nothing: names are looked up 
 functions of sizes, everything else is data, and what does not fit is a FileError that says where.
 """
 
+from nimble_fx.files.claims import check_claims
 from nimble_fx.files.document import Stored, decode, encode, read, write
 from nimble_fx.files.harmless import check_harmless
 
-__all__ = ["Stored", "check_harmless", "decode", "encode", "read", "write"]
+__all__ = ["Stored", "check_claims", "check_harmless", "decode", "encode", "read", "write"]

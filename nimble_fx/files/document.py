@@ -6,7 +6,7 @@ files can be compared line by line.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ from nimble_fx.files.graphs import decode_graph, encode_graph
 from nimble_fx.files.tensors import decode_tensor, encode_tensor
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import write as write_whole
+from nimble_fx.sizes import Sizes
 from nimble_fx.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 """The version of the format: another one cannot be read."""
 
 _VERSIONS = {"program_file": FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
     *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
-    *("outputs", "urgent", "parameters", "values", "source"),
+    *("outputs", "urgent", "sizes", "parameters", "values", "source"),
 )
 
 
@@ -43,6 +44,7 @@ class Stored:
         parameters: what the model calls an input: "layers.0.weight" by "layers_0_weight".
         device: the name of the device that the graph was made for.
         hardware: what that device is; a file for another one is refused, "" is any.
+        sizes: what the symbols among the sizes of the graph's inputs are in one call.
     """
 
     graph: TaskGraph
@@ -51,6 +53,7 @@ class Stored:
     parameters: Mapping[str, str]
     device: str
     hardware: str
+    sizes: Sizes = field(default_factory=dict)
 
 
 def encode(stored: Stored) -> str:
@@ -65,6 +68,7 @@ def encode(stored: Stored) -> str:
         "device": stored.device,
         "hardware": stored.hardware,
         **encode_graph(graph),
+        "sizes": {name: n for name, n in sorted(stored.sizes.items()) if name.isidentifier()},
         "parameters": dict(sorted(stored.parameters.items())),
         "values": {of.name: encode_tensor(values[of.name], of) for of in graph.constants},
         "source": stored.source.split("\n"),
@@ -92,6 +96,7 @@ def decode(text: str) -> Stored:
         parameters=_decode_parameters(graph, members["parameters"]),
         device=members["device"].line(),
         hardware=members["hardware"].line(),
+        sizes={name: n.integer() for name, n in members["sizes"].members().items()},
     )
 
 

@@ -54,6 +54,7 @@ _GIVES_OTHER_MEMORY = {
     "inductor::resize_storage_bytes_",
     "prims::resize",
 }
+_OF_PYTORCH = ("aten", "prims")
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 
@@ -65,6 +66,7 @@ class Effects:
         results: the storages that each of its results lies in.
         grows: whether its result is a list of new tensors, whose length the schema does not say.
         lists: which of several results are such lists.
+        ordered: whether it draws random numbers, or may do more than its schema says.
     """
 
     reads: Storages = ()
@@ -73,6 +75,7 @@ class Effects:
     results: tuple[Storages, ...] = ()
     grows: bool = False
     lists: frozenset[int] = frozenset()
+    ordered: bool = False
 
     @property
     def holds(self) -> Storages:
@@ -125,6 +128,7 @@ def effects(
         results=tuple(results),
         grows=bool(fresh) and signature.returns_list,
         lists=signature.lists if len(signature.results) > 1 else frozenset(),
+        ordered=signature.ordered,
     )
 
 
@@ -155,6 +159,8 @@ class _Signature:
         returns_list: whether that is one list of tensors.
         lists: which of its results are lists of tensors.
         only_looks: whether it launches nothing unless it writes: a view, or a question of size.
+        ordered: whether it draws random numbers, or may do more than it says: it returns nothing,
+            or is not of PyTorch.
     """
 
     n_positional: int
@@ -165,6 +171,7 @@ class _Signature:
     returns_list: bool
     lists: frozenset[int]
     only_looks: bool
+    ordered: bool
 
     def tensors(self, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
         """Each argument that may be tensors, by its parameter."""
@@ -199,7 +206,12 @@ def _signature(op: OpOverload) -> _Signature:
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
         lists=frozenset(i for i, r in enumerate(schema.returns) if str(r.type) == "List[Tensor]"),
         only_looks=is_view or schema.name in _METADATA_ONLY,
+        ordered=_draws(op) or not schema.returns or op.namespace not in _OF_PYTORCH,
     )
+
+
+def _draws(op: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 def _is_of_any_type(kind: Any) -> bool:

@@ -1,0 +1,1 @@
+"""What people do with compiled models, each beside the same in eager."""

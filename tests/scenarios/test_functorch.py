@@ -1,0 +1,87 @@
+"""Transforms of functions, around compiled functions and within them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, jvp, stack_module_state, vjp, vmap
+
+from tests.scenarios.beside_eager import CPU, Compile, assert_as_eager
+
+
+def loss(w: Tensor, x: Tensor) -> Tensor:
+    return (torch.tanh(x @ w) * torch.sigmoid(x)).square().mean()
+
+
+def arguments() -> tuple[Tensor, Tensor]:
+    return torch.randn(4, 4), torch.randn(3, 4)
+
+
+def vmap_within(compile_: Compile) -> Any:
+    return compile_(lambda w, x: vmap(loss, (None, 0))(w, x))(*arguments())
+
+
+def grad_within(compile_: Compile) -> Any:
+    return compile_(lambda w, x: grad(loss)(w, x))(*arguments())
+
+
+def gradients_of_each_sample_within(compile_: Compile) -> Any:
+    return compile_(lambda w, x: vmap(grad(loss), (None, 0))(w, x))(*arguments())
+
+
+def jvp_within(compile_: Compile) -> Any:
+    w, x = arguments()
+    return compile_(lambda w, x: jvp(lambda w: loss(w, x), (w,), (w + 1,)))(w, x)
+
+
+def vjp_within(compile_: Compile) -> Any:
+    def product(w: Tensor, x: Tensor) -> Any:
+        y, pull = vjp(torch.mm, x, w)[:2]
+        return y, *pull(torch.ones_like(y))
+
+    return compile_(product)(*arguments())
+
+
+def jacobian_within(compile_: Compile) -> Any:
+    return compile_(lambda x: jacrev(lambda x: torch.sin(x) * x.sum())(x))(torch.randn(4))
+
+
+def transforms_around(compile_: Compile) -> Any:
+    run, (w, x) = compile_(loss), arguments()
+    return vmap(run, (None, 0))(w, x), grad(run)(w, x), jvp(lambda w: run(w, x), (w,), (w,))
+
+
+def functional_call_within(compile_: Compile) -> Any:
+    model, (w, x) = nn.Linear(4, 4), arguments()
+    run = compile_(lambda w, x: functional_call(model, {"weight": w}, (x,)))
+    return run(w, x), run(w * 2, x)
+
+
+def functional_call_around(compile_: Compile) -> Any:
+    model, (w, x) = nn.Linear(4, 4), arguments()
+    run = compile_(model)
+    return functional_call(model, {"weight": w}, (x,)), run(x)
+
+
+def an_ensemble(compile_: Compile) -> Any:
+    models, x = [nn.Linear(4, 4) for _ in range(3)], torch.randn(3, 4)
+    parameters, buffers = stack_module_state(models)
+
+    def one(parameters: Any, buffers: Any, x: Tensor) -> Any:
+        return functional_call(models[0], (parameters, buffers), (x,))
+
+    return compile_(vmap(one, (0, 0, None)))(parameters, buffers, x)
+
+
+SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
+    *(vmap_within, grad_within, gradients_of_each_sample_within, jvp_within, vjp_within),
+    *(jacobian_within, transforms_around, functional_call_within, functional_call_around),
+    an_ensemble,
+)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_transforms_are_eagers(scenario: Any) -> None:
+    assert_as_eager(scenario, CPU)
