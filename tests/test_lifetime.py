@@ -11,7 +11,8 @@ import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,10 @@ def open_files() -> int:
 
 
 class Lifetime(RuleBasedStateMachine):
-    """Compiled objects and programs that come and go."""
+    """Compiled objects and programs that come and go.
+
+    What `torch.compile` made PyTorch keeps until a reset; all else must go without one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,6 +106,7 @@ class Lifetime(RuleBasedStateMachine):
         self.programs: list[nimble_fx.Program] = []
         self.bound: list[Bound] = []
         self.errors: list[BaseException] = []
+        self.is_kept_by_pytorch = False
         self.witnesses: list[weakref.ref[Any]] = []
         self.directory = tempfile.TemporaryDirectory()
         self.file = Path(self.directory.name) / "program.json"
@@ -112,6 +117,14 @@ class Lifetime(RuleBasedStateMachine):
         made = nimble_fx.compile(model, torch.randn(rows, 3), training=training, **options)
         self.compiled.append(made)
         self.watch([made, model, model.left.weight])
+
+    @rule(options=st.sampled_from(OPTIONS), training=st.booleans())
+    def compile_as_pytorch_does(self, options: dict[str, Any], training: bool) -> None:
+        model = Net()
+        with torch.set_grad_enabled(training):
+            torch.compile(model, backend="nimble", options=dict(options))(torch.randn(2, 3))
+        self.watch([model, model.left.weight])
+        self.is_kept_by_pytorch = True
 
     @rule(keep=st.booleans())
     def compile_that_fails(self, keep: bool) -> None:
@@ -157,6 +170,7 @@ class Lifetime(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         torch.compiler.reset()
+        self.is_kept_by_pytorch = False
         assert nimble_fx.programs() == ()
 
     @rule(what=st.sampled_from(["compiled", "programs", "bound", "results", "errors"]))
@@ -169,7 +183,7 @@ class Lifetime(RuleBasedStateMachine):
         listed, owned = set(nimble_fx.programs()), set[nimble_fx.Program]()
         owned.update(*(each.programs for each in self.compiled))
         assert listed >= owned
-        if not self.results:  # whose gradients may still need a backward
+        if not (self.results or self.is_kept_by_pytorch):  # a result may need its backward
             assert listed == owned
 
     def watch(self, things: Sequence[object]) -> None:
@@ -182,12 +196,25 @@ class Lifetime(RuleBasedStateMachine):
         for held in (self.compiled, self.results, self.programs, self.bound, self.errors):
             held.clear()
         self.directory.cleanup()
+        if self.is_kept_by_pytorch:
+            self.reset()
         assert (alive(), texts(), open_files()) == self.before
         assert [each() for each in self.witnesses if each() is not None] == []
         assert nimble_fx.programs() == nimble_fx.fallbacks() == ()
 
 
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Python looks for garbage among what is made from here on, and not in all of PyTorch."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def test_nothing_is_left_of_what_was_compiled() -> None:
-    budget = settings(max_examples=settings().max_examples // 16, stateful_step_count=12)
-    with many_programs():
+    budget = settings(max_examples=settings().max_examples // 16, stateful_step_count=10)
+    with many_programs(), quick_collections():
         run_state_machine_as_test(Lifetime, settings=budget)
