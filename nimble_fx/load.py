@@ -92,10 +92,11 @@ def load(source: str, file: str) -> Loaded:
     code = compile(source, file, "exec")
     _show(code, source)
     exec(code, module)
-    _show(module["call"].__code__, source)
+    call = module.pop("call")  # else it would hold itself by its globals
+    _show(call.__code__, source)
     module["aten"] = _ATEN
     return Loaded(
-        module["call"],
+        call,
         module["N_STREAMS"],
         module.get("URGENT"),
         module["EVENTS"],

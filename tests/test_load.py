@@ -1,5 +1,6 @@
 """Loading: the text is where tracebacks and pdb look, and files are written whole."""
 
+import gc
 import linecache
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,7 @@ def test_a_text_stays_for_as_long_as_a_traceback_may_show_it() -> None:
     assert "1 / 0" in "".join(traceback.format_exception(caught.value))
     caught.value.__traceback__ = None
     del caught
+    gc.collect()
     assert "nimble_fx/raised.py" not in linecache.cache
 
 
@@ -63,6 +65,7 @@ def test_a_text_that_fails_to_load_is_shown_and_then_gone() -> None:
     assert "N_STREAMS = 1 / 0" in "".join(traceback.format_exception(caught.value))
     caught.value.__traceback__ = None
     del caught
+    gc.collect()
     assert "nimble_fx/broken.py" not in linecache.cache
 
 
