@@ -15,12 +15,12 @@ class Thing:
 @given(st.lists(st.booleans()))
 def test_those_that_are_held_are_listed_in_order(held: list[bool]) -> None:
     living: Living[Thing] = Living()
-    things = [Thing() for _ in held]
-    for thing in things:
+    kept = []
+    for is_held in held:
+        thing = Thing()
         living.add(thing)
-    kept = [thing for thing, is_held in zip(things, held, strict=True) if is_held]
-    del things[:]
-    thing = None
+        kept += [thing] if is_held else []
+        del thing
     assert list(living.all()) == kept
     living.clear()
     assert living.all() == ()
