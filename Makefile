@@ -23,6 +23,7 @@ check: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.lifetime
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.optimality
 	$(BIN)/python -m bench.simulation

@@ -50,5 +50,5 @@ setup(
         ],
         "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "ortools", "rich"],
     },
-    entry_points={"torch_dynamo_backends": ["nimble = nimble_fx.backend:nimble"]},
+    entry_points={"torch_dynamo_backends": ["nimble = nimble_fx.registration:entry_point"]},
 )

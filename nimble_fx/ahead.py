@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any, NoReturn
 
 import torch
@@ -12,19 +11,19 @@ from torch.nn.parameter import is_lazy
 
 from nimble_fx.backend import reset
 from nimble_fx.compiler import Compiler, lower
+from nimble_fx.dynamo_tables import drop_compiled
 from nimble_fx.emit import count
 from nimble_fx.entry import (
     Arguments,
     argument_names,
     as_callable,
-    drop_compiled,
     name_of,
     own_function,
 )
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.options import Options
-from nimble_fx.program import Program, register, unregister
+from nimble_fx.program import Program, register
 from nimble_fx.rehearsal import check_call, check_training, rehearse
 from nimble_fx.unchanged import unchanged
 
@@ -76,9 +75,7 @@ def compile(  # noqa: A001  # as torch.compile
         except Exception:
             check_call(function, arguments.copies())
             raise
-    if not compiled.is_traced:
-        reason = "PyTorch found no graph in it, so that nothing is compiled ahead of time"
-        Reporter(parsed.on_fallback).report(Fallback(name_of(function), "in eager", reason))
+    compiled.report_if_eager()
     return compiled
 
 
@@ -97,20 +94,22 @@ class Compiled:
     def __init__(self, model: Callable[..., Any], options: Options, training: bool) -> None:
         self.model, self.training = model, training
         self._backend = _Backend(options, argument_names(model))
+        self._reporter = Reporter(options.on_fallback)
         function = own_function(model)
         self._run = torch.compile(function, backend=self._backend)
-        finalizer = weakref.finalize(self, _drop, function.__code__, self._backend.programs)
-        finalizer.atexit = False
+        dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
+        dropping.atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns; without gradients unless it is compiled for training."""
         with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
             return self._run(*args, **kwargs)
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether PyTorch found a graph in it; else it runs in eager."""
-        return self._backend.is_called
+    def report_if_eager(self) -> None:
+        """Says so if PyTorch found no graph in the model."""
+        if not self._backend.is_called:
+            reason = "PyTorch found no graph in it, so that nothing is compiled ahead of time"
+            self._reporter.report(Fallback(name_of(self.model), "in eager", reason))
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -162,12 +161,6 @@ class _Backend:
     def _keep(self, program: Program) -> None:
         self.programs.append(program)
         register(program)
-
-
-def _drop(code: CodeType, programs: list[Program]) -> None:
-    """Drops what Dynamo's tables and the list of programs keep of a Compiled that is gone."""
-    drop_compiled(code)
-    unregister(programs)
 
 
 def _refuse_what_has_no_data(function: Callable[..., Any], arguments: Arguments) -> None:

@@ -125,9 +125,15 @@ class Compiler:
         better = unique([self._wanted[name] for name in renamed], taken)
         return dict(zip(renamed, better, strict=True))
 
-    @garbage.paused()  # a compile makes much that lives, and no cycles
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
-        """What runs in place of an ATen graph; the graph itself where it cannot be scheduled."""
+        """What runs in place of an ATen graph, and keeps what is said of it."""
+        run = self._built(gm, name, terms)
+        run.reporter = self._reporter  # type: ignore[attr-defined]
+        return run
+
+    @garbage.paused()  # a compile makes much that lives, and no cycles
+    def _built(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+        """The scheduled program; the graph itself where it cannot be scheduled."""
         try:
             unscheduled = self.trace(gm, name)
             program = self.program(unscheduled)
@@ -144,7 +150,9 @@ class Compiler:
         _log.debug("%s: its module:\n%s", name, program.source)
         self._keep(program)
         self._arena = self._arena or Arena(unscheduled.device)
-        return program.runner(unscheduled.device, self._arena, self._reporter, terms)
+        run = program.runner(unscheduled.device, self._arena, self._reporter, terms)
+        run.program = program  # type: ignore[attr-defined]  # which lives as long
+        return run
 
     def trace(self, gm: GraphModule, name: str) -> Unscheduled:
         """The task graph of an ATen graph with the user's names, and where it runs.

@@ -6,7 +6,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ def own_function(model: Callable[..., Any]) -> FunctionType:
 
     Dynamo keeps what it compiles, and what it knows of changing sizes, by code object or by its
     file, line and name. So nothing is shared with others that call the same model, and all that is
-    compiled can be dropped; see `drop_compiled`.
+    compiled can be dropped; see `dynamo_tables.drop_compiled`.
     """
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -117,11 +117,6 @@ def own_function(model: Callable[..., Any]) -> FunctionType:
 
     code = forward.__code__.replace(co_name=f"forward_{uuid.uuid4().hex}")
     return FunctionType(code, globals(), "forward", None, forward.__closure__)
-
-
-def drop_compiled(code: CodeType) -> None:
-    """Drops all that Dynamo compiled for a code object, which its tables keep alive."""
-    torch._dynamo.reset_code(code)  # type: ignore[attr-defined]
 
 
 def argument_names(model: Callable[..., Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir import Source
+from nimble_fx.living import Living
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ class Fallback:
 
 
 class Reporter:
-    """Lists and counts the fallbacks of one compiled graph, and tells the user of the first."""
+    """Lists and counts the fallbacks of one compiled graph, and tells the user of the first.
+
+    They are listed for as long as it lives.
+    """
 
     def __init__(self, on_fallback: OnFallback = "warn") -> None:
         self._on_fallback = on_fallback
@@ -51,7 +55,7 @@ class Reporter:
         is_first = not self._reported
         if fallback not in self._reported:
             self._reported.add(fallback)
-            _fallbacks.append(fallback)
+            _fallbacks.add(fallback)
             count("fallbacks")
             _log.info("%s", fallback)
         if self._on_fallback == "error":
@@ -74,12 +78,12 @@ def count(event: str) -> None:
     counters["nimble"][event] += 1
 
 
-_fallbacks: list[Fallback] = []
+_fallbacks: Living[Fallback] = Living()
 
 
 def fallbacks() -> tuple[Fallback, ...]:
-    """What fell back in this process, oldest first; `torch.compiler.reset()` clears the list."""
-    return tuple(_fallbacks)
+    """Of what can still run, oldest first; `torch.compiler.reset()` clears the list."""
+    return _fallbacks.all()
 
 
 def clear() -> None:

@@ -4,10 +4,13 @@ import io
 import linecache
 import os
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -82,15 +85,42 @@ def load(source: str, file: str) -> Loaded:
 
     The text runs with the rights of this process: load only what nimble_fx emitted.
     """
-    linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
     module: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
-    exec(compile(source, file, "exec"), module)
+    code = compile(source, file, "exec")
+    _show(code, source)
+    exec(code, module)
+    call = module.pop("call")  # else it would hold itself by its globals
+    _show(call.__code__, source)
     module["aten"] = _ATEN
     return Loaded(
-        module["call"],
+        call,
         module["N_STREAMS"],
         module.get("URGENT"),
         module["EVENTS"],
         module["INPUTS"],
         module["PARAMETERS"],
     )
+
+
+_shown: Counter[str] = Counter()
+"""How many code objects there are of each file in `linecache`."""
+
+_showing = threading.RLock()
+
+
+def _show(code: CodeType, source: str) -> None:
+    """Has tracebacks show the text of the code for as long as that can be in one."""
+    file = code.co_filename
+    with _showing:
+        _shown[file] += 1
+        linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
+    weakref.finalize(code, _hide, file).atexit = False
+
+
+def _hide(file: str) -> None:
+    """Takes a text out of `linecache` with the last of its code."""
+    with _showing:
+        _shown[file] -= 1
+        if not _shown[file]:
+            del _shown[file]
+            linecache.cache.pop(file, None)

@@ -38,7 +38,7 @@ class Options:
         max_graphs: how many CUDA graphs a program keeps for each set of parameters: one for each
             set of sizes. Past that the least recently used one goes.
         on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
-            "error", or "silent"; `nimble_fx.fallbacks()` lists it in any case.
+            "error", or "silent"; `nimble_fx.fallbacks()` lists what can still run.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program take over.

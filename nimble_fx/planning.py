@@ -17,11 +17,11 @@ from nimble_fx.capturable import refuse_what_no_device_captures
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
+from nimble_fx.dynamo_tables import drop_compiled
 from nimble_fx.entry import (
     Arguments,
     argument_names,
     as_callable,
-    drop_compiled,
     name_of,
     own_function,
 )
@@ -176,7 +176,7 @@ def _trace(
             f"'meta' device, where all parameters and inputs are. {error}"
         ) from error
     finally:
-        drop_compiled(own.__code__)
+        drop_compiled(own.__code__, planner)
 
 
 class _Planner:

@@ -1,7 +1,7 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from nimble_fx.freeze import Frozen, Terms
 from nimble_fx.hardware import Device as Specs
 from nimble_fx.ir import TaskGraph
 from nimble_fx.launch import Launcher
+from nimble_fx.living import Living
 from nimble_fx.load import file_name
 from nimble_fx.load import load as load_module
 from nimble_fx.sizes import Sizes
@@ -311,23 +312,20 @@ def _device(name: str) -> Device:
     return device
 
 
-_programs: list[Program] = []
+_programs: Living[Program] = Living()
 
 
 def programs() -> tuple[Program, ...]:
-    """The programs compiled in this process, oldest first; `torch.compiler.reset()` clears them."""
-    return tuple(_programs)
+    """The programs that were compiled in this process and can still run, oldest first.
+
+    `torch.compiler.reset()` empties the list.
+    """
+    return _programs.all()
 
 
 def register(program: Program) -> None:
-    """Adds a program to the list."""
-    _programs.append(program)
-
-
-def unregister(programs: Iterable[Program]) -> None:
-    """Takes programs off the list, if they are on it."""
-    gone = {id(program) for program in programs}
-    _programs[:] = [program for program in _programs if id(program) not in gone]
+    """Adds a program to the list, which does not keep it alive."""
+    _programs.add(program)
 
 
 def clear() -> None:

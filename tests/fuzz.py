@@ -75,8 +75,9 @@ class Fuzzer:
 
     def _lives(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
         from tests.test_life import LIVES, many_programs
+        from tests.test_lifetime import Lifetime
 
-        for machine in LIVES:
+        for machine in (*LIVES, Lifetime):
             name = f"{machine.__module__}.{machine.__name__}"
 
             def batch(machine: type = machine, name: str = name) -> None:

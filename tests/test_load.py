@@ -1,7 +1,9 @@
 """Loading: the text is where tracebacks and pdb look, and files are written whole."""
 
+import gc
 import linecache
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.emit import emit
 from nimble_fx.load import file_name, load, write
 from tests.schedules import schedule_of
+
+FAILS = "def call():\n    1 / 0\nN_STREAMS = EVENTS = INPUTS = PARAMETERS = ()\n"
 
 
 def test_a_traceback_shows_the_emitted_line() -> None:
@@ -23,15 +27,60 @@ def test_a_traceback_shows_the_emitted_line() -> None:
 
 
 def test_linecache_keeps_the_text_through_a_check() -> None:
-    load("call = N_STREAMS = EVENTS = INPUTS = PARAMETERS = ()\n", "nimble_fx/kept.py")
+    loaded = load(FAILS, "nimble_fx/kept.py")
     linecache.checkcache()
-    assert linecache.getline("nimble_fx/kept.py", 1).startswith("call = ")
+    assert loaded.call.__code__.co_filename == "nimble_fx/kept.py"
+    assert linecache.getline("nimble_fx/kept.py", 1) == "def call():\n"
 
 
 def test_line_numbers_are_pythons_whatever_the_text_holds() -> None:
-    source = "call = N_STREAMS = EVENTS = INPUTS = PARAMETERS = ()  # \x0c \x85 \u2028\nlast = 1\n"
-    load(source, "nimble_fx/lines.py")
-    assert linecache.getline("nimble_fx/lines.py", 2) == "last = 1\n"
+    loaded = load("# \x0c \x85 \u2028\n" + FAILS, "nimble_fx/lines.py")
+    assert loaded.call.__code__.co_filename == "nimble_fx/lines.py"
+    assert linecache.getline("nimble_fx/lines.py", 2) == "def call():\n"
+
+
+def test_a_text_goes_with_the_last_of_the_modules_that_have_it() -> None:
+    first, second = load(FAILS, "nimble_fx/twice.py"), load(FAILS, "nimble_fx/twice.py")
+    del first
+    assert linecache.getlines("nimble_fx/twice.py")
+    del second
+    assert "nimble_fx/twice.py" not in linecache.cache
+
+
+def test_a_text_stays_for_as_long_as_a_traceback_may_show_it() -> None:
+    loaded = load(FAILS, "nimble_fx/raised.py")
+    with pytest.raises(ZeroDivisionError) as caught:
+        loaded.call()
+    del loaded
+    assert "1 / 0" in "".join(traceback.format_exception(caught.value))
+    caught.value.__traceback__ = None
+    del caught
+    gc.collect()
+    assert "nimble_fx/raised.py" not in linecache.cache
+
+
+def test_a_text_that_fails_to_load_is_shown_and_then_gone() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        load("N_STREAMS = 1 / 0\n", "nimble_fx/broken.py")
+    assert "N_STREAMS = 1 / 0" in "".join(traceback.format_exception(caught.value))
+    caught.value.__traceback__ = None
+    del caught
+    gc.collect()
+    assert "nimble_fx/broken.py" not in linecache.cache
+
+
+def test_threads_that_load_and_drop_one_text_leave_it_to_who_still_has_it() -> None:
+    kept = load(FAILS, "nimble_fx/shared.py")
+
+    def load_and_drop(_: int) -> None:
+        for _ in range(100):
+            load(FAILS, "nimble_fx/shared.py")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(load_and_drop, range(4)))
+    assert linecache.getlines("nimble_fx/shared.py")
+    del kept
+    assert "nimble_fx/shared.py" not in linecache.cache
 
 
 def test_the_file_name_follows_the_text_and_is_fit_for_a_file() -> None:

@@ -174,7 +174,7 @@ def test_the_text_of_a_file_is_run_only_if_asked_for(tmp_path: Path) -> None:
     ("old", "new"),
     [
         ("import torch\n", "import torch\nimport os\n"),
-        ("torch.sigmoid", "torch.relu"),
+        ("aten.sigmoid_", "aten.relu_"),
         ("        s0.wait_event(e.sigmoid)\n", ""),
         ("inputs.clear()", "inputs.clear(print())"),
         ("\n\ndef call", "\n\n@print\ndef call"),

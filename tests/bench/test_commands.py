@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import compile_time, memory, overhead
+from bench import compile_time, lifetime, memory, overhead
 from bench.report import page, read
 
 Main = Callable[[Sequence[str]], int]
@@ -15,6 +15,7 @@ Main = Callable[[Sequence[str]], int]
     ("name", "main", "options"),
     [
         ("overhead", overhead.main, ["--calls", "20", "--rounds", "2"]),
+        ("lifetime", lifetime.main, ["--lives", "10"]),
         ("memory", memory.main, ["--models", "two_tower"]),
         (
             "compile_time",

@@ -1,0 +1,30 @@
+"""What PyTorch loads when the backend "nimble" is first asked for: registers it, once.
+
+Threads that ask at the same time each load the entry point, and PyTorch registers what each of them
+got, so that all but the first fail with "duplicate name". Therefore the backend is registered here
+while this module is imported, which Python does once, and the entry point's value is None:
+`register_backend(None, name)` is the form for decorators, which registers nothing, and PyTorch then
+reads the backend from its table.
+"""
+
+from torch._dynamo import lookup_backend, register_backend
+
+from nimble_fx import backend
+
+
+def _reads_its_table() -> bool:
+    """Whether PyTorch, once it has loaded None, looks the name up in its table: not there yet."""
+    try:
+        lookup_backend("nimble")
+    except KeyError:
+        return True
+    except Exception:  # what another PyTorch makes of None
+        return False
+    return False
+
+
+entry_point = None
+if _reads_its_table():
+    register_backend(backend.nimble, name="nimble")
+else:
+    entry_point = backend.nimble  # registered by PyTorch
