@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its operators and modules: compiled, they give what eager gives.
+"""PyTorch's own samples of operators and modules, compiled: results, layouts and gradients.
 
     python -m tests.operator_samples --device virtual
 
@@ -7,59 +7,40 @@ prints how many samples were run and which are wrong: where nimble differs from 
 """
 
 import argparse
-import copy
 import gc
+import importlib
+import random
 import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.common_modules import module_db
+from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
-DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
-_UNINITIALIZED = ("empty", "new_empty", "resize")
+from bench.screen import say
+from nimble_fx import fallbacks
+from tests.samples import DTYPES, Sample, bad_samples, names, samples
+
 _N_AT_ONCE = 16
 """Samples that are compiled as one graph, which costs less than as many graphs."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A call of an operator or of a module.
-
-    Attributes:
-        name: which operator and which of its samples.
-        call: the function or the module.
-        args, kwargs: what it is called with; copied for each call.
-        differentiable: what of its results has gradients.
-        has_values: whether it writes all of what it returns.
-    """
-
-    name: str
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    differentiable: Callable[[Any], Any] = lambda result: result
-    has_values: bool = True
-
-
-@dataclass(frozen=True)
 class Way:
-    """How samples are compiled; eager without a backend.
+    """How samples are run; in eager without a backend.
 
     Attributes:
         backend, options: as for `torch.compile`.
         n_calls: how often each is called; on the virtual device each call has an order of its own.
     """
 
-    backend: str | None = None
+    backend: str | Callable[..., Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     n_calls: int = 1
 
@@ -68,7 +49,7 @@ EAGER, AS_TRACED = Way(), Way("aot_eager")
 
 
 def nimble_on(device: str, seed: int) -> Way:
-    """The backend under test on "cpu" or "virtual"."""
+    """The backend under test, on "cpu" or "virtual"."""
     if device == "cpu":
         return Way("nimble")
     return Way("nimble", {"device": device, "seed": seed, "policy": "nimble"}, n_calls=2)
@@ -79,7 +60,7 @@ class Totals:
     """What came of samples.
 
     Attributes:
-        counts: how many were run, gave eager's results, raised as eager does, and so on.
+        counts: how many gave eager's results, raised as eager does, and so on.
         wrong: what is wrong with which.
     """
 
@@ -87,58 +68,19 @@ class Totals:
     wrong: list[str] = field(default_factory=list)
 
 
-def names() -> list[str]:
-    """Of all operators and modules, as `samples` takes them."""
-    return [*_OPERATORS, *_MODULES]
-
-
-def samples(name: str, dtype: torch.dtype, gradients: bool) -> Iterator[Sample]:
-    """An operator's samples with elements of a type; none where it has no such."""
-    torch.manual_seed(0)
-    if name in _MODULES:
-        yield from _module_samples(name, dtype, gradients)
-        return
-    operator = _OPERATORS[name]
-    if dtype not in operator.supported_dtypes("cpu"):
-        return
-    if gradients and dtype not in operator.supported_backward_dtypes("cpu"):
-        return
-    has_values = not name.startswith(_UNINITIALIZED)
-    for i, sample in enumerate(operator.sample_inputs("cpu", dtype, requires_grad=gradients)):
-        args = (sample.input, *sample.args)
-        read = sample.output_process_fn_grad
-        full = f"{name} {dtype} {i}"
-        yield Sample(full, operator.op, args, sample.kwargs, read, has_values)
-
-
-def _module_samples(name: str, dtype: torch.dtype, gradients: bool) -> Iterator[Sample]:
-    info = _MODULES[name]
-    if dtype not in info.dtypes or not info.supports_gradgrad and gradients:
-        return
-    for training in (False, True):
-        given = info.module_inputs_func(info, "cpu", dtype, gradients, training)
-        for i, each in enumerate(given):
-            make, forward = each.constructor_input, each.forward_input
-            module = info.module_cls(*make.args, **make.kwargs).to(dtype).train(training)
-            mode = "training" if training else "inference"
-            yield Sample(f"{name} {dtype} {mode} {i}", module, forward.args, forward.kwargs)
-
-
 def judge(batch: Sequence[Sample], way: Way, gradients: bool, totals: Totals) -> None:
     """Adds what comes of samples: of all at once if they are right, else of each half."""
-    if len(batch) > 1:
-        if _are_right(batch, way, gradients):
-            totals.counts["right"] += len(batch)
-            return
+    if len(batch) == 1:
+        verdict = _verdict(batch[0], way, gradients)
+        totals.counts[verdict.partition(":")[0]] += 1
+        if verdict.startswith("wrong"):
+            totals.wrong.append(f"{batch[0].name}: {verdict}")
+    elif _are_right(batch, way, gradients):
+        totals.counts["right"] += len(batch)
+    else:
         half = len(batch) // 2
         judge(batch[:half], way, gradients, totals)
         judge(batch[half:], way, gradients, totals)
-        return
-    verdict = _verdict(batch[0], way, gradients)
-    totals.counts[verdict.partition(":")[0]] += 1
-    if verdict.startswith("wrong"):
-        kind = "gradients" if gradients else "forward"
-        totals.wrong.append(f"{batch[0].name} ({kind}): {verdict}")
 
 
 def _are_right(batch: Sequence[Sample], way: Way, gradients: bool) -> bool:
@@ -151,17 +93,17 @@ def _are_right(batch: Sequence[Sample], way: Way, gradients: bool) -> bool:
 
 def _verdict(sample: Sample, way: Way, gradients: bool) -> str:
     """What came of one sample; it begins with "wrong:" if that is our doing."""
-    expected = _run_or_error([sample], EAGER, gradients)
-    difference = _difference_or_error(sample, way, expected, gradients)
+    expected = _run_or_error(sample, EAGER, gradients)
+    difference = _difference(sample, way, expected, gradients)
     if difference is None:
         return "raises as in eager" if isinstance(expected, Exception) else "right"
-    if _difference_or_error(sample, AS_TRACED, expected, gradients) is None:
+    if _difference(sample, AS_TRACED, expected, gradients) is None:
         return f"wrong: {difference}"
     return f"not eager's by aot_eager either: {difference}"
 
 
-def _difference_or_error(sample: Sample, way: Way, expected: Any, gradients: bool) -> str | None:
-    ours = _run_or_error([sample], way, gradients)
+def _difference(sample: Sample, way: Way, expected: Any, gradients: bool) -> str | None:
+    ours = _run_or_error(sample, way, gradients)
     if isinstance(expected, Exception):
         return None if isinstance(ours, Exception) else f"does not raise {expected!r}"
     if isinstance(ours, Exception):
@@ -169,15 +111,15 @@ def _difference_or_error(sample: Sample, way: Way, expected: Any, gradients: boo
     return next(filter(None, (_unlike([sample], each, expected[0]) for each in ours)), None)
 
 
-def _run_or_error(batch: Sequence[Sample], way: Way, gradients: bool) -> Any:
+def _run_or_error(sample: Sample, way: Way, gradients: bool) -> Any:
     try:
-        return run(batch, way, gradients)
+        return run([sample], way, gradients)
     except Exception as error:
         return error
 
 
 def run(batch: Sequence[Sample], way: Way, gradients: bool) -> list[Any]:
-    """For each call: all results of each sample, its arguments after it, and all gradients."""
+    """For each call: results, what arguments and state are after it, and gradients."""
     torch.compiler.reset()
     calls = [sample.call for sample in batch]
 
@@ -187,75 +129,69 @@ def run(batch: Sequence[Sample], way: Way, gradients: bool) -> list[Any]:
     compiled: Callable[..., Any] = function
     if way.backend is not None:
         compiled = torch.compile(function, backend=way.backend, options=way.options or None)
-    saved = [copy.deepcopy(c.state_dict()) if isinstance(c, nn.Module) else None for c in calls]
-    made = []
-    for _ in range(way.n_calls):
-        for call, state in zip(calls, saved, strict=True):
-            if isinstance(call, nn.Module):
-                call.load_state_dict(state)  # type: ignore[arg-type]
-        made.append(_called(batch, compiled, gradients))
-    return made
+    state = [tensor for sample in batch for tensor in sample.state]
+    before, results = [tensor.clone() for tensor in state], []
+    try:
+        for _ in range(way.n_calls):
+            results.append(_called(batch, compiled, gradients))
+            _put_back(state, before)
+    finally:
+        _put_back(state, before)
+    if bugs := [str(each) for each in fallbacks() if "bug in nimble_fx" in each.reason]:
+        raise AssertionError(bugs)
+    return results
+
+
+@torch.no_grad()
+def _put_back(state: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+    for tensor, value in zip(state, before, strict=True):
+        tensor.copy_(value)
 
 
 def _called(batch: Sequence[Sample], compiled: Callable[..., Any], gradients: bool) -> Any:
-    given = [(_fresh(sample.args), _fresh(sample.kwargs)) for sample in batch]
+    given = [sample.arguments() for sample in batch]
     torch.manual_seed(1)
     with torch.set_grad_enabled(gradients):
         results = compiled(given)
-        wanted = [s.differentiable(r) for s, r in zip(batch, results, strict=True)]
-    after = [given, [_buffers(sample.call) for sample in batch]]
-    slopes = _gradients(batch, given, wanted) if gradients else ()
-    plain = pytree.tree_map_only(Tensor, torch.Tensor.detach, (results, after))
-    return [plain, slopes]
+        seen = [s.differentiable(r) for s, r in zip(batch, results, strict=True)]
+    slopes = _gradients(batch, given, seen) if gradients else ()
+    state = [tensor.clone() for sample in batch for tensor in sample.state]
+    return pytree.tree_map_only(Tensor, Tensor.detach, (results, given, state, slopes))
 
 
-def _gradients(batch: Sequence[Sample], given: Any, results: Any) -> tuple[Tensor | None, ...]:
-    """Those of all arguments and parameters, for made-up gradients of the results."""
-    parameters = [p for s in batch if isinstance(s.call, nn.Module) for p in s.call.parameters()]
-    leaves = [x for x in pytree.tree_leaves(given) if isinstance(x, Tensor)]
-    wanted = [x for x in (*leaves, *parameters) if x.requires_grad]
+def _gradients(batch: Sequence[Sample], given: Any, results: Any) -> Sequence[Tensor | None]:
+    """Those of arguments and parameters, for random gradients of the results."""
+    leaves = [*pytree.tree_leaves(given), *(p for sample in batch for p in sample.parameters)]
+    wanted = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
     outputs = [x for x in pytree.tree_leaves(results) if isinstance(x, Tensor) and x.requires_grad]
-    slopes = [torch.randn_like(x, memory_format=torch.contiguous_format) for x in outputs]
     if not wanted or not outputs:
         return ()
+    slopes = [torch.randn_like(x, memory_format=torch.contiguous_format) for x in outputs]
     return torch.autograd.grad(outputs, wanted, slopes, allow_unused=True)
 
 
-def _buffers(call: Callable[..., Any]) -> list[Tensor]:
-    return list(call.buffers()) if isinstance(call, nn.Module) else []
-
-
-def _fresh(values: Any) -> Any:
-    """A copy, with the same strides and the same sharing of memory."""
-    memo: dict[int, Any] = {}
-
-    def copied(value: Tensor) -> Tensor:
-        twin = copy.deepcopy(value.detach(), memo)
-        return twin.requires_grad_(value.requires_grad)
-
-    return pytree.tree_map_only(Tensor, copied, values)
-
-
 def _unlike(batch: Sequence[Sample], ours: Any, expected: Any) -> str | None:
-    """Where results are not eager's; None if they are."""
-    left, spec = pytree.tree_flatten(ours)
-    right, other = pytree.tree_flatten(expected)
-    if spec != other:
-        return f"returns {spec}, eager {other}"
+    """Where results are not eager's; None if they are. Gradients may have other strides."""
     has_values = all(sample.has_values for sample in batch)
-    for one, two in zip(left, right, strict=True):
-        difference = _differ(one, two, has_values)
-        if difference is not None:
+    for part, (left, right) in enumerate(zip(ours, expected, strict=True)):
+        one, spec = pytree.tree_flatten(left)
+        two, other = pytree.tree_flatten(right)
+        if spec != other:
+            return f"returns {spec}, eager {other}"
+        has_strides = part < len(ours) - 1
+        found = (_differ(*pair, has_values, has_strides) for pair in zip(one, two, strict=True))
+        if difference := next(filter(None, found), None):
             return difference
     return None
 
 
-def _differ(one: Any, two: Any, has_values: bool) -> str | None:
+def _differ(one: Any, two: Any, has_values: bool, has_strides: bool) -> str | None:
     if not isinstance(one, Tensor) or not isinstance(two, Tensor):
         same = type(one) is type(two) and (one == two or one != one)
         return None if same else f"returns {one}, eager {two}"
-    if _layout(one) != _layout(two):
-        return f"returns {_layout(one)}, eager {_layout(two)}"
+    ours, expected = (_layout(tensor, has_strides) for tensor in (one, two))
+    if ours != expected:
+        return f"returns {ours}, eager {expected}"
     if not has_values:
         return None
     try:
@@ -265,31 +201,56 @@ def _differ(one: Any, two: Any, has_values: bool) -> str | None:
     return None
 
 
-def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    """Strides of dimensions with one element say nothing."""
+def _layout(tensor: Tensor, has_strides: bool) -> tuple[Any, ...]:
+    """Type, shape, strides; those of dimensions with one element say nothing."""
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return (tensor.dtype, tensor.layout)
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    strides = [step for n, step in sizes if n > 1] if tensor.numel() else []
-    return (tensor.dtype, tuple(tensor.shape), strides)
+        return tensor.dtype, tensor.layout
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    strides = [step for n, step in steps if n > 1] if has_strides and tensor.numel() else []
+    return tensor.dtype, tuple(tensor.shape), strides
 
 
-_OPERATORS = {op.full_name: op for op in op_db}
-_MODULES = {f"nn.{info.name}": info for info in module_db}
-
-
-def judge_all(
-    chosen: Sequence[str], dtype: torch.dtype, way: Way, gradients: bool, limit: int | None = None
+def judged(
+    name: str, dtype: torch.dtype, way: Way, gradients: bool, limit: int | None = None
 ) -> Totals:
-    """What comes of the samples of operators, about `limit` of each."""
-    totals = Totals()
-    for name in chosen:
-        every = list(samples(name, dtype, gradients))
-        some = every[:: max(1, len(every) // limit)] if limit else every
-        for start in range(0, len(some), _N_AT_ONCE):
-            judge(some[start : start + _N_AT_ONCE], way, gradients, totals)
-        gc.collect()
+    """What comes of an operator's samples, or of `limit` among them."""
+    totals, every = Totals(), list(samples(name, dtype, gradients))
+    some = every[:: max(1, -(-len(every) // limit))] if limit else every
+    for start in range(0, len(some), _N_AT_ONCE):
+        judge(some[start : start + _N_AT_ONCE], way, gradients, totals)
+    gc.collect()
     return totals
+
+
+def judged_errors(name: str, way: Way) -> Totals:
+    """What comes of an operator's calls that are errors in eager."""
+    totals = Totals()
+    for sample in bad_samples(name):
+        judge([sample], way, False, totals)
+    return totals
+
+
+def assert_right(
+    name: str, dtype: torch.dtype, device: str, seed: int, gradients: bool, limit: int | None = None
+) -> int:
+    """How many samples of an operator are right.
+
+    Raises:
+        AssertionError: some are wrong; its note calls this function again.
+    """
+    totals = judged(name, dtype, nimble_on(device, seed), gradients, limit)
+    if totals.wrong:
+        error = AssertionError("\n".join(totals.wrong))
+        error.add_note(f"assert_right({name!r}, {dtype}, {device!r}, {seed}, {gradients}, {limit})")
+        raise error
+    return totals.counts.total()
+
+
+def assert_some_right(device: str) -> int:
+    """How many samples of an operator that is picked at random are right."""
+    name, seed = random.choice(names()), random.randrange(1000)
+    dtype, gradients = random.choice(DTYPES), random.random() < 0.5
+    return assert_right(name, dtype, device, seed, gradients)
 
 
 def main() -> int:
@@ -297,32 +258,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.operator_samples", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "virtual"), default="cpu")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--only", default="", help="a regular expression that names match")
     parser.add_argument("--limit", type=int, help="samples of each operator")
-    parser.add_argument("--dtype", default="float32")
     args = parser.parse_args()
+    importlib.import_module("tests.conftest")
+    warnings.simplefilter("ignore")
     chosen = [name for name in names() if re.search(args.only, name)]
+    way, dtype = nimble_on(args.device, args.seed), getattr(torch, args.dtype)
+    kinds: dict[str, Callable[[str], Totals]] = {
+        "forward": lambda name: judged(name, dtype, way, False, args.limit),
+        "gradients": lambda name: judged(name, dtype, way, True, args.limit),
+        "errors": lambda name: judged_errors(name, way),
+    }
     n_wrong = 0
-    for gradients in (False, True):
-        totals = Totals()
+    for kind, judge_one in kinds.items():
+        counts: Counter[str] = Counter()
         for name in chosen:
-            made = judge_all(
-                [name],
-                getattr(torch, args.dtype),
-                nimble_on(args.device, args.seed),
-                gradients,
-                args.limit,
-            )
-            totals.counts += made.counts
-            for line in made.wrong:
-                print("WRONG", line, flush=True)
-            n_wrong += len(made.wrong)
-        print("gradients" if gradients else "forward", dict(totals.counts), flush=True)
+            totals = judge_one(name)
+            counts += totals.counts
+            n_wrong += len(totals.wrong)
+            for line in totals.wrong:
+                say(line, good=False)
+        say(f"{kind}: {counts.total():,} samples; {dict(counts)}")
+    say(f"programs that fell back or were frozen: {dict(counters['nimble'])}")
     return 1 if n_wrong else 0
 
 
 if __name__ == "__main__":
-    importlib = __import__("importlib")
-    importlib.import_module("tests.conftest")
-    warnings.simplefilter("ignore")
     sys.exit(main())

@@ -165,10 +165,9 @@ def _of_fakes(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned:
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     with mode:
-        like = torch.empty_strided(
+        return torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )
-    return like
 
 
 def _rehearsed(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned:

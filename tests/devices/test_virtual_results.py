@@ -13,7 +13,7 @@ from nimble_fx.errors import OperatorError
 from tests.eager import assert_same
 
 aten = torch.ops.aten
-VIRTUAL = {"device": "virtual", "policy": "nimble"}
+VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble"}
 
 
 def half(*shape: int) -> Tensor:
@@ -127,7 +127,7 @@ def test_an_lstm_trains_as_by_aot_eager_or_fails_like_it(monkeypatch: pytest.Mon
     layer, x, results = nn.LSTM(4, 4), torch.randn(3, 2, 4), []
     for options in ({"backend": "nimble", "options": VIRTUAL}, {"backend": "aot_eager"}):
         torch.compiler.reset()
-        compiled = torch.compile(layer, **options)  # type: ignore[call-overload]
+        compiled = torch.compile(layer, **options)
         try:
             results.append(trained(lambda x: compiled(x)[0], layer, x))  # noqa: B023
         except Exception as error:
