@@ -137,9 +137,9 @@ def returned_by(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None
 
 
 def _learn(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None:
-    """Runs an operator of PyTorch on made-up values; others may do anything, so fakes are asked.
+    """Runs an operator of PyTorch on made-up values, if it does nothing but return results.
 
-    They are asked too about what made-up values are not good enough for.
+    Of all others, and where made-up values are not good enough, fake tensors must say it.
     """
     promised, error = None, None
     try:
@@ -148,7 +148,7 @@ def _learn(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None:
         return None
     except Exception as raised:  # some kernels take what their fakes do not
         error = raised
-    if func.namespace in {"aten", "prims"}:
+    if func.namespace in {"aten", "prims"} and func._schema.returns:
         try:
             return _rehearsed(func, args, kwargs)
         except Exception as raised:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.devices.virtual import Virtual
 from nimble_fx.devices.virtual_results import returned_by
 from nimble_fx.errors import OperatorError
 from tests.eager import assert_same
@@ -23,7 +24,7 @@ def half(*shape: int) -> Tensor:
 def rnn_layer(x: Tensor) -> tuple[Any, ...]:
     weights = [torch.randn(n) for n in ((16, 4), (16, 4), (16,), (16,))]
     state = torch.zeros(2, 4)
-    sizes = (False, [], 2, 4, 1, True, False, False, True)
+    sizes: tuple[Any, ...] = (False, [], 2, 4, 1, True, False, False, True)
     return (x, *weights, state, state, *sizes)
 
 
@@ -133,6 +134,15 @@ def test_an_lstm_trains_as_by_aot_eager_or_fails_like_it(monkeypatch: pytest.Mon
         except Exception as error:
             results.append([type(error)])
     assert_same(*results)
+
+
+def test_what_returns_nothing_is_done_once(capfd: pytest.CaptureFixture[str]) -> None:
+    device = Virtual()
+    with device.streams(1)[0]:
+        aten._print.default("a line")
+    assert "a line" not in capfd.readouterr().out
+    device.synchronize()
+    assert capfd.readouterr().out.count("a line") == 1
 
 
 @pytest.fixture
