@@ -39,7 +39,7 @@ _BLOB = re.compile(r"@?reproduce_failure\('[^']*', b'[^']*'\)")
 _N_LIVES = 3
 """A life of a compiled model takes as long as a hundred examples of most properties."""
 
-_N_OPERATORS = 10
+_N_OPERATORS = 4
 """All samples of so many operators, each of a type of elements that is picked at random."""
 
 Run = Callable[[], object]

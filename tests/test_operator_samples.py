@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from tests.fuzz import _script_of_sample
 from tests.operator_samples import Totals, Way, assert_right, judge, nimble_on, run
 from tests.samples import Sample, bad_samples, names, samples
 
@@ -27,7 +28,7 @@ def one_of_each(start: int, step: int, gradients: bool) -> list[Sample]:
 
 @pytest.mark.parametrize(
     ("device", "gradients", "start", "step"),
-    [("virtual", False, 0, 10), ("virtual", True, 4, 10), ("cpu", True, 7, 20)],
+    [("virtual", False, 0, 17), ("virtual", True, 4, 17), ("cpu", True, 7, 34)],
 )
 def test_samples_of_operators_are_as_in_eager(
     device: str, gradients: bool, start: int, step: int
@@ -36,7 +37,7 @@ def test_samples_of_operators_are_as_in_eager(
     for k in range(0, len(batch), _N_AT_ONCE):
         judge(batch[k : k + _N_AT_ONCE], nimble_on(device, seed=k), gradients, totals)
     assert not totals.wrong
-    assert totals.counts["right"] == len(batch) > 30
+    assert totals.counts["right"] > max(15, 0.9 * len(batch))  # some are errors in eager
 
 
 def sample(call: Callable[..., Any], *args: Any) -> Sample:
@@ -116,4 +117,7 @@ def test_a_wrong_sample_is_said_with_the_call_that_runs_it_again(
     monkeypatch.setattr("tests.operator_samples.nimble_on", lambda *_: backend(torch.zeros_like))
     with pytest.raises(AssertionError) as raised:
         assert_right("sin", torch.float32, "virtual", 3, False, limit=2)
-    assert raised.value.__notes__ == ["assert_right('sin', torch.float32, 'virtual', 3, False, 2)"]
+    (note,) = raised.value.__notes__
+    assert note == "assert_right('sin', torch.float32, 'virtual', 3, False, 2)"
+    with pytest.raises(AssertionError, match="sin 0: wrong"):
+        exec(_script_of_sample(f"{raised.value!r}\n{note}"), {})
