@@ -122,15 +122,15 @@ def trained(run: Callable[..., Any], layer: nn.Module, x: Tensor) -> list[Any]:
     return [y.detach(), slopes, after]
 
 
-def test_an_lstm_trains_as_by_aot_eager_or_fails_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_lstm_trains_as_by_aot_eager_or_fails_like_it() -> None:
     """Traced, it takes a workspace for granted which its kernel does not always return."""
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     layer, x, results = nn.LSTM(4, 4), torch.randn(3, 2, 4), []
     for options in ({"backend": "nimble", "options": VIRTUAL}, {"backend": "aot_eager"}):
         torch.compiler.reset()
         compiled = torch.compile(layer, **options)
         try:
-            results.append(trained(lambda x: compiled(x)[0], layer, x))  # noqa: B023
+            with torch._dynamo.config.patch(allow_rnn=True):
+                results.append(trained(lambda x: compiled(x)[0], layer, x))  # noqa: B023
         except Exception as error:
             results.append([type(error)])
     assert_same(*results)
