@@ -32,6 +32,7 @@ setup(
     extras_require={
         "test": [
             "HolisticTraceAnalysis",
+            "expecttest",  # for PyTorch's own tables of operators
             "hypothesis",
             "import-linter",
             "matplotlib",

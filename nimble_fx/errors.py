@@ -53,6 +53,10 @@ class InputError(NimbleError, ValueError):
     """A parameter or an input that is not what a program was made for."""
 
 
+class OperatorError(NimbleError, RuntimeError):
+    """An operator that does not return what its schema or its fake tensors say."""
+
+
 class StateError(NimbleError, RuntimeError):
     """The model's buffers are not what they were: a warm-up changed them, undoing that failed."""
 

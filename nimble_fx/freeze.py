@@ -12,6 +12,7 @@ from nimble_fx import garbage
 from nimble_fx.arena import Arena
 from nimble_fx.capturable import described
 from nimble_fx.errors import StateError
+from nimble_fx.fakes import are_fake
 from nimble_fx.fallback import Fallback, Reporter, count
 from nimble_fx.ir import ScalarType
 from nimble_fx.kept import MAX_OWNERS, PAYS_OFF, Kept, Key
@@ -103,7 +104,7 @@ class Frozen:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first where it must."""
-        if self._launcher.device.is_capturing:
+        if self._launcher.device.is_capturing or are_fake(args):
             return self._launcher(args)
         if not self._arena.take():
             return self._launcher(args)

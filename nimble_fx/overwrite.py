@@ -7,6 +7,7 @@ of its fresh pages, which may take longer than the operation.
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from math import prod
 from typing import Any
@@ -43,8 +44,10 @@ def overwrite(graph: TaskGraph) -> TaskGraph:
     An operator becomes its in-place form where its first operand is the whole of a tensor that
     another task made, is of the result's shape, strides and element type, and is read by no other
     task and held by no output. Who writes there then comes after the one who made the tensor, as
-    it did before, and after nobody else. A single number is not written over: it may lie in the
-    memory of all that it is the sum of (`mse_loss`). Cost: O(size of the graph).
+    it did before, and after nobody else. It reads nothing of which fake tensors may say another
+    element type than it has, for then the result's may be another too. A single number is not
+    written over: it may lie in the memory of all that it is the sum of (`mse_loss`).
+    Cost: O(size of the graph).
 
     Args:
         graph: as traced: in program order, with its dependencies, not scheduled.
@@ -69,6 +72,7 @@ class _Operands:
         accesses = Counter(s for task in graph.launching for s in {*task.reads, *task.writes})
         returned = {s for name in ref_names(graph.outputs) for s in self._values[name].holds}
         self._read_once = {s for s, n in accesses.items() if n == 2} - returned
+        self._doubtful = self._of_doubtful_type(graph)
         self._whole: dict[str, str] = {}
         for task in graph.tasks:
             storage = self._made(task)
@@ -82,8 +86,34 @@ class _Operands:
             return None
         if self._values[operand].type != task.type or not _has_one_layout(task.type):
             return None
+        if not self._doubtful.isdisjoint(task.uses):
+            return None
         n_operands = sum(storage in self._values[name].holds for name in task.uses)
         return storage if n_operands == 1 else None
+
+    def _of_doubtful_type(self, graph: TaskGraph) -> set[str]:
+        """The values whose element type may be another than their fake tensors'.
+
+        Those are statistics of norms whose weights and inputs are of two types, on a CPU, and what
+        is computed from them.
+        """
+        doubtful: set[str] = set()
+        for task in graph.tasks:
+            if task.is_item:
+                is_first = task.args[1] == 0
+                is_doubtful = not is_first and self._mixes_types(task.uses)
+            else:
+                is_doubtful = not doubtful.isdisjoint(task.uses)
+            if is_doubtful:
+                doubtful.add(task.name)
+        return doubtful
+
+    def _mixes_types(self, names: Iterable[str]) -> bool:
+        """Whether the operator of that name takes floating-point tensors of several types."""
+        (maker,) = (self._values[name] for name in names)
+        taken = [self._values[name].type for name in getattr(maker, "uses", ())]
+        dtypes = {each.dtype for each in taken if isinstance(each, TensorType)}
+        return len({dtype for dtype in dtypes if dtype.is_floating_point}) > 1
 
     def _first(self, task: Task) -> tuple[str, str | None]:
         """A task's first argument, and the storage that it is the whole of; None if it is not."""

@@ -23,6 +23,7 @@ if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not 
 _NEEDS = {
     "transformers": "test_generation.py",
     "numpy": "test_outputs.py",
+    "expecttest": "test_operator_samples.py",
     "matplotlib": "bench/test_report.py",
 }
 """Packages that a machine with PyTorch, pytest and hypothesis alone lacks, and who uses them."""

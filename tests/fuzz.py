@@ -39,6 +39,9 @@ _BLOB = re.compile(r"@?reproduce_failure\('[^']*', b'[^']*'\)")
 _N_LIVES = 3
 """A life of a compiled model takes as long as a hundred examples of most properties."""
 
+_N_OPERATORS = 4
+"""All samples of so many operators, each of a type of elements that is picked at random."""
+
 Run = Callable[[], object]
 
 
@@ -60,6 +63,7 @@ class Fuzzer:
                     self._count(full, test)
                     yield full, test, partial(_script_of_test, module.__name__, name)
         yield from self._lives()
+        yield from self._samples()
 
     def run(self, name: str, batch: Run, script: Callable[[str], str]) -> None:
         """A batch; a failure is written to a file."""
@@ -88,6 +92,18 @@ class Fuzzer:
 
             script = partial(_script_of_life, machine.__module__, machine.__name__)
             yield name, batch, script
+
+    def _samples(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
+        from tests.operator_samples import assert_some_right
+
+        for device in ("cpu", "virtual"):
+            name = f"tests.operator_samples.{device}"
+
+            def batch(device: str = device, name: str = name) -> None:
+                for _ in range(_N_OPERATORS):
+                    self.examples[name] += assert_some_right(device)
+
+            yield name, batch, _script_of_sample
 
     def _count(self, name: str, test: Callable[..., None]) -> None:
         """Lets each run of the test's body count; hypothesis documents this attribute."""
@@ -168,6 +184,18 @@ def _script_of_life(module: str, machine: str, description: str) -> str:
         f"from {module} import {machine}\n"
         "from tests.test_life import many_programs\n\n"
         "with many_programs():\n" + indent("\n".join(steps), "    ") + "\n"
+    )
+
+
+def _script_of_sample(description: str) -> str:
+    """The last line of the description is the call."""
+    *_, call = description.splitlines()
+    return (
+        "# Run it from the repository's root: PYTHONPATH=. python this_file.py\n#\n"
+        f"{indent(description, '# ', lambda _: True)}\n\n"
+        "import torch\n\n"
+        "from tests.operator_samples import assert_right\n\n"
+        f"{call}\n"
     )
 
 

@@ -8,18 +8,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.devices.virtual_memory import POISON, not_owning
 from nimble_fx.devices.virtual_queues import Kernel
+from nimble_fx.devices.virtual_results import Geometry, Result, Returned, returned_by
+from nimble_fx.errors import OperatorError
+from nimble_fx.fakes import are_fake
 
-_NEED_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _DRAW_UNKNOWN_AMOUNTS = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
 _WRITE_NOTHING = {
     "empty",
@@ -84,49 +81,54 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, queue: Queue) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._queue, self._fakes = queue, FakeTensorMode()
+        self._queue = queue
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.Tag.inplace_view in func.tags or are_fake(pytree.tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
         if _is_composite(func):  # they only come here in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
-        if torch.Tag.inplace_view in func.tags:
-            return func(*args, **kwargs)
         if func.overloadpacket.__name__ in _DRAW_UNKNOWN_AMOUNTS:
             return self._at_once(func, args, kwargs)
-        try:
-            return self._later(func, args, kwargs)
-        except _NEED_VALUES:
+        returned = returned_by(func, args, kwargs)
+        if returned is None:
             return self._at_once(func, args, kwargs)
+        if returned.is_view and not func._schema.is_mutable:
+            return func(*args, **kwargs)
+        return self._later(func, args, kwargs, returned)
 
     def _at_once(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The host needs what the operator computes: it waits for all that comes before."""
         self._queue.wait_for_values()
         return pytree.tree_map_only(Tensor, self._upload, func(*args, **kwargs))
 
-    def _later(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Results whose memory the operator will write, unless they are views or sizes."""
+    def _later(self, func: Any, args: Any, kwargs: dict[str, Any], returned: Returned) -> Any:
+        """Results whose memory the operator will write, unless they lie in its arguments'."""
         given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        fakes = [self._fake_of(tensor) for tensor in given]
-        results, spec = pytree.tree_flatten(self._predict(func, args, kwargs, fakes))
-        homes = [_home(result, fakes) for result in results]
-        is_view = bool(results) and None not in homes
-        if is_view and not func._schema.is_mutable:
-            return func(*args, **kwargs)
-        real = [
-            result if home is _ON_HOST else self._allocate(result) if home is None
-            else _placed_as(given[home], result, fakes[home])
-            for result, home in zip(results, homes, strict=True)
-        ]  # fmt: skip
-        fresh = [k for k, home in enumerate(homes) if home is None]
-        self._enqueue(func, args, kwargs, {k: real[k] for k in fresh})
-        return pytree.tree_unflatten(real, spec)
+        results = [self._result(result, given) for result in returned.results]
+        fresh = {k: results[k] for k, result in enumerate(returned.results) if result.is_fresh}
+        self._enqueue(func, args, kwargs, returned, fresh)
+        return pytree.tree_unflatten(results, returned.nesting)
+
+    def _result(self, result: Result, given: Sequence[Tensor]) -> Any:
+        if result.geometry is None:
+            return result.value
+        if result.home is None:
+            return self._allocate(result.geometry)
+        home = given[result.home]
+        return home if result.is_argument else _placed_in(home, result.geometry)
 
     def _enqueue(
-        self, func: Any, args: Any, kwargs: dict[str, Any], fresh: dict[int, Tensor]
+        self,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        returned: Returned,
+        fresh: dict[int, Tensor],
     ) -> None:
         """Queues the kernel. It holds on to no memory of the device, as a launch does not."""
         args, kwargs = pytree.tree_map_only(Tensor, self._not_owning, (args, kwargs))
@@ -136,14 +138,21 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def kernel() -> None:
             try:
-                results = pytree.tree_leaves(func(*args, **kwargs))
+                made = func(*args, **kwargs)
             except Exception as error:
-                code = linecache.getline(file, line).strip()
-                error.add_note(f"This was in a kernel of {func}, launched at {file}:{line}: {code}")
+                where = f"launched at {file}:{line}: {_code(file, line)}"
+                error.add_note(f"This was in a kernel of {func}, {where}")
                 raise
+            unlike = returned.unlike(made)
+            if unlike is not None:
+                raise OperatorError(
+                    f"{func} does not return what it says for arguments of these types: {unlike}; "
+                    f"if it is yours, mend what is registered for its fake tensors "
+                    f"[{file}:{line}: {_code(file, line)}]"
+                )
+            results = pytree.tree_leaves(made)
             for k, output in outputs.items():
-                if results[k] is not None:  # some leave out a workspace that their fake has
-                    output.copy_(results[k])
+                output.copy_(results[k])
 
         def leave_as_it_is() -> None:
             for output in outputs.values():
@@ -160,30 +169,16 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._queue.launch(kernel)
 
-    def _predict(self, func: Any, args: Any, kwargs: Any, fakes: Sequence[Tensor]) -> Any:
-        """What the operator would return for tensors of these shapes."""
-        by_turns = iter(fakes)
-        args, kwargs = pytree.tree_map_only(Tensor, lambda _: next(by_turns), (args, kwargs))
-        with self._fakes:
-            return func(*args, **kwargs)
-
-    def _fake_of(self, tensor: Tensor) -> Tensor:
-        with self._fakes:
+    def _allocate(self, geometry: Geometry) -> Tensor:
+        """A tensor in memory of the current stream."""
+        if geometry.nbytes == 0:
             return torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+                geometry.shape, geometry.stride, dtype=geometry.dtype, device="cpu"
             )
-
-    def _allocate(self, like: Tensor) -> Tensor:
-        """A tensor in memory of the current stream, with the geometry of a fake one."""
-        nbytes = like.untyped_storage().nbytes()
-        if nbytes == 0:
-            return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")
-        empty = torch.empty(0, dtype=like.dtype, device="cpu")
-        storage = self._queue.allocate(nbytes)
-        return empty.set_(storage, like.storage_offset(), like.shape, like.stride())
+        return geometry.on(self._queue.allocate(geometry.nbytes))
 
     def _upload(self, tensor: Tensor) -> Tensor:
-        return self._allocate(tensor).copy_(tensor)
+        return self._allocate(Geometry.of(tensor)).copy_(tensor)
 
     def _not_owning(self, tensor: Tensor) -> Tensor:
         return tensor.detach() if self._queue.keeps(tensor) else not_owning(tensor)
@@ -199,24 +194,14 @@ def _launching_line() -> tuple[str, int]:
     return next(outside, ("?", 0))
 
 
-_ON_HOST = -1
+def _code(file: str, line: int) -> str:
+    return linecache.getline(file, line).strip()
 
 
-def _home(result: Any, fakes: Sequence[Tensor]) -> int | None:
-    """Which argument's memory a result lies in; None for memory of its own."""
-    if not isinstance(result, Tensor):
-        return _ON_HOST
-    storage = result.untyped_storage()._cdata
-    owners = (k for k, fake in enumerate(fakes) if fake.untyped_storage()._cdata == storage)
-    return next(owners, None)
-
-
-def _placed_as(tensor: Tensor, result: Tensor, fake: Tensor) -> Tensor:
-    """The argument `tensor` itself, or the view of it that `result` is of its fake."""
-    if result is fake:
-        return tensor
-    offset = tensor.storage_offset() + result.storage_offset()
-    return tensor.as_strided(result.shape, result.stride(), offset)
+def _placed_in(tensor: Tensor, geometry: Geometry) -> Tensor:
+    """A view of an argument, with its offset from there."""
+    offset = int(tensor.storage_offset()) + geometry.offset
+    return tensor.as_strided(geometry.shape, geometry.stride, offset)
 
 
 def _is_composite(func: Any) -> bool:
