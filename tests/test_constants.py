@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
-from nimble_fx.make_once import MAX_BYTES, make_once
+from nimble_fx.constants import MAX_BYTES, fold_constants
 from tests.eager import assert_same
 
 MADE: dict[str, Callable[[], Tensor]] = {
