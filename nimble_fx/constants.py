@@ -133,9 +133,7 @@ def _is_alike(value: Any, fake: Any, places: Mapping[torch.device, torch.device 
     return expected == (value.shape, value.stride(), value.dtype, value.device)
 
 
-def _as_constant(
-    gm: GraphModule, node: Node, value: Tensor, made: dict[Hashable, Node]
-) -> Node:
+def _as_constant(gm: GraphModule, node: Node, value: Tensor, made: dict[Hashable, Node]) -> Node:
     """The constant that stands for a node; one that was made for an equal value, if there is."""
     fake = node.meta["val"]
     n = 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))

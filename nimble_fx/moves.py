@@ -112,7 +112,11 @@ def _moved(gm: GraphModule, value: Node, device: torch.device, user: Node) -> No
     fake = value.meta["val"]
     with gm.graph.inserting_before(user):
         copy = gm.graph.create_node(
-            "call_function", _aten._to_copy.default, (value,), {"device": device}, f"{value.name}_moved"
+            "call_function",
+            _aten._to_copy.default,
+            (value,),
+            {"device": device},
+            f"{value.name}_moved",
         )
     with fake.fake_mode:
         copy.meta = user.meta | {"val": torch.empty_like(fake, device=device)}
