@@ -1,4 +1,4 @@
-"""What PyTorch's schemas say, and do not say, of the arguments that an operator writes or returns."""
+"""Which arguments an operator writes or returns, by its schema and where that does not say so."""
 
 from functools import cache
 

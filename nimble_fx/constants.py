@@ -5,7 +5,7 @@ Models make themselves indices and masks in `forward`: `torch.tril_indices` of a
 """
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ctypes import string_at
 from typing import Any

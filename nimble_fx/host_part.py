@@ -71,13 +71,13 @@ def split(gm: GraphModule) -> Parts | None:
     hosts = _hosts(gm)
     (output,) = gm.graph.find_nodes(op="output")
     returned = [v for v in output.args[0] if isinstance(v, Node) and is_on_cpu(v)]
-    results = [v for v in output.args[0] if v not in returned]
     handed_over = [node for node in gm.graph.nodes if node in hosts and _is_handed_over(node)]
+    at_host: dict[Any, Place] = {v: (True, i) for i, v in enumerate([*handed_over, *returned])}
     given = _inputs(gm, handed_over)
+    results = [v for v in output.args[0] if v not in at_host]
     device = _device_part(gm, given, hosts, results)
     if device is None:
         return None
-    at_host: dict[Any, Place] = {v: (True, i) for i, v in enumerate([*handed_over, *returned])}
     own = {node: (False, i) for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     n_results = iter(range(len(results)))
     return Parts(

@@ -71,8 +71,9 @@ def plan(
 ) -> Program | tuple[Program, Program]:
     """The program that the model would be on a device, which need not be on this machine.
 
-    No kernel runs and nothing is frozen: the model is traced on tensors without data. It is not
-    touched, and neither it nor the inputs need data of their own. With `policy="auto"`, its
+    No kernel runs but those that make constants, of at most 1 MiB each, and nothing is frozen: the
+    model is traced on tensors without data. It is not touched, and neither it nor the inputs need
+    data of their own. With `policy="auto"`, its
     schedule is the one that simulation says takes least there; `program.candidates` has the rest.
 
     Args:

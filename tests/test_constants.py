@@ -47,7 +47,9 @@ MADE: dict[str, Callable[[], Tensor]] = {
 CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "more": lambda v: v + 1,
     "all before": lambda v: v.cumsum(-1),
-    "all items": lambda v: torch.cat([v.unbind()[0].unsqueeze(0), v]) if v.dim() and v.numel() else v,
+    "all items": lambda v: (
+        torch.cat([v.unbind()[0].unsqueeze(0), v]) if v.dim() and v.numel() else v
+    ),
     "sorted": lambda v: v.sort(stable=True)[0] if not v.is_complex() else v,
     "their places": lambda v: v.sort(stable=True)[1] if not v.is_complex() else v,
     "two of each": lambda v: v.repeat_interleave(2, 0) if v.dim() else v,
@@ -138,7 +140,9 @@ def test_each_call_gives_what_eager_gives_to_be_written_to(
 def test_what_is_computed_with_is_left_to_no_call(steps: list[Step]) -> None:
     changes = [[c for c in changes if c not in ("random", "conjugate")] for _, changes, _ in steps]
     drawn = zip(steps, changes, strict=True)
-    gm = folded(program_of([(made, each, "computed with") for (made, _, _), each in drawn]), torch.rand(2))
+    gm = folded(
+        program_of([(made, each, "computed with") for (made, _, _), each in drawn]), torch.rand(2)
+    )
     assert set(operators(gm)) <= {"sum.default", "mul.Tensor"}
 
 
@@ -206,7 +210,11 @@ def test_all_operators_of_pytorch_that_draw_random_numbers_are_marked() -> None:
     """Nothing else tells that two draws differ."""
     random = ("rand", "normal", "bernoulli", "multinomial", "dropout", "poisson", "uniform")
     unmarked = {"alpha_dropout", "feature_dropout", "feature_alpha_dropout"}  # made of others
-    for packet in {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}:
+    for packet in {
+        name.split("::")[1].split(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::")
+    }:
         if packet.startswith(random) and packet.rstrip("_") not in unmarked:
             for overload in getattr(torch.ops.aten, packet).overloads():
                 op = getattr(getattr(torch.ops.aten, packet), overload)

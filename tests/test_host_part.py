@@ -1,6 +1,6 @@
 """What the CPU does for a GPU's program goes before it, and everybody gets what eager gives."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,11 +107,10 @@ def test_what_the_host_goes_on_to_write_has_been_copied() -> None:
 
 
 @pytest.fixture
-def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs on "meta" run, on tensors without values."""
     known = compiler.device_for
     monkeypatch.setattr(compiler, "device_for", lambda d: Cpu() if d == GPU else known(d))
-    yield
 
 
 class Scaled(nn.Module):
@@ -152,9 +151,12 @@ def test_a_model_of_a_gpu_that_takes_numbers_of_the_cpu_is_scheduled(is_training
 @pytest.mark.usefixtures("_a_gpu")
 def test_where_there_are_no_parts_the_graph_runs_as_traced_and_the_node_is_named() -> None:
     compiled = torch.compile(lambda z: z.sin().cpu(), backend="nimble")
-    with torch.no_grad(), pytest.warns(nimble_fx.NimbleWarning, match="second device comes in"):
-        with pytest.raises(NotImplementedError, match="meta"):  # it has no values to copy
-            compiled(torch.empty(3, device=GPU))
+    with (
+        torch.no_grad(),
+        pytest.warns(nimble_fx.NimbleWarning, match="second device comes in"),
+        pytest.raises(NotImplementedError, match="meta"),  # it has no values to copy
+    ):
+        compiled(torch.empty(3, device=GPU))
 
 
 def test_what_is_planned_may_begin_on_the_cpu() -> None:

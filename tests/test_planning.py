@@ -181,15 +181,17 @@ def test_models_of_other_kinds_are_planned(kind: Callable[[nn.Module, Tensor], A
 def test_devices_that_an_exported_model_names_become_the_target() -> None:
     class Positions(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x.sin() + torch.arange(7.0, device=x.device)
+            return x.sin() + torch.arange(7.0, device=x.device) * torch.rand(7, device=x.device)
 
     x = torch.ones(2, 7)
     model = torch.export.export(Positions(), (x,))
     before = str(model)
     program = nimble_fx.plan(model, x)
     assert_planned(program)
-    (arange,) = [task for task in program.graph.tasks if task.name.startswith("arange")]
-    assert dict(arange.kwargs)["device"] == GPU
+    (draw,) = [task for task in program.graph.tasks if task.name.startswith("rand")]
+    assert dict(draw.kwargs)["device"] == GPU
+    (arange,) = program.constants.values()
+    assert arange.tolist() == [*range(7)]
     assert str(model) == before
 
 
