@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -62,6 +62,14 @@ CHANGED: dict[str, Callable[[Tensor], Tensor]] = {
     "random": lambda v: v.double() + torch.rand(()) if not v.is_complex() else v,
 }
 """What is made of it."""
+
+
+DRAW = (
+    *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm"),
+    *("normal", "bernoulli", "multinomial", "native_dropout", "poisson", "binomial", "uniform"),
+    *("exponential", "geometric", "cauchy", "log_normal", "_standard_gamma", "_sample_dirichlet"),
+)
+"""Operators that draw random numbers."""
 
 
 def squared(value: Tensor) -> Tensor:
@@ -136,6 +144,7 @@ def test_each_call_gives_what_eager_gives_to_be_written_to(
                 value.fill_(7)
 
 
+@settings(max_examples=25)
 @given(STEPS)
 def test_what_is_computed_with_is_left_to_no_call(steps: list[Step]) -> None:
     changes = [[c for c in changes if c not in ("random", "conjugate")] for _, changes, _ in steps]
@@ -146,12 +155,14 @@ def test_what_is_computed_with_is_left_to_no_call(steps: list[Step]) -> None:
     assert set(operators(gm)) <= {"sum.default", "mul.Tensor"}
 
 
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from(sorted(MADE)), min_size=1, max_size=6))
 def test_there_are_as_many_constants_as_different_tensors(names: list[str]) -> None:
     gm = folded(program_of([(name, [], "computed with") for name in names]), torch.rand(2))
     assert len(constants(gm)) == len(set(names))
 
 
+@settings(max_examples=25)
 @given(STEPS)
 def test_fake_tensors_tell_the_truth_of_constants_and_share_no_memory(steps: list[Step]) -> None:
     gm = folded(program_of(steps), torch.rand(2))
@@ -206,19 +217,12 @@ def test_two_draws_of_random_numbers_stay_two() -> None:
     assert other.count_nonzero() > 32
 
 
-def test_all_operators_of_pytorch_that_draw_random_numbers_are_marked() -> None:
+@pytest.mark.parametrize("name", DRAW)
+def test_operators_that_draw_random_numbers_are_marked_by_pytorch(name: str) -> None:
     """Nothing else tells that two draws differ."""
-    random = ("rand", "normal", "bernoulli", "multinomial", "dropout", "poisson", "uniform")
-    unmarked = {"alpha_dropout", "feature_dropout", "feature_alpha_dropout"}  # made of others
-    for packet in {
-        name.split("::")[1].split(".")[0]
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("aten::")
-    }:
-        if packet.startswith(random) and packet.rstrip("_") not in unmarked:
-            for overload in getattr(torch.ops.aten, packet).overloads():
-                op = getattr(getattr(torch.ops.aten, packet), overload)
-                assert torch.Tag.nondeterministic_seeded in op.tags, op
+    packet = getattr(torch.ops.aten, name)
+    for overload in packet.overloads():
+        assert torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags
 
 
 def test_an_operator_that_raises_raises_in_each_call() -> None:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx import compiler
+from nimble_fx.devices import device_for
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.host_part import Parts, hand_over, split
@@ -81,6 +82,7 @@ def test_both_parts_give_and_write_what_eager_does(drawn: tuple[list[str], str])
     assert_same_bits(ours, theirs)
 
 
+@settings(max_examples=40)
 @given(PROGRAMS)
 def test_there_are_two_parts_of_whatever_the_cpu_begins(drawn: tuple[list[str], str]) -> None:
     z, *here = inputs()
@@ -109,8 +111,8 @@ def test_what_the_host_goes_on_to_write_has_been_copied() -> None:
 @pytest.fixture
 def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs on "meta" run, on tensors without values."""
-    known = compiler.device_for
-    monkeypatch.setattr(compiler, "device_for", lambda d: Cpu() if d == GPU else known(d))
+    known = {GPU: Cpu()}
+    monkeypatch.setattr(compiler, "device_for", lambda d: known.get(d) or device_for(d))
 
 
 class Scaled(nn.Module):
