@@ -87,15 +87,12 @@ def tensors(node: Node) -> list[Tensor]:
 
 def _taken(node: Node) -> Iterator[Node]:
     """The arguments on the CPU that an operator would take from its own device too."""
-    target, taken = node.target, dict[Node, None]()
-    if target in _TAKE_INDICES:
-        taken.update(dict.fromkeys(_nodes(node.args[1])))
-    if target in _COPY:
-        taken.update(dict.fromkeys(_nodes(node.args[1])))
+    target, taken = node.target, list[Node]()
+    if target in _TAKE_INDICES or target in _COPY:
+        taken += _nodes(node.args[1])
     if target in _TAKE_NUMBERS or torch.Tag.pointwise in getattr(target, "tags", ()):
-        numbers = [arg for arg in node.all_input_nodes if _is_number(arg)]
-        taken.update(dict.fromkeys(numbers))
-    return (value for value in taken if is_on_cpu(value))
+        taken += filter(_is_number, node.all_input_nodes)
+    return (value for value in dict.fromkeys(taken) if is_on_cpu(value))
 
 
 def _is_number(node: Node) -> bool:
