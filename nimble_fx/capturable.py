@@ -1,10 +1,12 @@
 """What keeps a program from being captured, as far as its graph and its device tell."""
 
+from collections.abc import Mapping
+
 import torch
 
 from nimble_fx.devices import Device
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
+from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType, ref_names
 from nimble_fx.sizes import numbers
 
 _aten = torch.ops.aten
@@ -14,6 +16,9 @@ _WAITS_FOR_THE_DEVICE = {
     torch.Tag.data_dependent_output,
     torch.Tag.cudagraph_unsafe,
 }
+_MASKS = {torch.bool, torch.uint8}
+"""Element types of indices that say of each element whether it is taken."""
+
 _LOOKS_AT_THE_STORAGE = {
     _aten.as_strided.default,
     _aten.as_strided_.default,
@@ -53,16 +58,26 @@ def refuse_what_no_device_captures(graph: TaskGraph) -> None:
     """
     copied = {s for value in graph.inputs if not value.static for s in value.holds}
     gaps = {s for value in graph.inputs if not _is_dense(value) for s in value.holds}
-    holds = {value.name: value.holds for value in graph.values}
+    values = {value.name: value for value in graph.values}
     for task in graph.tasks:
-        if not _WAITS_FOR_THE_DEVICE.isdisjoint(getattr(task.target, "tags", ())):
+        if _waits_for_the_device(task, values):
             why = described(task, "cannot be captured: the host waits for its result")
             raise UnsupportedError(why, task.name, task.source)
         if task.target in _LOOKS_AT_THE_STORAGE and isinstance(task.args[0], Ref):
-            seen = copied.intersection(holds[task.args[0].name])
+            seen = copied.intersection(values[task.args[0].name].holds)
             if seen and (_has_offset(task) or not gaps.isdisjoint(seen)):
                 what = "cannot be captured: it may look at the memory around an input"
                 raise UnsupportedError(described(task, what), task.name, task.source)
+
+
+def _waits_for_the_device(task: Task, values: Mapping[str, Input | Task]) -> bool:
+    """Whether the host waits for what an operator computes. Indices that are numbers tell sizes."""
+    if _WAITS_FOR_THE_DEVICE.isdisjoint(getattr(task.target, "tags", ())):
+        return False
+    if task.target is not _aten.index.Tensor:
+        return True
+    types = [values[name].type for name in ref_names(task.args[1])]
+    return any(isinstance(t, TensorType) and t.dtype in _MASKS for t in types)
 
 
 def described(task: Task, what: str) -> str:

@@ -19,16 +19,18 @@ from nimble_fx.arena import Arena, Boxed
 from nimble_fx.cache import Unscheduled
 from nimble_fx.capturable import nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.choose import choose, not_legal
+from nimble_fx.constants import fold_constants
 from nimble_fx.devices import Device, device_for
 from nimble_fx.devices.virtual import Virtual
 from nimble_fx.dynamo_errors import DynamoOptionError, DynamoPassError, DynamoUnsupportedError
 from nimble_fx.errors import FallbackError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.freeze import Terms
+from nimble_fx.host_part import split
 from nimble_fx.in_place import write_in_place
 from nimble_fx.ir import TaskGraph, TensorType
 from nimble_fx.load import file_name, write
-from nimble_fx.make_once import make_once
+from nimble_fx.moves import move_to_device
 from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
 from nimble_fx.options import Options
 from nimble_fx.overwrite import overwrite
@@ -50,7 +52,7 @@ def lower(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
         inference_compiler=compiler.inference,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=compiler.partition,
         keep_inference_input_mutations=True,
     )
     try:
@@ -93,7 +95,11 @@ class Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self.build(write_in_place(make_once(gm)), self._name, self._terms)
+        return self.build(write_in_place(self._prepared(gm)), self._name, self._terms)
+
+    def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        """The forward and the backward graph of a joint one; constants are in both of them."""
+        return min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
@@ -103,6 +109,16 @@ class Compiler:
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         terms = replace(self._terms, is_backward=True)
         return self.build(gm, f"{self._name} (backward)", terms)
+
+    def _prepared(self, gm: GraphModule) -> GraphModule:
+        """The graph itself, changed: what each call would do alike is done, on the right device."""
+        return fold_constants(move_to_device(gm), self._place)
+
+    def _place(self, device: torch.device) -> torch.device | None:
+        """Where the values of constants on a device are computed; None if that cannot be now."""
+        known = device_for(device)
+        can_compute = known is not None and known.hardware is not None and not known.is_capturing
+        return device if can_compute else None
 
     def _learn_inputs(self, gm: GraphModule) -> None:
         """Which inputs are parameters and buffers, and what the user calls each.
@@ -126,7 +142,17 @@ class Compiler:
         return dict(zip(renamed, better, strict=True))
 
     def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
-        """What runs in place of an ATen graph, and keeps what is said of it."""
+        """What runs in place of an ATen graph: what the host does of it, then a program."""
+        parts = split(gm)
+        if parts is None:
+            return self._scheduled(gm, name, terms)
+        for moved, given in parts.moved.items():
+            self._wanted[moved], self._paths[moved] = self._wanted.get(given, given), ""
+        n_seen = None if terms.n_seen is None else parts.n_on_device(terms.n_seen)
+        return parts.run(self._scheduled(parts.device, name, replace(terms, n_seen=n_seen)))
+
+    def _scheduled(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+        """What runs in place of a graph on one device, and keeps what is said of it."""
         run = self._built(gm, name, terms)
         run.reporter = self._reporter  # type: ignore[attr-defined]
         return run

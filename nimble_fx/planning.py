@@ -15,6 +15,7 @@ from nimble_fx.arena import Boxed
 from nimble_fx.cache import Unscheduled
 from nimble_fx.capturable import refuse_what_no_device_captures
 from nimble_fx.compiler import Compiler, lower
+from nimble_fx.constants import eagerly
 from nimble_fx.devices import Device
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.dynamo_tables import drop_compiled
@@ -35,7 +36,7 @@ from nimble_fx.program import Program
 from nimble_fx.rehearsal import check_call, check_training, rehearse
 from nimble_fx.twin import WithoutData, twin
 
-_META = torch.device("meta")
+_META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
 @overload
@@ -70,8 +71,9 @@ def plan(
 ) -> Program | tuple[Program, Program]:
     """The program that the model would be on a device, which need not be on this machine.
 
-    No kernel runs and nothing is frozen: the model is traced on tensors without data. It is not
-    touched, and neither it nor the inputs need data of their own. With `policy="auto"`, its
+    No kernel runs but those that make constants, of at most 1 MiB each, and nothing is frozen: the
+    model is traced on tensors without data. It is not touched, and neither it nor the inputs need
+    data of their own. With `policy="auto"`, its
     schedule is the one that simulation says takes least there; `program.candidates` has the rest.
 
     Args:
@@ -201,14 +203,25 @@ class _Planning(Compiler):
         super().__init__(gm, planner.options, names, planner.programs.append)
         self._planner = planner
 
-    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def _scheduled(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         """The graph itself, to be run on tensors without data; keeps its program."""
         try:
             self._keep(self.program(self._planned(self.trace(gm, name))))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
+        with eagerly():
+            for node in gm.graph.find_nodes(op="get_attr"):
+                value = getattr(gm, node.target)
+                setattr(gm, node.target, value.to(node.meta["val"].device))
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+
+    def _place(self, device: torch.device) -> torch.device | None:
+        """The target where it is here; else the CPU, which makes the same of literals."""
+        if device == _META:
+            target = self._planner.target
+            return torch.device(target.name) if target.hardware is not None else _CPU
+        return super()._place(device)
 
     def _planned(self, traced: Unscheduled) -> Unscheduled:
         """The traced graph on the target device."""

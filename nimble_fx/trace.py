@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from nimble_fx.aliasing import VIEWS_WITHOUT_SAYING_SO, touched
 from nimble_fx.analysis import hazards
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir import Arg, Input, Ref, ScalarType, Task, TaskGraph, TensorType, TupleType, Type
@@ -35,28 +36,12 @@ _LITERALS = (
     torch.layout,
     torch.memory_format,
 )
-_VIEWS_WITHOUT_SAYING_SO = {
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.unsafe_split.Tensor,
-    torch.ops.aten.unsafe_split_with_sizes.default,
-}
 _READ_NO_DATA = {
     "sym_size",
     "sym_stride",
     "sym_numel",
     "sym_storage_offset",
     "_assert_tensor_metadata",
-}
-_UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
-    "_batch_norm_impl_index",
-    "batch_norm",
-    "batch_norm_gather_stats",
-    "batch_norm_gather_stats_with_counts",
-    "batch_norm_update_stats",
-    "cudnn_batch_norm",
-    "instance_norm",
-    "miopen_batch_norm",
-    "native_batch_norm",
 }
 _CHANGE_STORAGE = {
     "_resize_output_",
@@ -227,7 +212,7 @@ class _Tracer:
         """The storages that the operator writes, and those that its results alias."""
         written: dict[str, None] = {}
         aliased: dict[str, None] = {}
-        for i, parameter, is_written, is_returned in _touched(op):
+        for i, parameter, is_written, is_returned in touched(op):
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
             held = {s: None for n in _nodes(value) for s in self._holds[n]}
             if is_written:
@@ -265,21 +250,6 @@ def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
 
 
 @cache
-def _touched(op: torch._ops.OpOverload) -> list[tuple[int, str, bool, bool]]:
-    """The parameters that matter to memory: (position, name, is it written, is it returned)."""
-    returned = {a for r in op._schema.returns if r.alias_info for a in r.alias_info.before_set}
-    touched = []
-    for i, parameter in enumerate(op._schema.arguments):
-        alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
-        if alias is not None:
-            is_returned = bool(returned & alias.before_set)
-            touched.append((i, parameter.name, bool(alias.is_write), is_returned))
-        elif hidden:
-            touched.append((i, parameter.name, True, False))
-    return touched
-
-
-@cache
 def _keeps_program_order(op: torch._ops.OpOverload) -> bool:
     """Whether it draws random numbers or may have side effects; custom operators do not tell."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
@@ -294,19 +264,13 @@ def _same_memory(
     A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
     operators may return a view or a copy: for them the fake tensors have the say.
     """
-    if op in _VIEWS_WITHOUT_SAYING_SO:
+    if op in VIEWS_WITHOUT_SAYING_SO:
         storages = list(given)
     elif _returns_arguments(op):
         storages = list(aliased)
     else:
         return None
     return storages[0] if len(storages) == 1 else None
-
-
-def _is_written_in_secret(op: torch._ops.OpOverload, parameter: str) -> bool:
-    """Whether an operator writes an argument that its schema calls unchanged."""
-    name = op._schema.name.split("::")[-1]
-    return name in _UPDATE_STATISTICS_WITHOUT_SAYING_SO and parameter.startswith("running_")
 
 
 @cache
@@ -318,7 +282,7 @@ def _returns_arguments(op: torch._ops.OpOverload) -> bool:
 
 @cache
 def _is_view(op: torch._ops.OpOverload) -> bool:
-    if op in _VIEWS_WITHOUT_SAYING_SO:
+    if op in VIEWS_WITHOUT_SAYING_SO:
         return True
     returns = op._schema.returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)

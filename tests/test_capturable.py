@@ -14,6 +14,7 @@ import nimble_fx
 from nimble_fx.capturable import nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir import TensorType
 from tests.replaying import ReplayingDevice
 from tests.schedules import schedule_of
 
@@ -38,6 +39,19 @@ def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
         with pytest.raises(UnsupportedError, match=r"exp \(nimble_tests.unsafe") as refused:
             refuse_what_cannot_be_captured(replace(graph, tasks=tasks), ReplayingDevice())
     assert refused.value.node == "exp"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
+def test_the_host_waits_for_masks_and_for_no_other_indices(dtype: torch.dtype) -> None:
+    graph = schedule_of(lambda x, i: x[:, i] + 1, torch.zeros(2, 3), torch.zeros(2).long())
+    x, i = graph.inputs
+    assert isinstance(i.type, TensorType)
+    graph = replace(graph, inputs=(x, replace(i, type=replace(i.type, dtype=dtype))))
+    if dtype in (torch.bool, torch.uint8):
+        with pytest.raises(UnsupportedError, match=r"index .*the host waits"):
+            refuse_what_cannot_be_captured(graph, ReplayingDevice())
+    else:
+        refuse_what_cannot_be_captured(graph, ReplayingDevice())
 
 
 BASE = torch.arange(60.0)

@@ -181,16 +181,44 @@ def test_models_of_other_kinds_are_planned(kind: Callable[[nn.Module, Tensor], A
 def test_devices_that_an_exported_model_names_become_the_target() -> None:
     class Positions(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x.sin() + torch.arange(7.0, device=x.device)
+            return x.sin() + torch.arange(7.0, device=x.device) * torch.rand(7, device=x.device)
 
     x = torch.ones(2, 7)
     model = torch.export.export(Positions(), (x,))
     before = str(model)
     program = nimble_fx.plan(model, x)
     assert_planned(program)
-    (arange,) = [task for task in program.graph.tasks if task.name.startswith("arange")]
-    assert dict(arange.kwargs)["device"] == GPU
+    (draw,) = [task for task in program.graph.tasks if task.name.startswith("rand")]
+    assert dict(draw.kwargs)["device"] == GPU
+    (arange,) = program.constants.values()
+    assert arange.tolist() == [*range(7)]
     assert str(model) == before
+
+
+class Pairs(nn.Module):
+    """Indices and numbers that `forward` makes on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        i, j = torch.tril_indices(4, 4, -1)
+        return (x @ self.weight)[:, i, j] * torch.tensor(2.0)
+
+
+def test_indices_that_the_model_makes_on_the_cpu_become_constants_of_the_device(
+    tmp_path: Path,
+) -> None:
+    x = torch.ones(2, 4, 4)
+    for program in (
+        nimble_fx.plan(Pairs(), x, device="h100"),
+        *nimble_fx.plan(Pairs(), x, device="h100", training=True),
+    ):
+        assert_planned(program)
+        values = [value.tolist() for value in program.constants.values()]
+        assert sorted(map(str, values)) == ["2.0", "[0, 0, 1, 0, 1, 2]", "[1, 2, 2, 3, 3, 3]"]
+        assert program.save(tmp_path / "planned.json").stat().st_size < 10_000
 
 
 @pytest.mark.parametrize(

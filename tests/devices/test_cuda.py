@@ -1,13 +1,15 @@
 """The CUDA device: captured, replayed, compared with eager. Needs a GPU."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.devices.cuda import MAX_STREAMS, Cuda
-from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
+from tests.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
 from tests.models import CASES
 
 pytestmark = pytest.mark.gpu
@@ -37,6 +39,43 @@ def test_the_same_kernels_on_one_stream_give_the_same_bits() -> None:
             compiled = torch.compile(model, backend="nimble", options={"policy": policy})
             results.append([compiled(x) for _ in range(20)])
     assert all(torch.equal(a, results[-1][0]) for result in results for a in result)
+
+
+class Mixed(nn.Module):
+    """Indices made on the CPU, and a scale, a position and indices given there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.own = torch.tensor(0.25)
+
+    def forward(
+        self, x: Tensor, scale: Tensor, position: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        where = torch.arange(2) + position
+        y = (torch.relu(x @ self.weight) * scale + torch.sigmoid(x) * self.own)[where]
+        i, j = torch.tril_indices(4, 4, -1)
+        return (y + x[rows] * scale).sum() * x[i, j], position + 1
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_model_that_takes_tensors_of_the_cpu_is_frozen_and_computes_what_eager_does(
+    is_training: bool,
+) -> None:
+    model = Mixed().cuda()
+    eager, compiled = copy.deepcopy(model), torch.compile(model, backend="nimble")
+    with torch.set_grad_enabled(is_training):
+        for k in range(4):
+            numbers = torch.tensor(0.5 + k), torch.tensor(k % 3), torch.tensor([k % 4, 1])
+            inputs = torch.randn(4, 4).cuda(), *numbers
+            ours, eagers = compiled(*inputs), eager(*inputs)
+            assert_same(ours, eagers)
+            if is_training:
+                for result in (ours, eagers):
+                    result[0].sum().backward()
+                assert_same(model.weight.grad, eager.weight.grad)
+    assert nimble_fx.fallbacks() == ()
+    assert all(program.status.frozen for program in nimble_fx.programs())
 
 
 def test_streams_are_distinct_and_shared() -> None:

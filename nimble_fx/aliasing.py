@@ -1,0 +1,44 @@
+"""Which arguments an operator writes or returns, by its schema and where that does not say so."""
+
+from functools import cache
+
+import torch
+from torch._ops import OpOverload
+
+VIEWS_WITHOUT_SAYING_SO = {
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+}
+_UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
+    "_batch_norm_impl_index",
+    "batch_norm",
+    "batch_norm_gather_stats",
+    "batch_norm_gather_stats_with_counts",
+    "batch_norm_update_stats",
+    "cudnn_batch_norm",
+    "instance_norm",
+    "miopen_batch_norm",
+    "native_batch_norm",
+}
+
+
+@cache
+def touched(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
+    """The parameters that matter to memory: (position, name, is it written, is it returned)."""
+    returned = {a for r in op._schema.returns if r.alias_info for a in r.alias_info.before_set}
+    touched = []
+    for i, parameter in enumerate(op._schema.arguments):
+        alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
+        if alias is not None:
+            is_returned = bool(returned & alias.before_set)
+            touched.append((i, parameter.name, bool(alias.is_write), is_returned))
+        elif hidden:
+            touched.append((i, parameter.name, True, False))
+    return touched
+
+
+def _is_written_in_secret(op: OpOverload, parameter: str) -> bool:
+    """Whether an operator writes an argument that its schema calls unchanged."""
+    name = op._schema.name.split("::")[-1]
+    return name in _UPDATE_STATISTICS_WITHOUT_SAYING_SO and parameter.startswith("running_")
