@@ -49,7 +49,9 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("operator", "args"), CALLS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("operator", "args"), CALLS, ids=[f"{i}-{call[0]}" for i, call in enumerate(CALLS)]
+)
 def test_what_a_kernel_makes_is_what_was_said(operator: Any, args: tuple[Any, ...]) -> None:
     with torch.no_grad():
         returned = returned_by(operator, args, {})
