@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
+
+_profile = settings.get_current_profile_name()
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.common_modules import module_db  # noqa: E402
+
+settings.load_profile(_profile)  # PyTorch's tables set one of their own, of ten examples
 
 DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
 

@@ -270,7 +270,7 @@ def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_module_with_another_operator_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def other_operator(graph: TaskGraph) -> str:
-        return emit(graph).replace("torch.sigmoid_(", "torch.relu_(")
+        return emit(graph).replace("aten.sigmoid_.", "aten.relu_.")
 
     monkeypatch.setattr("nimble_fx.choose.emit", other_operator)
     model, eager = twins(CASES["branchy"], train=False)

@@ -163,7 +163,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: edited(path, '"target": "aten::sigmoid_"', '"target": "aten::relu_"'),
         "changes target",
     ),
-    "other text": (lambda path: edited(path, "torch.sigmoid_", "torch.relu_"), "its operator"),
+    "other text": (lambda path: edited(path, "aten.sigmoid_", "aten.relu_"), "its operator"),
     "other policy": (lambda path: edited(path, "None)", "7)"), "not Branchy.forward by"),
     "other name": (lambda path: edited(path, '"name": "Bran', '"name": "Pran'), "it is Pran"),
 }

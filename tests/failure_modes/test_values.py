@@ -163,8 +163,18 @@ def test_32_outputs_that_alias_repeat_or_are_no_tensors() -> None:
             assert_same_sharing(ours[:5], expected[:5])
 
 
-def test_33_a_tensor_of_the_cpu_in_a_graph_of_another_device_runs_as_traced() -> None:
-    compiled = torch.compile(lambda x, y: x * y, backend="nimble")
+@torch.library.custom_op("nimble_failure_modes::times", mutates_args=())
+def times(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * y
+
+
+@times.register_fake
+def _(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_33_somebody_elses_operator_on_tensors_of_two_devices_runs_as_traced() -> None:
+    compiled = torch.compile(lambda x, y: times(x, y), backend="nimble")
     x, y = torch.empty(2, device="meta"), torch.tensor(2.0)
     with torch.no_grad():
         with pytest.warns(NimbleWarning, match="runs as traced.*second device"):
