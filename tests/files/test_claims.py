@@ -108,8 +108,8 @@ def lies(task: Task) -> Iterator[Task]:
 
 @given(st.data())
 def test_no_task_may_claim_anything_else(data: st.DataObject) -> None:
-    numeric = [p for p in programs_of_models() if not p.sizes]
-    program = data.draw(st.sampled_from(numeric))
+    small = [p for p in programs_of_models() if not p.sizes and len(p.graph.tasks) < 30]
+    program = data.draw(st.sampled_from(small))
     i = data.draw(st.integers(0, len(program.graph.tasks) - 1))
     refused_whatever_it_claims(program, i)
 
