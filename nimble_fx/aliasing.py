@@ -9,7 +9,16 @@ VIEWS_WITHOUT_SAYING_SO = {
     torch.ops.aten._unsafe_view.default,
     torch.ops.aten.unsafe_split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default,
+    torch.ops.inductor._reinterpret_tensor.default,
 }
+_RETURN_OR_COPY_WITHOUT_SAYING_SO = {
+    torch.ops.aten._test_optional_filled_intlist.default,
+    torch.ops.aten._test_optional_floatlist.default,
+    torch.ops.aten._test_optional_intlist.default,
+    torch.ops.prims.device_put.default,
+}
+"""What they return is their first argument itself or new; neither schema nor fake tensor tells."""
+
 _UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
     "_batch_norm_impl_index",
     "batch_norm",
@@ -35,6 +44,8 @@ def touched(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
             touched.append((i, parameter.name, bool(alias.is_write), is_returned))
         elif hidden:
             touched.append((i, parameter.name, True, False))
+        elif i == 0 and op in _RETURN_OR_COPY_WITHOUT_SAYING_SO:
+            touched.append((i, parameter.name, False, True))
     return touched
 
 

@@ -27,16 +27,6 @@ def paused() -> Iterator[None]:
         held.clear()
 
 
-def hold(thing: object) -> None:
-    """Keeps a thing until no `paused` is under way any more.
-
-    For what must not be freed at any moment, such as a CUDA graph while another is captured.
-    """
-    with _pauses.lock:
-        if _pauses.depth:
-            _pauses.held.append(thing)
-
-
 class _Pauses:
     """How many blocks of `paused` are under way, and what waits for their end."""
 
@@ -46,5 +36,17 @@ class _Pauses:
         self.was_enabled = False
         self.held: list[object] = []
 
+    def hold(self, thing: object) -> None:
+        """Keeps a thing until no `paused` is under way any more.
+
+        For what must not be freed at any moment, such as a CUDA graph while another is captured.
+        """
+        with self.lock:
+            if self.depth:
+                self.held.append(thing)
+
 
 _pauses = _Pauses()
+
+hold = _pauses.hold
+"""It needs no module: those may be gone as Python exits."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nimble_fx.devices import Device, Stream
+from nimble_fx.fakes import like
 from nimble_fx.ir import Task, TaskGraph
 from nimble_fx.load import Loaded
 
@@ -76,7 +77,7 @@ class Launcher:
     ) -> Sequence[Any]:
         """Enqueues the program once; empties `given`."""
         parameters = SimpleNamespace()
-        values = (*static, *self._constants)
+        values = (*static, *like(self._constants, (*given, *static)))
         parameters.__dict__.update(zip(self.loaded.parameters, values, strict=True))
         events = self.device.events(self.loaded.events)
         with torch._C.DisableTorchFunction():  # modes and subclasses were served when traced

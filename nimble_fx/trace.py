@@ -44,6 +44,7 @@ _READ_NO_DATA = {
     "_assert_tensor_metadata",
 }
 _CHANGE_STORAGE = {
+    "_cudnn_rnn_flatten_weight",
     "_resize_output_",
     "accumulate_grad_",
     "resize",

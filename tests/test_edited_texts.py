@@ -211,6 +211,31 @@ def test_a_join_of_another_task_is_not_the_graphs() -> None:
         verify_source(more, graph)
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "torch.ops.prims.device_put.default(x_1, torch.device('cpu'))",
+        "aten._test_optional_intlist.default(x_1, None)",
+        "torch.ops.inductor._reinterpret_tensor.default(x_1, [2, 4], [4, 1])",
+    ],
+)
+def test_what_may_be_its_argument_without_saying_so_is_no_memory_of_its_own(hidden: str) -> None:
+    text = emit(schedule_of(two_branches, torch.randn(2, 4)))
+    relu = "relu = aten.relu.default(x_1)"
+    own = "own = aten.clone.default(x_1)\n        relu = aten.relu_.default(own)"
+    verify_source(text.replace(relu, own))
+    with pytest.raises(ScheduleError, match="race on storage x_1"):
+        verify_source(text.replace(relu, own.replace("aten.clone.default(x_1)", hidden)))
+
+
+def test_an_operator_that_chooses_a_stream_is_refused() -> None:
+    pytest.importorskip("torch._dynamo.variables.streams")
+    text = emit(schedule_of(two_branches, torch.randn(2, 4)))
+    chosen = re.sub(r"add = .*", "add = torch.ops.streams.fork.default(1, relu)", text, count=1)
+    with pytest.raises(ScheduleError, match="chooses a stream"):
+        verify_source(chosen)
+
+
 def test_a_program_is_no_text_and_no_graph() -> None:
     graph = schedule_of(two_branches, torch.randn(2, 4))
     with pytest.raises(TypeError, match="takes the text of a module, not a TaskGraph"):
@@ -303,7 +328,20 @@ def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> No
         (r"aten\.add\.Tensor\(", "operator.add(", "given a tensor"),
         (r"def call\((.*)\):", r"def call(\1) -> print(5):", "line|call"),
         (r"def call\((.*)\):", r"def call(\1) -> (aten := torch.ops.prims):", "line|call"),
-        (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.list.t([relu])", "lists of anything"),
+        (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.list.t([relu])", "no operator aten.list.t"),
+        (r"aten\.add\.Tensor\(.*\)", "aten.cpu.default(relu)", "no operator aten.cpu.default"),
+        (r"aten\.add\.Tensor\(.*\)", "aten.__class__.Tensor(relu)", "no operator aten.__cl"),
+        (r"aten\.add\.Tensor\(.*\)", "aten.name.Tensor(relu)", "no operator aten.name.Tensor"),
+        (
+            r"aten\.add\.Tensor\(.*\)",
+            "torch.ops.higher_order.cond.default(relu)",
+            "no operator higher_order.cond.default",
+        ),
+        (
+            r"aten\.add\.Tensor\(.*\)",
+            "torch.ops.prims.device_put.default(relu, torch.device('nonsense'))",
+            "there is no device 'nonsense'",
+        ),
         (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.set_data.default(relu, sigmoid)", "memory"),
         (r"PARAMETERS = \(\n\)", "PARAMETERS = ()\nMEMORY = {[1]: 2}", "a table is a literal"),
         (r"PARAMETERS = \(\n\)", "PARAMETERS = ()\nMEMORY = {'x_1': (['y_1'],)}", "says of"),

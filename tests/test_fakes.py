@@ -38,3 +38,16 @@ def test_a_call_with_fake_tensors_returns_some_and_changes_nothing(
             assert isinstance(fake, FakeTensor)
             assert (fake.shape, fake.dtype) == (expected.shape, expected.dtype)
         assert torch.equal(compiled(x), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "virtual", "policy": "nimble"}])
+def test_constants_of_a_program_are_fake_beside_fake_tensors(options: dict[str, Any]) -> None:
+    compiled = torch.compile(
+        lambda x: x.relu() + torch.arange(8.0), backend="nimble", options=options
+    )
+    x, mode = torch.randn(8, 8), FakeTensorMode()
+    expected = compiled(x)
+    with mode:
+        assert compiled(mode.from_tensor(x)).shape == (8, 8)
+    assert isinstance(compiled(mode.from_tensor(x)), FakeTensor)
+    assert torch.equal(compiled(x), expected)

@@ -14,6 +14,15 @@ def _enabled_afterwards() -> Iterator[None]:
     gc.enable()
 
 
+def test_holding_needs_no_module_which_may_be_gone_as_python_exits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hold = garbage.hold
+    monkeypatch.delattr(garbage, "_pauses")
+    monkeypatch.delattr(garbage, "threading")
+    hold([])
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_pause_leaves_the_collector_as_it_was(enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()

@@ -199,7 +199,7 @@ def test_a_text_says_which_inputs_share_memory() -> None:
         ("MEMORY = {'y': 'x'}", "says of 'y'"),
         ("MEMORY = 5", "says of 5"),
         ("MEMORY = {'x': ('y',)}", "lies in the memory of"),
-        ("MEMORY = {'y': ()}", "lies in the memory of"),
+        ("MEMORY = {'y': ()}", "writes a value that has no memory"),
     ],
 )
 def test_a_table_of_memory_that_is_not_the_graphs_is_refused(memory: str, message: str) -> None:

@@ -3,13 +3,13 @@
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir import Arg, Ref
@@ -83,7 +83,10 @@ def _made(function: str, args: list[Arg]) -> Arg:
         case "complex", [int() | float() as real, int() | float() as imaginary]:
             return complex(real, imaginary)
         case "torch.device", [str(name)]:
-            return torch.device(name)
+            try:
+                return torch.device(name)
+            except RuntimeError as error:
+                raise ScheduleError(f"there is no device {name!r}") from error
         case "float", ["inf" | "-inf" | "nan" as name]:
             return float(name)
     raise ScheduleError(f"{function} is not called to make an argument")
@@ -106,20 +109,33 @@ def _resolve(name: str) -> Callable[..., Any]:
 
 
 def _overload(namespace: str, packet: str, overload: str) -> OpOverload:
-    operators = getattr(getattr(torch.ops, namespace), packet, None)
-    is_known = operators is not None and overload in operators.overloads()
-    found = getattr(operators, overload) if is_known else None
-    if not isinstance(found, OpOverload):
+    found = None
+    if overload in _overloads(namespace, packet):
+        found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    if not isinstance(found, OpOverload) or not _is_dispatched(found):
         raise ScheduleError(f"there is no operator {namespace}.{packet}.{overload}")
     return found
+
+
+def _is_dispatched(op: OpOverload) -> bool:
+    """Whether PyTorch's dispatcher has it: TorchScript has operators of its own."""
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel(name)
+
+
+def _overloads(namespace: str, packet: str) -> Sequence[str]:
+    """The names of an operator's overloads; none if there is no such operator."""
+    operators = getattr(getattr(torch.ops, namespace), packet, None)
+    if not isinstance(operators, OpOverloadPacket):
+        return ()
+    names: list[str] = operators.overloads()  # type: ignore[no-untyped-call]
+    return names
 
 
 def _function_of_sizes(name: str) -> Callable[..., Any]:
     function = getattr(torch, name, None)
     if isinstance(function, FunctionType) and name.startswith("sym_"):
         return function
-    operators = getattr(torch.ops.aten, name, None)
-    overloads = operators.overloads() if operators is not None else ()
-    meant = [f"aten.{name}.{overload}" for overload in overloads if "out" not in overload]
+    meant = [f"aten.{name}.{each}" for each in _overloads("aten", name) if "out" not in each]
     cure = f"; an operator is called by its overload: {', '.join(meant)}" if meant else ""
     raise ScheduleError(f"there is no operator torch.{name}{cure}")

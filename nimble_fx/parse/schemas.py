@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir import Arg
+from nimble_fx.ir import Arg, ref_names
 
 Storages = tuple[str, ...]
 
@@ -23,6 +23,13 @@ _UNDECLARED_VIEWS = {
     _aten.lift.default,
     _aten.unsafe_split.Tensor,
     _aten.unsafe_split_with_sizes.default,
+    torch.ops.inductor._reinterpret_tensor.default,
+}
+_RETURN_THEIR_FIRST_OR_A_COPY = {
+    "aten::_test_optional_filled_intlist",
+    "aten::_test_optional_floatlist",
+    "aten::_test_optional_intlist",
+    "prims::device_put",
 }
 _UNDECLARED_WRITES = {
     "aten::_batch_norm_impl_index",
@@ -44,6 +51,7 @@ _METADATA_ONLY = {
     "aten::_assert_tensor_metadata",
 }
 _GIVES_OTHER_MEMORY = {
+    "aten::_cudnn_rnn_flatten_weight",
     "aten::_resize_output_",
     "aten::resize_",
     "aten::resize_as_",
@@ -55,6 +63,7 @@ _GIVES_OTHER_MEMORY = {
     "prims::resize",
 }
 _OF_PYTORCH = ("aten", "prims")
+_CHOOSE_STREAMS = "streams"
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 
@@ -110,7 +119,11 @@ def effects(
             raise ScheduleError("a function of numbers is given a tensor")
         return Effects()
     signature = _signature(target)
-    held = {name: storages_of(arg) for name, arg in signature.tensors(args, kwargs)}
+    taken = dict(signature.tensors(args, kwargs))
+    held = {name: storages_of(arg) for name, arg in taken.items()}
+    for parameter in signature.written:
+        if not held.get(parameter, True) and ref_names(taken[parameter]):
+            raise ScheduleError("the operator writes a value that has no memory")
     given = tuple(dict.fromkeys(s for storages in held.values() for s in storages))
     written = [s for name in signature.written for s in held.get(name, ())]
     results: list[Storages] = []
@@ -134,14 +147,19 @@ def effects(
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """One result: the parameters whose memory it may lie in, and whether it may be new."""
+    """One result: the parameters whose memory it may lie in, and whether it may be new.
+
+    Attributes:
+        is_either: whether nobody can tell which.
+    """
 
     lies_in: tuple[str, ...]
     is_new: bool
+    is_either: bool = False
 
     def decided(self, copies: bool | None) -> tuple[tuple[str, ...], bool]:
         """The same, once it is known whether it is a copy."""
-        if copies is None or not (self.lies_in and self.is_new):
+        if copies is None or self.is_either or not (self.lies_in and self.is_new):
             return self.lies_in, self.is_new
         return ((), True) if copies else (self.lies_in, False)
 
@@ -191,6 +209,8 @@ def _signature(op: OpOverload) -> _Signature:
         raise ScheduleError("the operator gives a tensor other memory, which cannot be followed")
     if op.namespace in _COLLECTIVES:
         raise ScheduleError("the operator is a collective, which no emitted module has")
+    if op.namespace == _CHOOSE_STREAMS:
+        raise ScheduleError("the operator chooses a stream, which only `with` may do here")
     if any(_is_of_any_type(value.type) for value in (*schema.arguments, *schema.returns)):
         raise ScheduleError("the operator is one on lists of anything, which cannot be followed")
     annotated = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
@@ -235,6 +255,8 @@ def _result(op: OpOverload, returned: Any) -> _Result:
         return _Result((), is_new=False)
     if op in _UNDECLARED_VIEWS:
         return _Result(tensors, is_new=False)
+    if op._schema.name in _RETURN_THEIR_FIRST_OR_A_COPY:
+        return _Result(tensors[:1], is_new=True, is_either=True)
     name: str = op.name()  # type: ignore[no-untyped-call]
     key = "CompositeImplicitAutograd"
     is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
