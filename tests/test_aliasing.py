@@ -1,6 +1,7 @@
 """What operators return of their arguments' memory, tried: none does so without our knowing."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def test_no_sample_of_pytorchs_shows_an_alias_that_is_not_known() -> None:
     samples = pytest.importorskip("tests.samples", reason="PyTorch's tables need expecttest")
     with Unknown() as unknown:
         for name in [name for name in samples.names() if "jiterator" not in name][::5]:
-            for sample in list(samples.samples(name, torch.float32, False))[:1]:
+            for sample in islice(samples.samples(name, torch.float32, False), 2):
                 if all(map(_has_storage, pytree.tree_leaves((sample.args, sample.kwargs)))):
                     args, kwargs = sample.arguments()
                     sample.call(*args, **kwargs)
