@@ -1,6 +1,7 @@
 """The collector's state is what it was, however a pause ends."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +21,11 @@ def test_holding_needs_no_module_which_may_be_gone_as_python_exits(
     hold = garbage.hold
     monkeypatch.delattr(garbage, "_pauses")
     monkeypatch.delattr(garbage, "threading")
-    hold([])
+    thing = {1, 2}
+    held = weakref.ref(thing)
+    hold(thing)
+    del thing
+    assert held() is None  # nothing is paused
 
 
 @pytest.mark.parametrize("enabled", [True, False])
