@@ -20,10 +20,6 @@ class Status:
     n_graphs: int = 0
     nbytes: tuple[int, ...] = ()
 
-    def drop(self) -> None:
-        """Notes that no capture is kept any longer."""
-        self.n_graphs = 0
-
     @property
     def frozen(self) -> bool:
         """Whether there is a capture of it."""

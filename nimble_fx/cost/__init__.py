@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 from nimble_fx.hardware import Device
 from nimble_fx.ir import TaskGraph
 
-Origin = Literal["roofline", "measured", "interpolated", "profile"]
-"""Where a figure is from, the surest last but one."""
+Origin = Literal["roofline", "measured", "interpolated"]
+"""Where a figure is from, the surest in the middle."""
 
 
 @dataclass(frozen=True, slots=True)

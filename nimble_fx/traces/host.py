@@ -32,18 +32,3 @@ def _leaves(thread: Sequence[Event]) -> Iterable[Event]:
             yield event
         elif event.kind == "call":
             yield replace(event, end_us=following.start_us)
-
-
-def outermost(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The operators that are inside of no other, in the order of their beginning.
-
-    Args:
-        events: sorted by when they began, the longest first.
-    """
-    ends: dict[str, float] = {}
-    found = []
-    for event in events:
-        if event.kind == "op" and event.start_us >= ends.get(event.queue, event.start_us):
-            ends[event.queue] = event.end_us
-            found.append(event)
-    return tuple(found)
