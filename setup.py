@@ -3,9 +3,10 @@
 import runpy
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
+LINKED = ["nimble_fx.passes"]  # a link to passes/, which some file systems cannot follow
 
 setup(
     name="nimble-fx",
@@ -15,17 +16,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.11",
-    packages=[
-        "nimble_fx",
-        "nimble_fx.cost",
-        "nimble_fx.devices",
-        "nimble_fx.editing",
-        "nimble_fx.files",
-        "nimble_fx.parse",
-        "nimble_fx.passes",
-        "nimble_fx.proof",
-        "nimble_fx.traces",
-    ],
+    packages=[*find_packages(include=["nimble_fx", "nimble_fx.*"], exclude=LINKED), *LINKED],
     package_dir={"nimble_fx.passes": "passes"},
     package_data={"nimble_fx": ["py.typed"]},
     install_requires=["torch>=2.11", "networkx>=3", "filelock>=3"],
@@ -51,5 +42,7 @@ setup(
         ],
         "bench": ["matplotlib", "onnx", "onnxruntime", "onnxscript", "ortools", "rich"],
     },
-    entry_points={"torch_dynamo_backends": ["nimble = nimble_fx.registration:entry_point"]},
+    entry_points={
+        "torch_dynamo_backends": ["nimble = nimble_fx.frontend.register_backend:entry_point"]
+    },
 )

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from bench.contest import Contest, hold
-from bench.peers import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
+from bench.baselines import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
+from bench.comparison_case import Contest, hold
+from bench.console import print_table, progress, say
 from bench.record import Target, finish, keep
 from bench.rows import OURS, Result, Row
-from bench.screen import print_table, progress, say
 from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
 from bench.timing import Spread
 

@@ -17,7 +17,8 @@ from typing import TypeVar
 
 import torch
 
-from bench.figures import (
+from bench.baselines import peers, refuse_unknown_peers
+from bench.compile_figures import (
     Figures,
     FirstCalls,
     count_rows,
@@ -25,12 +26,11 @@ from bench.figures import (
     stage_rows,
     total_rows,
 )
+from bench.console import print_table, progress
 from bench.models.examples import Example, example
 from bench.models.synthetic import cell_graph
-from bench.peers import peers, refuse_unknown_peers
 from bench.policies import find_policy
 from bench.record import Target, finish
-from bench.screen import print_table, progress
 from bench.selection import at_least_one, selecting_parser
 from bench.stages import (
     FirstCall,
@@ -43,11 +43,11 @@ from bench.stages import (
 )
 from bench.timing import Spread, collected_before, ratios, synchronize
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.hardware import DEVICES
-from nimble_fx.ir import TaskGraph
+from nimble_fx.devices.specs import DEVICES
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.pipeline import Policy
-from nimble_fx.proposals import proposals
-from nimble_fx.trace import Traced
+from nimble_fx.selection.search_space import proposals
+from nimble_fx.tracing.aten_to_tasks import Traced
 
 _T = TypeVar("_T")
 

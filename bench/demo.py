@@ -19,10 +19,10 @@ from rich.syntax import Syntax
 from torch import Tensor
 
 import nimble_fx
+from bench.console import console, print_table
 from bench.models.examples import example
 from bench.models.registry import ZOO
 from bench.record import default_device, finish, parser
-from bench.screen import console, print_table
 from bench.selection import at_least_one
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.program import Program

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from bench.console import print_table
 from bench.overhead import Net, now
 from bench.record import Target, finish, parser
-from bench.screen import print_table
-from nimble_fx.dynamo_tables import drop_compiled
-from nimble_fx.entry import own_function
+from nimble_fx.frontend.model_function import own_function
+from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 
 N_LIVES = 2000
 N_SAMPLES = 5

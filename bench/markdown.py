@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.distances import DistanceRow, distance_cells
 from bench.memory import MemoryRow
+from bench.optimality_gap import DistanceRow, distance_cells
 from bench.published import Comparison
 from bench.rows import OURS, Result, Row
 from bench.simulation import SimulationRow, There

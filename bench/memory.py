@@ -18,22 +18,22 @@ import torch
 from torch import nn
 
 import nimble_fx
-from bench.contest import Step
+from bench.baselines import policies
+from bench.comparison_case import Step
+from bench.console import print_table, progress
+from bench.model_graphs import Traces
 from bench.models.model import Form, Inputs, Model
-from bench.peers import policies
 from bench.policies import POLICIES, find_policy
 from bench.record import finish, keep
-from bench.screen import print_table, progress
 from bench.selection import chosen, selecting_parser, zoo
-from bench.traces import Traces
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.footprint import footprint
-from nimble_fx.hardware import DEVICES, PLANNED
-from nimble_fx.ir import TaskGraph
+from nimble_fx.devices.specs import DEVICES, PLANNED
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import PolicyName
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.pipeline import Policy, passes, schedule
-from nimble_fx.proposals import proposals
+from nimble_fx.selection.search_space import proposals
+from nimble_fx.simulation.memory_model import footprint
 
 MAX_STREAMS = 32
 """What a CUDA device has."""

@@ -2,7 +2,7 @@
 
 The tasks are windows of models and random graphs, their costs those of a roofline. OR-Tools' CP-SAT
 finds the shortest schedule on 2, 3 and 4 streams, or a bound that none goes below, where tasks do
-not slow each other down; that they do has no exact model (see `bench.optimum`). Each policy's
+not slow each other down; that they do has no exact model (see `bench.cp_sat`). Each policy's
 schedule is simulated with the same costs. "sharing" is by costs with which tasks do slow each other
 down, over the simple bound of the longest path and all work, however many streams there are.
 "nimble" has as many streams as it likes, which the device folds onto its own; "nimble-capped" keeps
@@ -17,18 +17,24 @@ from functools import reduce
 
 import torch
 
-from bench.distances import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
-from bench.instances import GivenCosts, Instance, random_instance, windows, without_sharing
+from bench.console import print_table, progress, say
+from bench.cp_sat import shortest_schedule
+from bench.model_graphs import Traces
 from bench.models.model import Form, Model
-from bench.optimum import shortest_schedule
+from bench.optimality_gap import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
 from bench.record import Target, finish
-from bench.screen import print_table, progress, say
+from bench.scheduling_problems import (
+    GivenCosts,
+    Instance,
+    random_instance,
+    windows,
+    without_sharing,
+)
 from bench.selection import at_least_one, chosen, selecting_parser
-from bench.traces import Traces
 from nimble_fx.cost import Cost
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.hardware import DEVICES, Device, find_device
-from nimble_fx.ir import TaskGraph
+from nimble_fx.devices.specs import DEVICES, Device, find_device
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.passes.insert_waits import InsertWaits
@@ -36,8 +42,8 @@ from nimble_fx.passes.order_by_cost import OrderByCost
 from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.pipeline import Pass
-from nimble_fx.predict import predict
-from nimble_fx.simulate import Timeline
+from nimble_fx.simulation.discrete_event import Timeline
+from nimble_fx.simulation.schedule_model import predict
 
 MODELS = (
     *("nasnet_a_mobile", "amoebanet_a", "darts_v2_imagenet"),

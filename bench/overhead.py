@@ -21,22 +21,22 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from bench.console import print_table
 from bench.record import Target, finish, parser
-from bench.screen import print_table
 from bench.timing import Spread, interleaved_seconds, ratios, synchronize
-from nimble_fx.arena import Arena
+from nimble_fx.codegen.emit import emit
+from nimble_fx.codegen.load import load
 from nimble_fx.devices import Capture
 from nimble_fx.devices.cpu import Cpu
-from nimble_fx.devices.virtual import Virtual
-from nimble_fx.emit import emit
+from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.fallback import Reporter
-from nimble_fx.freeze import Frozen, Terms
-from nimble_fx.ir import Input, TaskGraph, TensorType
-from nimble_fx.launch import Launcher
-from nimble_fx.load import load
+from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType
 from nimble_fx.pipeline import passes, schedule
-from nimble_fx.status import Status
-from nimble_fx.trace import trace
+from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.freeze import Frozen, Terms
+from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.tracing.aten_to_tasks import trace
 
 N_PARAMETERS = (1, 64, 256, 1024)
 N_CALLS = 200

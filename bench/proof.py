@@ -14,11 +14,8 @@ from pathlib import Path
 
 import torch
 
-from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
-from bench.record import Target, finish
-from bench.screen import print_table, progress, say
-from bench.selection import selecting_parser
-from bench.tried import (
+from bench.console import print_table, progress, say
+from bench.mutation_trials import (
     BrokenSums,
     JudgedMutants,
     Tried,
@@ -27,7 +24,10 @@ from bench.tried import (
     play_broken_sums,
     try_programs,
 )
-from tests.judges import Count, TextCount
+from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
+from bench.record import Target, finish
+from bench.selection import selecting_parser
+from tests.support.judges import Count, TextCount
 
 N_PROGRAMS = 2000
 N_INTERLEAVINGS = 20_000

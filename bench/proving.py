@@ -12,9 +12,9 @@ from bench.models.examples import example
 from bench.models.synthetic import BLOCKS_FOR_16_STREAMS, cell_graph
 from bench.stages import first_call
 from bench.timing import Spread, uncollected_seconds
-from nimble_fx import choose
-from nimble_fx.emit import emit
+from nimble_fx.codegen.emit import emit
 from nimble_fx.pipeline import passes, schedule
+from nimble_fx.selection import select
 from nimble_fx.verify import verify, verify_source
 
 
@@ -77,7 +77,7 @@ def share(name: str, batch: int | None, device: str) -> Share:
     built = example(name, batch, device)
     with ExitStack() as watching:
         for proof, function in (("verify", verify), ("verify_source", verify_source)):
-            watching.enter_context(patch.object(choose, proof, watched(proof, function)))
+            watching.enter_context(patch.object(select, proof, watched(proof, function)))
         call = first_call(built)
     return Share(
         built.title,

@@ -12,13 +12,13 @@ from statistics import mean
 import torch
 from torch import nn
 
+from bench.model_graphs import Traces
 from bench.models.model import image_form
 from bench.models.registry import find
-from bench.traces import Traces
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.entry import own_function
-from nimble_fx.hardware import DEVICES, Device
-from nimble_fx.ir import Task, TaskGraph, target_name
+from nimble_fx.devices.specs import DEVICES, Device
+from nimble_fx.frontend.model_function import own_function
+from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
 
 LIMIT = 0.1766
 """The mean error that DNN-Chip Predictor (Zhao et al., ICASSP 2020) reports of its predictions."""

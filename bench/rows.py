@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.floor import Floor
+from bench.lower_bound import Floor
 from bench.timing import Spread, ratios
 
 

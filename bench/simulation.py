@@ -19,25 +19,25 @@ from typing import Any
 
 import torch
 
-from bench.floor import longest_path
-from bench.kept_programs import KeptPrograms
+from bench.capture_backend import KeptPrograms
+from bench.console import print_table, progress, say
+from bench.lower_bound import longest_path
 from bench.models.model import Form, Model
 from bench.published import LIMIT, Comparison, comparisons, mean_error, mean_ratio
 from bench.record import Target, finish, keep
-from bench.screen import print_table, progress, say
 from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
 from bench.timing import Call, Spread, calls_per_sample, interleaved_seconds
 from nimble_fx.cost import Cost
 from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices import device_for
-from nimble_fx.entry import own_function
+from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
-from nimble_fx.hardware import Device, find_device
-from nimble_fx.ir import TaskGraph
-from nimble_fx.predict import activities, predict
-from nimble_fx.proposals import proposals
-from nimble_fx.simulate import bound_us
+from nimble_fx.frontend.model_function import own_function
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.selection.search_space import proposals
+from nimble_fx.simulation.discrete_event import bound_us
+from nimble_fx.simulation.schedule_model import activities, predict
 
 CPU_LIMIT, GPU_LIMIT = 0.10, 0.08
 """How far the median prediction may be off."""

@@ -17,13 +17,13 @@ from bench.models.examples import Example
 from bench.timing import synchronize
 from nimble_fx import compiler
 from nimble_fx.backend import nimble
-from nimble_fx.emit import emit
-from nimble_fx.ir import TaskGraph
-from nimble_fx.load import file_name, load
-from nimble_fx.overwrite import overwrite
+from nimble_fx.codegen.emit import emit
+from nimble_fx.codegen.load import file_name, load
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.pipeline import Policy, describe, passes
 from nimble_fx.program import Program, register
-from nimble_fx.trace import Traced, trace
+from nimble_fx.tracing.aten_to_tasks import Traced, trace
 from nimble_fx.verify import verify, verify_contents, verify_source, verify_structure
 
 Seconds = dict[str, float]
@@ -86,7 +86,7 @@ def time_traced(
     """Seconds by stage from an ATen graph to a loaded module; the scheduled graph."""
     seconds: Seconds = {}
     traced = _timed(seconds, "trace", retrace)
-    graph = _timed(seconds, "overwrite", partial(overwrite, traced.graph))
+    graph = _timed(seconds, "reinplace", partial(ReinplacePointwise(), traced.graph))
     _timed(seconds, "verify contents", partial(verify_contents, graph, traced.graph))
     rest, graph = time_graph(graph, policy)
     return seconds | rest, graph

@@ -5,7 +5,6 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from nimble_fx.arena import Boxed
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.cost.cold import cold_values
 from nimble_fx.cost.signature import signature
@@ -13,10 +12,11 @@ from nimble_fx.cost.times import measured_times
 from nimble_fx.cost.work import value_types
 from nimble_fx.devices import Device
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.freeze import Terms
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program
+from nimble_fx.runtime.freeze import Terms
+from nimble_fx.runtime.pool_group import Boxed
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
 """A graph as it was traced, with no order that a pass added, and seconds by launching task."""

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import torch
 
-from nimble_fx import garbage
+from nimble_fx.runtime import gc_guard
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")
@@ -141,5 +141,5 @@ def gpu_stopwatch() -> Callable[[], float]:
 def collected_before() -> Iterator[None]:
     """Collects garbage now, and none until the end of the block."""
     gc.collect()
-    with garbage.paused():
+    with gc_guard.paused():
         yield

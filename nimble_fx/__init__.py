@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nimble_fx.candidates import Candidate
+from nimble_fx.devices.specs import Device
 from nimble_fx.errors import (
     FileError,
     InputError,
@@ -16,27 +16,27 @@ from nimble_fx.errors import (
     UnsupportedError,
 )
 from nimble_fx.fallback import Fallback, fallbacks
-from nimble_fx.hardware import Device
-from nimble_fx.ir import Ref, Task, TaskGraph
+from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
 from nimble_fx.program import Program, load, programs
-from nimble_fx.simulate import Activity
+from nimble_fx.selection.candidate import Candidate
+from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.verify import verify_source
 from nimble_fx.version import __version__
 
 if TYPE_CHECKING:
     from nimble_fx import traces
-    from nimble_fx.ahead import Compiled, compile  # noqa: A004  # as torch.compile
-    from nimble_fx.original import Nimble
-    from nimble_fx.planning import plan
-    from nimble_fx.what_if import whatif
+    from nimble_fx.frontend.aot import Compiled, compile  # noqa: A004  # as torch.compile
+    from nimble_fx.frontend.legacy_nimble import Nimble
+    from nimble_fx.frontend.planning import plan
+    from nimble_fx.what_if.prediction import whatif
 
 _LATER = {
-    "Compiled": "nimble_fx.ahead",
-    "compile": "nimble_fx.ahead",
-    "Nimble": "nimble_fx.original",
-    "plan": "nimble_fx.planning",
+    "Compiled": "nimble_fx.frontend.aot",
+    "compile": "nimble_fx.frontend.aot",
+    "Nimble": "nimble_fx.frontend.legacy_nimble",
+    "plan": "nimble_fx.frontend.planning",
     "traces": "nimble_fx.traces",
-    "whatif": "nimble_fx.what_if",
+    "whatif": "nimble_fx.what_if.prediction",
 }
 """What needs PyTorch's compiler, which takes a second to import, or is seldom asked for."""
 

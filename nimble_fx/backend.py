@@ -9,9 +9,9 @@ from torch.fx import GraphModule
 from nimble_fx import fallback
 from nimble_fx import program as registry
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.dynamo_errors import DynamoOptionError
 from nimble_fx.errors import OptionError
 from nimble_fx.options import Options
+from nimble_fx.torch_internals.dynamo_errors import DynamoOptionError
 
 
 def nimble(

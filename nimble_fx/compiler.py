@@ -14,29 +14,35 @@ from torch._functorch._aot_autograd.schemas import SubclassCreationMeta, ViewAnd
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from nimble_fx import garbage
-from nimble_fx.arena import Arena, Boxed
-from nimble_fx.cache import Unscheduled
-from nimble_fx.capturable import nothing_to_freeze, refuse_what_cannot_be_captured
-from nimble_fx.choose import choose, not_legal
-from nimble_fx.constants import fold_constants
+from nimble_fx.codegen.load import file_name
 from nimble_fx.devices import Device, device_for
-from nimble_fx.devices.virtual import Virtual
-from nimble_fx.dynamo_errors import DynamoOptionError, DynamoPassError, DynamoUnsupportedError
+from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.freeze import Terms
-from nimble_fx.host_part import split
-from nimble_fx.in_place import write_in_place
-from nimble_fx.ir import TaskGraph, TensorType
-from nimble_fx.load import file_name, write
-from nimble_fx.moves import move_to_device
-from nimble_fx.naming import input_names, input_paths, program_name, renamed, unique
+from nimble_fx.ir.task_graph import TaskGraph, TensorType
+from nimble_fx.ir.unique_names import unique
 from nimble_fx.options import Options
-from nimble_fx.overwrite import overwrite
+from nimble_fx.pipeline import before_policies, schedule
 from nimble_fx.program import Program, Version, register
-from nimble_fx.status import Status
-from nimble_fx.trace import trace
+from nimble_fx.runtime import gc_guard
+from nimble_fx.runtime.capture_checks import nothing_to_freeze, refuse_what_cannot_be_captured
+from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.freeze import Terms
+from nimble_fx.runtime.pool_group import Arena, Boxed
+from nimble_fx.selection.schedule_cache import Unscheduled
+from nimble_fx.selection.select import choose, not_legal
+from nimble_fx.serialization.atomic_write import write_atomically
+from nimble_fx.torch_internals.dynamo_errors import (
+    DynamoOptionError,
+    DynamoPassError,
+    DynamoUnsupportedError,
+)
+from nimble_fx.tracing.aten_to_tasks import trace
+from nimble_fx.tracing.constant_folding import fold_constants
+from nimble_fx.tracing.host_partition import split
+from nimble_fx.tracing.move_to_device import move_to_device
+from nimble_fx.tracing.reinplace_inputs import write_in_place
+from nimble_fx.tracing.user_names import input_names, input_paths, program_name, renamed
 from nimble_fx.verify import verify_contents
 
 _log = logging.getLogger(__name__)
@@ -157,7 +163,7 @@ class Compiler:
         run.reporter = self._reporter  # type: ignore[attr-defined]
         return run
 
-    @garbage.paused()  # a compile makes much that lives, and no cycles
+    @gc_guard.paused()  # a compile makes much that lives, and no cycles
     def _built(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
         """The scheduled program; the graph itself where it cannot be scheduled."""
         try:
@@ -189,7 +195,7 @@ class Compiler:
         """
         names = self._better_names(gm)
         traced = trace(gm, name, names, self._static)
-        graph = overwrite(traced.graph)
+        graph = schedule(traced.graph, before_policies())
         _log.debug("%s: traced:\n%s", name, graph)
         if self._options.verify:
             verify_contents(graph, traced.graph)
@@ -267,7 +273,7 @@ def written(graph: TaskGraph, source: str, options: Options) -> Version:
     name = file_name(graph.name, source)
     if options.dump is None:
         return Version(graph, source, None, f"<nimble_fx {name}>")
-    path = write(Path(options.dump).expanduser().absolute(), name, source)
+    path = write_atomically(Path(options.dump).expanduser().absolute(), name, source)
     return Version(graph, source, path, str(path))
 
 

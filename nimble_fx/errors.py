@@ -21,7 +21,7 @@ class UnsupportedError(NimbleError):
 
     Attributes:
         node: the operator call that is the reason, by fx's name, if it is one.
-        source: the user's line that made it (`nimble_fx.ir.Source`), if it is known.
+        source: the user's line that made it (`nimble_fx.ir.task_graph.Source`), if it is known.
     """
 
     def __init__(self, message: str, node: str | None = None, source: Any = None) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nimble_fx.errors import FallbackError, NimbleWarning
-from nimble_fx.ir import Source
-from nimble_fx.living import Living
+from nimble_fx.ir.task_graph import Source
+from nimble_fx.registry import Living
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Reporter:
         if fallback not in self._reported:
             self._reported.add(fallback)
             _fallbacks.add(fallback)
-            count("fallbacks")
+            count_event("fallbacks")
             _log.info("%s", fallback)
         if self._on_fallback == "error":
             refused = f"{fallback.program} would run {fallback.runs}: {fallback.reason}"
@@ -71,7 +71,7 @@ class Reporter:
             warnings.warn(message, NimbleWarning, stacklevel=2)
 
 
-def count(event: str) -> None:
+def count_event(event: str) -> None:
     """Adds one to `torch._dynamo.utils.counters["nimble"][event]`."""
     from torch._dynamo.utils import counters  # takes a second, and a user may never compile
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Protocol
 
 from nimble_fx.errors import NimbleError, PassError, ScheduleError
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.assign_streams import Policy as NamedPolicy
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
@@ -15,8 +15,9 @@ from nimble_fx.passes.free_memory import FreeMemory
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from nimble_fx.proof.order import check_placement
+from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.verify import verify_structure
+from nimble_fx.verify.happens_before import check_placement
 
 
 class Pass(Protocol):
@@ -43,6 +44,11 @@ def passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
         max_streams: at most so many streams; it is up to a pass of yours to keep to it.
     """
     return (*preparing(), *streams_and_order(policy, max_streams), *finishing())
+
+
+def before_policies() -> tuple[Pass, ...]:
+    """The passes over a traced graph whose result every policy schedules."""
+    return (ReinplacePointwise(),)  # before the search: all candidates have the same tensors
 
 
 def preparing() -> tuple[Pass, ...]:

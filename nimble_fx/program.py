@@ -8,25 +8,26 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from nimble_fx import files
-from nimble_fx.arena import Arena, Boxed
-from nimble_fx.bind import Bound
-from nimble_fx.candidates import Candidate, shown
-from nimble_fx.capturable import nothing_to_freeze, refuse_what_cannot_be_captured
+from nimble_fx import serialization
+from nimble_fx.codegen.emit import emit
+from nimble_fx.codegen.load import file_name
+from nimble_fx.codegen.load import load as load_module
 from nimble_fx.devices import Device, device_named
-from nimble_fx.emit import count, emit
+from nimble_fx.devices.specs import Device as Specs
 from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
-from nimble_fx.freeze import Frozen, Terms
-from nimble_fx.hardware import Device as Specs
-from nimble_fx.ir import TaskGraph
-from nimble_fx.launch import Launcher
-from nimble_fx.living import Living
-from nimble_fx.load import file_name
-from nimble_fx.load import load as load_module
-from nimble_fx.sizes import Sizes
-from nimble_fx.status import Status
-from nimble_fx.trial import Decision, Trial
+from nimble_fx.ir.display import plural
+from nimble_fx.ir.symbolic_sizes import Sizes
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.registry import Living
+from nimble_fx.runtime.autotuning import Decision, Trial
+from nimble_fx.runtime.bound_program import Bound
+from nimble_fx.runtime.capture_checks import nothing_to_freeze, refuse_what_cannot_be_captured
+from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.freeze import Frozen, Terms
+from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.pool_group import Arena, Boxed
+from nimble_fx.selection.candidate import Candidate, shown
 from nimble_fx.verify import verify, verify_source, verify_structure
 
 N_SHOWN = 3
@@ -116,12 +117,12 @@ class Program:
             FileError: it cannot be written, or something in the program has no form in a file.
         """
         target = Path(path).expanduser().absolute()
-        files.write(target, files.encode(self.stored()))
+        serialization.write(target, serialization.encode(self.stored()))
         return target
 
-    def stored(self) -> files.Stored:
+    def stored(self) -> serialization.Stored:
         """What a file holds of it."""
-        return files.Stored(
+        return serialization.Stored(
             graph=self.graph,
             source=self.source,
             constants=self.constants,
@@ -208,7 +209,7 @@ class Program:
         return "\n".join([graph.name, *lines])
 
     def __repr__(self) -> str:
-        streams = count(self.graph.n_streams, "stream")
+        streams = plural(self.graph.n_streams, "stream")
         return f"<Program {self.name} of {_inputs(self.graph)}: {streams}, {self.device}>"
 
 
@@ -228,7 +229,7 @@ def _frozen(status: Status) -> str:
     if not status.frozen:
         gone = "the parameters that it was captured with are gone"
         return f"no: {status.reason or (gone if status.n_captures else 'not called yet')}"
-    graphs = f"yes, {count(status.n_graphs, 'graph')}"
+    graphs = f"yes, {plural(status.n_graphs, 'graph')}"
     return f"{graphs}; no more: {status.reason}" if status.reason else graphs
 
 
@@ -266,18 +267,18 @@ def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program
     """
     file = Path(path).expanduser().absolute()
     try:
-        stored = files.decode(files.read(file))
+        stored = serialization.decode(serialization.read(file))
         if not trust_source:
-            files.check_harmless(stored.graph)
+            serialization.check_harmless(stored.graph)
         return _loaded(stored, trust_source)
     except (FileError, ScheduleError) as error:
         raise FileError(f"{file}: {error}") from error
 
 
-def _loaded(stored: files.Stored, trust_source: bool) -> Program:
+def _loaded(stored: serialization.Stored, trust_source: bool) -> Program:
     graph = stored.graph
     verify_structure(graph)
-    files.check_claims(graph, stored.sizes)
+    serialization.check_claims(graph, stored.sizes)
     verify(graph)
     source = stored.source if trust_source else emit(graph)
     verify_source(source, graph)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nimble_fx.dag import Rows, longest_path_to, reduction
-from nimble_fx.ir import TaskGraph, dependency_rows
-from nimble_fx.matching import Matching, maximum_matching, minimum_vertex_cover
+from nimble_fx.ir.bipartite_matching import Matching, maximum_matching, minimum_vertex_cover
+from nimble_fx.ir.bitset_dag import Rows, longest_path_to, reduction
+from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 
 Policy = Literal["nimble", "serial"]
 Chain = list[int]

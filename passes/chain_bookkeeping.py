@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from nimble_fx.analysis import missing_host_tasks
-from nimble_fx.ir import Task, TaskGraph, TensorType, TupleType, Type, ref_names
+from nimble_fx.ir.dependencies import missing_host_tasks
+from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type, ref_names
 
 SMALL_BYTES = 64 * 1024
 """Below this a kernel's time is its launch: a stream of its own gains nothing."""

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 from nimble_fx.cost import CostModel
-from nimble_fx.ir import TaskGraph
-from nimble_fx.launch_order import in_launch_order
-from nimble_fx.list_schedule import Plan, Workload, list_schedule, serial_schedule
-from nimble_fx.predict import activities, predict
-from nimble_fx.simulate import Timeline, bound_us
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.scheduling.launch_order import in_launch_order
+from nimble_fx.scheduling.list_schedule import Plan, Workload, list_schedule, serial_schedule
+from nimble_fx.simulation.discrete_event import Timeline, bound_us
+from nimble_fx.simulation.schedule_model import activities, predict
 
 WORTH_A_STREAM = 0.01
 """Part of the time that more streams must gain: each takes memory."""

@@ -5,8 +5,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from nimble_fx.analysis import Clock, Clocks
-from nimble_fx.ir import Task, TaskGraph, ref_names
+from nimble_fx.ir.dependencies import Clock, Clocks
+from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
 
 CALLERS = 0
 """The caller's stream."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from nimble_fx.analysis import Clocks
-from nimble_fx.ir import Task, TaskGraph
+from nimble_fx.ir.dependencies import Clocks
+from nimble_fx.ir.task_graph import Task, TaskGraph
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,15 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from nimble_fx.cost import Cost, CostModel
-from nimble_fx.hardware import Device
-from nimble_fx.ir import TaskGraph
-from nimble_fx.launch_order import Earlier, Ready, earlier_tasks, in_launch_order, us_ahead
+from nimble_fx.devices.specs import Device
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.scheduling.launch_order import (
+    Earlier,
+    Ready,
+    earlier_tasks,
+    in_launch_order,
+    us_ahead,
+)
 
 LaunchOrder = Literal["critical", "alternating"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nimble_fx.dag import longest_path_from
-from nimble_fx.ir import TaskGraph
-from nimble_fx.launch_order import Earlier, earlier_tasks, in_launch_order
+from nimble_fx.ir.bitset_dag import longest_path_from
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.scheduling.launch_order import Earlier, earlier_tasks, in_launch_order
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from nimble_fx.dag import bits, reduction
-from nimble_fx.ir import TaskGraph, dependency_rows
+from nimble_fx.ir.bitset_dag import bits, reduction
+from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 
 
 @dataclass(frozen=True)

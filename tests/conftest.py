@@ -8,7 +8,7 @@ import torch
 from hypothesis import settings
 
 from nimble_fx.backend import nimble
-from tests.replaying import ReplayingDevice
+from tests.support.replaying import ReplayingDevice
 
 # The suite tries the same examples each time; `make fuzz` is there to find new ones.
 settings.register_profile("nimble", deadline=None, max_examples=100, derandomize=True)
@@ -21,9 +21,9 @@ if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not 
     torch._dynamo.register_backend(nimble, name="nimble")
 
 _NEEDS = {
-    "transformers": "test_generation.py",
-    "numpy": "test_outputs.py",
-    "expecttest": "test_operator_samples.py",
+    "transformers": "scenarios/test_generation.py",
+    "numpy": "runtime/test_outputs.py",
+    "expecttest": "scenarios/test_operator_samples.py",
     "matplotlib": "bench/test_report.py",
 }
 """Packages that a machine with PyTorch, pytest and hypothesis alone lacks, and who uses them."""

@@ -22,7 +22,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from bench.screen import print_table
+from bench.console import print_table
 
 settings.register_profile(
     "fuzz",
@@ -78,8 +78,8 @@ class Fuzzer:
             self.failures[name] = path
 
     def _lives(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
-        from tests.test_life import LIVES, many_programs
-        from tests.test_lifetime import Lifetime
+        from tests.scenarios.test_life import LIVES, many_programs
+        from tests.scenarios.test_lifetime import Lifetime
 
         for machine in (*LIVES, Lifetime):
             name = f"{machine.__module__}.{machine.__name__}"
@@ -182,7 +182,7 @@ def _script_of_life(module: str, machine: str, description: str) -> str:
         "# Run it from the repository's root: PYTHONPATH=. python this_file.py\n#\n"
         f"{indent(description, '# ', lambda _: True)}\n\n"
         f"from {module} import {machine}\n"
-        "from tests.test_life import many_programs\n\n"
+        "from tests.scenarios.test_life import many_programs\n\n"
         "with many_programs():\n" + indent("\n".join(steps), "    ") + "\n"
     )
 

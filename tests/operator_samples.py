@@ -23,9 +23,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
-from bench.screen import say
+from bench.console import say
 from nimble_fx import fallbacks
-from tests.samples import DTYPES, Sample, bad_samples, names, samples
+from tests.support.samples import DTYPES, Sample, bad_samples, names, samples
 
 _N_AT_ONCE = 16
 """Samples that are compiled as one graph, which costs less than as many graphs."""

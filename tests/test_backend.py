@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.emit import emit
+from nimble_fx.codegen.emit import emit
 from nimble_fx.errors import NimbleWarning, OptionError, ScheduleError
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.insert_waits import InsertWaits
-from tests.eager import assert_same, twins
-from tests.models import CASES, Branchy, Inception
+from tests.support.eager import assert_same, twins
+from tests.support.models import CASES, Branchy, Inception
 
 
 def test_programs_are_listed_oldest_first_and_reset_clears_them() -> None:
@@ -253,7 +253,7 @@ def test_a_module_that_lost_a_wait_is_never_run(monkeypatch: pytest.MonkeyPatch)
     def losing_waits(graph: TaskGraph) -> str:
         return re.sub(r" +s\d\.wait_event\(e\.(?!fork).*\n", "", emit(graph))
 
-    monkeypatch.setattr("nimble_fx.choose.emit", losing_waits)
+    monkeypatch.setattr("nimble_fx.selection.select.emit", losing_waits)
     model, eager = twins(CASES["branchy"], train=False)
     x = torch.randn(2, 4)
     with (
@@ -272,7 +272,7 @@ def test_a_module_with_another_operator_is_never_run(monkeypatch: pytest.MonkeyP
     def other_operator(graph: TaskGraph) -> str:
         return emit(graph).replace("aten.sigmoid_.", "aten.relu_.")
 
-    monkeypatch.setattr("nimble_fx.choose.emit", other_operator)
+    monkeypatch.setattr("nimble_fx.selection.select.emit", other_operator)
     model, eager = twins(CASES["branchy"], train=False)
     x = torch.randn(2, 4)
     with torch.no_grad(), pytest.warns(NimbleWarning, match=r"(?s)runs as traced.*its operator:"):
@@ -284,7 +284,7 @@ def test_verify_false_asks_for_no_proof(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(graph: nimble_fx.TaskGraph, traced: nimble_fx.TaskGraph) -> None:
         raise ScheduleError("looked at")
 
-    monkeypatch.setattr("nimble_fx.choose.verify", refuse)
-    monkeypatch.setattr("nimble_fx.choose.verify_source", refuse)
+    monkeypatch.setattr("nimble_fx.selection.select.verify", refuse)
+    monkeypatch.setattr("nimble_fx.selection.select.verify_source", refuse)
     torch.compile(Branchy(), backend="nimble", options={"verify": False})(torch.randn(2, 4))
     assert nimble_fx.programs()

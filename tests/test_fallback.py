@@ -13,10 +13,10 @@ from torch._dynamo.utils import counters
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.ir import TaskGraph
-from tests.failure_modes.where import on_virtual
-from tests.models import Branchy
-from tests.replaying import ReplayingDevice
+from nimble_fx.ir.task_graph import TaskGraph
+from tests.support.models import Branchy
+from tests.support.replaying import ReplayingDevice
+from tests.support.source_lines import on_virtual
 
 
 def sizes_depend_on_data(x: Tensor) -> Tensor:

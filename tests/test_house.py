@@ -12,7 +12,7 @@ import torch
 
 import nimble_fx
 from nimble_fx.options import Options
-from tests.models import Branchy
+from tests.support.models import Branchy
 
 PACKAGE = Path(nimble_fx.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "passes").glob("*.py"))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.errors import PassError, ScheduleError
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.pipeline import describe, passes, schedule
 from nimble_fx.verify import verify, verify_structure
-from tests.schedules import traced
 from tests.strategies import task_graphs
+from tests.support.schedules import traced
 
 
 @dataclass(frozen=True)

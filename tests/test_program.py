@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import nimble_fx
 from nimble_fx import load as load_program
-from nimble_fx.emit import emit
+from nimble_fx.codegen.emit import emit
 from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.verify import verify
-from tests.bits import assert_same_bits
-from tests.models import Branchy, Mutates
-from tests.playing import SEED
-from tests.saved import mutations, program_of, programs_of_models
-from tests.trials import Trial, trials
+from tests.support.bits import assert_same_bits
+from tests.support.models import Branchy, Mutates
+from tests.support.playing import SEED
+from tests.support.saved import mutations, program_of, programs_of_models
+from tests.support.trials import Trial, trials
 
 ONE_DIRECTORY = [HealthCheck.function_scoped_fixture]
 

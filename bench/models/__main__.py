@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from bench.console import print_table
 from bench.models.model import Form, Model
 from bench.models.packages import count
 from bench.models.registry import ZOO, UnknownModelError, find
-from bench.screen import print_table
-from nimble_fx.ir import dtype_name
+from nimble_fx.ir.task_graph import dtype_name
 
 
 def described(model: Model) -> dict[str, Any]:

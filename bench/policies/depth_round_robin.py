@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from itertools import cycle
 
-from nimble_fx.dag import bits, longest_path_from
-from nimble_fx.ir import TaskGraph, dependency_rows
+from nimble_fx.ir.bitset_dag import bits, longest_path_from
+from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from math import prod
 
 import torch
 
-from nimble_fx.ir import Task, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import Task, TensorType, TupleType, Type
 
 _PRODUCTS = {
     *("mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "convolution"),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from bench.policies.operators import multiplies_matrices, operator_name
-from nimble_fx.ir import Task, TaskGraph
-from nimble_fx.launch_order import Ready, earlier_tasks, in_launch_order
+from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.scheduling.launch_order import Ready, earlier_tasks, in_launch_order
 
 MOE, GEMM, OTHER = 20, 10, 1
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from nimble_fx.hardware import Device
-from nimble_fx.ir import TaskGraph
+from nimble_fx.devices.specs import Device
+from nimble_fx.ir.task_graph import TaskGraph
 
 Origin = Literal["roofline", "measured", "interpolated"]
 """Where a figure is from, the surest in the middle."""

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.synthetic import rows_elsewhere
 from nimble_fx.devices import Device
-from nimble_fx.ir import Ref, Task
-from nimble_fx.targets import called
+from nimble_fx.ir.operators import called
+from nimble_fx.ir.task_graph import Ref, Task
 
 WARM_NBYTES = 4 << 20
 """More than the cache of one processor holds, less than all of them share."""

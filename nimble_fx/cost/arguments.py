@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nimble_fx.ir import Arg, Ref
+from nimble_fx.ir.task_graph import Arg, Ref
 
 
 def filled(arg: Arg, values: Mapping[str, Any]) -> Any:

@@ -2,8 +2,8 @@
 
 from math import ceil, prod
 
-from nimble_fx.ir import TaskGraph, TensorType
-from nimble_fx.sizes import numbers
+from nimble_fx.ir.symbolic_sizes import numbers
+from nimble_fx.ir.task_graph import TaskGraph, TensorType
 
 MAX_COLD_NBYTES = 64 << 20
 """More than a cache holds: a processor's third level (32 MiB and up), a GPU's second (50 MB)."""

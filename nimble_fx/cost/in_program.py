@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 
 from nimble_fx.cost.player import Player
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 
 MIN_RUNS, MAX_RUNS = 5, 50
 ENOUGH_SECONDS = 0.25

@@ -17,9 +17,9 @@ from nimble_fx.cost.signature import signature
 from nimble_fx.cost.table import Table, Timed, Times
 from nimble_fx.cost.times import measured_times
 from nimble_fx.cost.work import Work, value_types, work_of
-from nimble_fx.hardware import Device
-from nimble_fx.ir import Task, TaskGraph, target_name
-from nimble_fx.sizes import Sizes, concrete
+from nimble_fx.devices.specs import Device
+from nimble_fx.ir.symbolic_sizes import Sizes, concrete
+from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
 
 N_NEIGHBOURS = 4
 """Of so many measured tasks a time is interpolated."""

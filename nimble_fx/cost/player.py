@@ -13,8 +13,8 @@ from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.cold import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import is_expanded, randomize, rows_elsewhere, synthetic
 from nimble_fx.errors import UnsupportedError, in_a_line
-from nimble_fx.ir import Arg, Ref, Task, TaskGraph, Type
-from nimble_fx.targets import called
+from nimble_fx.ir.operators import called
+from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
 
 LEAST, GREATEST = 1e-6, 20.0
 """Results whose greatest number, by its size, is not between these are written over."""

@@ -8,9 +8,9 @@ import torch
 
 from nimble_fx.cost import Cost
 from nimble_fx.cost.work import Work, value_types, work_of
-from nimble_fx.hardware import Device
-from nimble_fx.ir import TaskGraph
-from nimble_fx.sizes import Sizes, concrete
+from nimble_fx.devices.specs import Device
+from nimble_fx.ir.symbolic_sizes import Sizes, concrete
+from nimble_fx.ir.task_graph import TaskGraph
 
 TILE = 64 * 64
 """Elements of a matrix product's result that one block of threads makes, if blocks are enough."""

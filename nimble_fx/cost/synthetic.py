@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type
-from nimble_fx.sizes import number, numbers
+from nimble_fx.ir.symbolic_sizes import number, numbers
+from nimble_fx.ir.task_graph import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type
 
 _aten = torch.ops.aten
 _EMBEDDINGS = {_aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only}

@@ -20,7 +20,7 @@ from filelock import FileLock
 from nimble_fx.cost.work import Work
 from nimble_fx.devices import Device
 from nimble_fx.errors import FileError
-from nimble_fx.load import write as write_whole
+from nimble_fx.serialization.atomic_write import write_atomically
 
 FORMAT = 3
 """The version of the format, and of how times are taken; files of another one have another name."""
@@ -84,7 +84,7 @@ class Table:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS):
                 merged = {**_read(self.path), **times}
-                write_whole(self.path.parent, self.path.name, _encoded(merged))
+                write_atomically(self.path.parent, self.path.name, _encoded(merged))
         except OSError as error:  # a lock that stays taken is one too
             raise FileError(f"{self.path} cannot be written: {error}") from error
         return Table(self.path, merged)

@@ -18,7 +18,7 @@ from nimble_fx.cost.table import Timed, Times
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import Device
 from nimble_fx.errors import in_a_line
-from nimble_fx.ir import Task, TaskGraph, TensorType, Type, target_name
+from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, Type, target_name
 
 _Alike = Mapping[str, list[Task]]
 _Seconds = dict[str, float]

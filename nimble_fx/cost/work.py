@@ -9,8 +9,17 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Arg, Ref, Task, TaskGraph, TensorType, TupleType, Type, target_name
-from nimble_fx.sizes import numbers
+from nimble_fx.ir.symbolic_sizes import numbers
+from nimble_fx.ir.task_graph import (
+    Arg,
+    Ref,
+    Task,
+    TaskGraph,
+    TensorType,
+    TupleType,
+    Type,
+    target_name,
+)
 
 _aten = torch.ops.aten
 _ALIKE = {

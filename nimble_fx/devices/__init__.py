@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from nimble_fx.devices.lock import Lock
-from nimble_fx.hardware import Device as Specs
+from nimble_fx.devices.specs import Device as Specs
 
 
 class Event(Protocol):
@@ -170,7 +170,7 @@ def device_for(device: torch.device) -> Device | None:
 
 def device_named(name: str) -> Device | None:
     """The device of a name, as `Device.name` gives it; None if this machine has none."""
-    from nimble_fx.devices.virtual import Virtual
+    from nimble_fx.devices.virtual.device import Virtual
 
     seed = re.fullmatch(r"virtual \(seed (-?[0-9]{1,20})\)", name)
     if seed is not None:

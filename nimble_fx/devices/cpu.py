@@ -7,8 +7,8 @@ from typing import Any
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock, NoLock
+from nimble_fx.devices.specs import DEVICES
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.hardware import DEVICES
 
 
 class CpuEvent:

@@ -14,8 +14,8 @@ import torch
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
-from nimble_fx.hardware import DEVICES, PLANNED, gpu
-from nimble_fx.hardware import Device as Specs
+from nimble_fx.devices.specs import DEVICES, PLANNED, gpu
+from nimble_fx.devices.specs import Device as Specs
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool of each priority; past that, new ones are aliases of old ones."""

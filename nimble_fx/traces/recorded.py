@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nimble_fx.errors import FileError, OptionError
-from nimble_fx.simulate import Activity
+from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.traces.events import Event, read_events
 from nimble_fx.traces.host import leaves
 from nimble_fx.traces.order import Order, order

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from bench.contest import Contest, Step, hold
+from bench.baselines import peers, policies
+from bench.comparison_case import Contest, Step, hold
 from bench.memory import pools
 from bench.models.registry import find
-from bench.peers import peers, policies
 from bench.policies import POLICIES
 from bench.timing import gpu_stopwatch
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.distances import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
-from bench.instances import Instance, random_instance, windows, without_sharing
-from nimble_fx.ir import TaskGraph
-from nimble_fx.launch_order import in_launch_order
+from bench.optimality_gap import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
+from bench.scheduling_problems import Instance, random_instance, windows, without_sharing
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import with_direct_waits
-from nimble_fx.predict import predict
+from nimble_fx.scheduling.launch_order import in_launch_order
+from nimble_fx.simulation.schedule_model import predict
 from tests.strategies import task_graphs
 from tests.strategies.costs import cost, device
 
 pytest.importorskip("ortools")
 
+from bench.cp_sat import shortest_schedule
 from bench.optimality import main, timelines
-from bench.optimum import shortest_schedule
 
 
 def problems(max_tasks: int) -> st.SearchStrategy[Instance]:

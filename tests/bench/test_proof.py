@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import tried
-from bench.proof import targets, text_rows
-from bench.tried import (
+from bench import mutation_trials
+from bench.mutation_trials import (
     N_ORDERS,
     Tried,
     judge_mutants,
@@ -14,9 +13,10 @@ from bench.tried import (
     play_broken_sums,
     try_programs,
 )
+from bench.proof import targets, text_rows
 from tests.grammar import AtenProgram
-from tests.judges import Count, TextCount
-from tests.trials import Trial
+from tests.support.judges import Count, TextCount
+from tests.support.trials import Trial
 
 
 def two_branches() -> Trial:
@@ -53,7 +53,7 @@ def test_a_wrong_result_ends_it_and_is_left_as_a_file(
 
 
 def test_broken_schedules_are_judged_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tried, "schedules_of_models", tuple)
+    monkeypatch.setattr(mutation_trials, "schedules_of_models", tuple)
     judged = judge_mutants([two_branches()], limit=2)
     total = judged.total
     assert total.made > total.broken == total.caught > 0
@@ -63,7 +63,7 @@ def test_broken_schedules_are_judged_and_played(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_broken_texts_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tried, "schedules_of_models", tuple)
+    monkeypatch.setattr(mutation_trials, "schedules_of_models", tuple)
     counts = judge_texts([two_branches()], limit=3, seed=0)
     assert [count.missed for count in counts.values() if count.missed] == []
     assert counts["fork dropped"].broken == 2  # its record and its wait

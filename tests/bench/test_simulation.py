@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from bench.kept_programs import KeptPrograms
+from bench.capture_backend import KeptPrograms
 from bench.published import Comparison, Published, kernels, mean_error, mean_ratio
 from bench.record import plain
 from bench.simulation import (
@@ -25,11 +25,11 @@ from bench.simulation import (
 )
 from nimble_fx.cost import Cost
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.hardware import DEVICES
-from nimble_fx.ir import TaskGraph, target_name
-from tests.cost.graphs import traced
-from tests.models import Branchy
+from nimble_fx.devices.specs import DEVICES
+from nimble_fx.ir.task_graph import TaskGraph, target_name
 from tests.strategies import task_graphs
+from tests.support.cost_graphs import traced
+from tests.support.models import Branchy
 
 HERE = Here(samples=(2.0, 1.0, 4.0), predicted=1.5, n_tasks=5, n_guessed=0)
 TIMES = {"serial": 6.0, "nimble": 4.0, "nimble, 2 streams": 3.0, "auto": 3.0}

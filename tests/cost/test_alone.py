@@ -13,7 +13,7 @@ from nimble_fx.cost.cold import cold_values
 from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.work import value_types
 from nimble_fx.devices.cpu import Cpu
-from tests.cost.graphs import aten, one_task, tensor_type, traced
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 
 class Noting(Cpu):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nimble_fx.cost.cold import MAX_COLD_NBYTES, cold_values
-from tests.cost.graphs import aten, one_task, tensor_type, traced
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 
 def test_parameters_and_their_views_are_cold_and_nothing_else() -> None:

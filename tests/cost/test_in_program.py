@@ -3,7 +3,7 @@
 import pytest
 
 from nimble_fx.cost.in_program import MAX_RUNS, MIN_RUNS, InProgram, measured_in_program
-from tests.cost.playing import Clock, program, step
+from tests.support.cost_playing import Clock, program, step
 
 
 def test_of_several_runs_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:

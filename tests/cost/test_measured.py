@@ -17,12 +17,12 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.cost.table import Timed
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.cpu import Cpu
-from nimble_fx.devices.virtual import Virtual
+from nimble_fx.devices.specs import DEVICES
+from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FileError, UnsupportedError
-from nimble_fx.hardware import DEVICES
-from nimble_fx.ir import ScalarType, TaskGraph
-from tests.cost.graphs import aten, one_task, tensor_type, traced
-from tests.models import Branchy
+from nimble_fx.ir.task_graph import ScalarType, TaskGraph
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
+from tests.support.models import Branchy
 
 CPU = DEVICES["cpu"]
 

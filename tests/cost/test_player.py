@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.cost import player
 from nimble_fx.cost.player import GREATEST, LEAST, Player
-from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
-from tests.cost.graphs import aten, one_task, tensor_type, traced
-from tests.cost.playing import Clock, program, step
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
+from tests.support.cost_playing import Clock, program, step
 
 
 def playing(graph: TaskGraph) -> Player:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from nimble_fx.cost.roofline import Roofline, roofline
 from nimble_fx.cost.work import Work
+from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.hardware import DEVICES, Device
-from tests.cost.graphs import aten, one_task, tensor_type, traced
-from tests.models import Branchy
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
+from tests.support.models import Branchy
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64]
 

@@ -8,10 +8,10 @@ import torch
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import ScalarType, TaskGraph, TensorType, TupleType
-from nimble_fx.sizes import concrete
-from tests.cost.graphs import aten, one_task, tensor_type, traced
-from tests.models import Branchy
+from nimble_fx.ir.symbolic_sizes import concrete
+from nimble_fx.ir.task_graph import ScalarType, TaskGraph, TensorType, TupleType
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
+from tests.support.models import Branchy
 
 X = tensor_type(2, 3)
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from nimble_fx.cost.synthetic import rows_elsewhere, synthetic
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import Ref, ScalarType, Task, TensorType, TupleType
-from tests.cost.graphs import tensor_type, traced
+from nimble_fx.ir.task_graph import Ref, ScalarType, Task, TensorType, TupleType
+from tests.support.cost_graphs import tensor_type, traced
 
 STATM = Path("/proc/self/statm")
 

@@ -14,8 +14,8 @@ from nimble_fx.cost import times
 from nimble_fx.cost.in_program import InProgram
 from nimble_fx.cost.times import measured_times, undisturbed
 from nimble_fx.devices.cpu import Cpu
-from nimble_fx.ir import TaskGraph
-from tests.cost.graphs import traced
+from nimble_fx.ir.task_graph import TaskGraph
+from tests.support.cost_graphs import traced
 
 
 def in_program(

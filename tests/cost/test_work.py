@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir import TaskGraph, TupleType
-from nimble_fx.sizes import concrete
-from tests.cost.graphs import aten, one_task, tensor_type, traced
+from nimble_fx.ir.symbolic_sizes import concrete
+from nimble_fx.ir.task_graph import TaskGraph, TupleType
+from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 
 def works(graph: TaskGraph, **sizes: int) -> list[Work]:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.devices.cuda import MAX_STREAMS, Cuda
-from tests.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
-from tests.models import CASES
+from tests.support.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
+from tests.support.models import CASES
 
 pytestmark = pytest.mark.gpu
 

@@ -17,13 +17,13 @@ import nimble_fx
 from nimble_fx.devices import Capture, cuda
 from nimble_fx.devices.cuda import MAX_STREAMS, N_REPEATS, N_SAMPLES, POOL_SIZE, Cuda
 from nimble_fx.errors import NimbleWarning
-from nimble_fx.launch import Launcher
-from nimble_fx.recording import WARM_UPS
-from tests import cuda_stand_in
-from tests.bits import assert_same_bits
-from tests.cuda_stand_in import Gpu, Stream, current_stream
-from tests.eager import assert_inference_is_eagers, assert_training_is_eagers
-from tests.models import CASES, GoogLeNet
+from nimble_fx.runtime.captured_graph import WARM_UPS
+from nimble_fx.runtime.launch import Launcher
+from tests.support import cuda_stand_in
+from tests.support.bits import assert_same_bits
+from tests.support.cuda_stand_in import Gpu, Stream, current_stream
+from tests.support.eager import assert_inference_is_eagers, assert_training_is_eagers
+from tests.support.models import CASES, GoogLeNet
 
 
 @pytest.fixture

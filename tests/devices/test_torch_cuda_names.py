@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cuda_stand_in import STAND_INS, CUDAGraph, Event, MemPool, Stream, record_stream
+from tests.support.cuda_stand_in import STAND_INS, CUDAGraph, Event, MemPool, Stream, record_stream
 
 DOCUMENTED = {
     "2.12": {"graph": "cuda_graph pool stream capture_error_mode enable_annotations"},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import cuda_stand_in
+from tests.support import cuda_stand_in
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rows 1 to 8: memory that several streams use. See tests/test_failure_modes.py."""
+"""Rows 1 to 8: memory that several streams use. See tests/failure_modes/test_index.py."""
 
 import gc
 import re
@@ -13,20 +13,20 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.devices.cuda import Cuda
-from nimble_fx.devices.virtual import Virtual, VirtualStream
-from nimble_fx.devices.virtual_memory import Pool
-from nimble_fx.devices.virtual_state import Recorded
+from nimble_fx.devices.virtual.device import Virtual, VirtualStream
+from nimble_fx.devices.virtual.memory import Pool
+from nimble_fx.devices.virtual.state import Recorded
 from nimble_fx.errors import NimbleWarning, ScheduleError
 from nimble_fx.verify import verify
-from tests import cuda_stand_in
-from tests.bits import assert_same_bits
-from tests.cuda_stand_in import Gpu
-from tests.eager import assert_inference_is_eagers
-from tests.failure_modes.where import the_fallback
-from tests.models import CASES, Branchy, Inception
-from tests.playing import first_wrong_order, on_cpu
-from tests.replaying import ReplayingDevice
-from tests.schedules import scheduled, traced
+from tests.support import cuda_stand_in
+from tests.support.bits import assert_same_bits
+from tests.support.cuda_stand_in import Gpu
+from tests.support.eager import assert_inference_is_eagers
+from tests.support.models import CASES, Branchy, Inception
+from tests.support.playing import first_wrong_order, on_cpu
+from tests.support.replaying import ReplayingDevice
+from tests.support.schedules import scheduled, traced
+from tests.support.source_lines import the_fallback
 
 
 def test_01_a_block_freed_on_one_stream_while_another_still_reads_it() -> None:

@@ -1,4 +1,4 @@
-"""Rows 9 to 21: streams, events and captures. See tests/test_failure_modes.py."""
+"""Rows 9 to 21: streams, events and captures. See tests/failure_modes/test_index.py."""
 
 import copy
 import gc
@@ -12,18 +12,18 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.devices.cuda import POOL_SIZE, Cuda
-from nimble_fx.devices.virtual_queues import Kernel
+from nimble_fx.devices.virtual.queues import Kernel
 from nimble_fx.errors import NimbleWarning, ScheduleError, UnsupportedError
-from nimble_fx.recording import WARM_UPS
-from tests import cuda_stand_in
-from tests.bits import assert_same_bits
-from tests.cuda_stand_in import Gpu
-from tests.eager import assert_inference_is_eagers
-from tests.failure_modes.where import on_virtual, the_fallback
-from tests.models import CASES, Branchy, Inception
-from tests.replaying import ReplayingDevice
-from tests.schedules import schedule_of, traced
-from tests.threads import assert_threads_do_not_mix
+from nimble_fx.runtime.captured_graph import WARM_UPS
+from tests.support import cuda_stand_in
+from tests.support.bits import assert_same_bits
+from tests.support.cuda_stand_in import Gpu
+from tests.support.eager import assert_inference_is_eagers
+from tests.support.models import CASES, Branchy, Inception
+from tests.support.replaying import ReplayingDevice
+from tests.support.schedules import schedule_of, traced
+from tests.support.source_lines import on_virtual, the_fallback
+from tests.support.threads import assert_threads_do_not_mix
 
 
 def test_09_a_side_stream_not_joined_or_used_before_it_forked() -> None:
@@ -159,7 +159,7 @@ def test_17_libraries_are_warmed_up_three_times_with_the_real_shapes(
 def test_18_a_capture_that_fails_midway_leaves_nothing_behind(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every launch, and in more detail: tests/test_faults.py."""
+    """At every launch, and in more detail: tests/scenarios/test_faults.py."""
     launch = gpu.launch
 
     def fails(kernel: Kernel) -> None:

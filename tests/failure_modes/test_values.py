@@ -1,4 +1,4 @@
-"""Rows 22 to 38: the values that a replay computes. See tests/test_failure_modes.py."""
+"""Rows 22 to 38: the values that a replay computes. See tests/failure_modes/test_index.py."""
 
 import gc
 import warnings
@@ -11,15 +11,15 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
-from nimble_fx.kept import WASTED_PER_GRAPH
-from nimble_fx.trace import trace
-from tests.bits import assert_same_bits, assert_same_sharing
-from tests.cuda_stand_in import Gpu
-from tests.eager import assert_inference_is_eagers, assert_training_is_eagers, twins
-from tests.failure_modes.where import VIRTUAL, on_virtual, the_fallback
-from tests.models import CASES, Branchy, Inception
-from tests.replaying import ReplayingDevice
-from tests.schedules import aten_graph
+from nimble_fx.runtime.graph_cache import WASTED_PER_GRAPH
+from nimble_fx.tracing.aten_to_tasks import trace
+from tests.support.bits import assert_same_bits, assert_same_sharing
+from tests.support.cuda_stand_in import Gpu
+from tests.support.eager import assert_inference_is_eagers, assert_training_is_eagers, twins
+from tests.support.models import CASES, Branchy, Inception
+from tests.support.replaying import ReplayingDevice
+from tests.support.schedules import aten_graph
+from tests.support.source_lines import VIRTUAL, on_virtual, the_fallback
 
 
 @pytest.mark.parametrize(

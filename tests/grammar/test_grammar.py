@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.bits import assert_same_bits, layout
 from tests.grammar import OPERATORS, PRODUCTIONS, AtenProgram, Production
 from tests.grammar.kinds import KINDS
-from tests.schedules import traced
+from tests.support.bits import assert_same_bits, layout
+from tests.support.schedules import traced
 
 ADDS = AtenProgram((("m0", "m"),), ("t0 = aten.add_.Tensor(m0, m0)",), ("t0", None, 7))
 

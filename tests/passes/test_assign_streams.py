@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nimble_fx.dag import bits, reduction
-from nimble_fx.ir import TaskGraph
-from nimble_fx.matching import maximum_matching, width
+from nimble_fx.ir.bipartite_matching import maximum_matching, width
+from nimble_fx.ir.bitset_dag import bits, reduction
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams, chain_cover, merge_chains
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from tests.oracle import matching_size
 from tests.strategies import dags, task_graphs
+from tests.support.oracle import matching_size
 
 
 def links(chains: list[list[int]]) -> set[tuple[int, int]]:

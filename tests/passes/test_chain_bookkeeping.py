@@ -4,12 +4,12 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping, bookkeeping
 from nimble_fx.verify import verify_structure
-from tests.oracle import conflicts, races
-from tests.schedules import scheduled, traced
 from tests.strategies import task_graphs
+from tests.support.oracle import conflicts, races
+from tests.support.schedules import scheduled, traced
 
 
 def norms(x: Tensor, mean: Tensor, count: Tensor) -> Tensor:

@@ -10,10 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bench.instances import GivenCosts
+from bench.scheduling_problems import GivenCosts
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.ir import TaskGraph
-from nimble_fx.list_schedule import Workload, list_schedule
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.critical_path import (
     CriticalPath,
@@ -23,12 +22,13 @@ from nimble_fx.passes.critical_path import (
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.pipeline import passes, schedule
-from nimble_fx.predict import predict
-from nimble_fx.simulate import Span, Timeline
+from nimble_fx.scheduling.list_schedule import Workload, list_schedule
+from nimble_fx.simulation.discrete_event import Span, Timeline
+from nimble_fx.simulation.schedule_model import predict
 from nimble_fx.verify import verify
-from tests.schedules import traced
 from tests.strategies import task_graphs
 from tests.strategies.costs import cost, device, given_costs
+from tests.support.schedules import traced
 
 
 def makespan_us(scheduled: TaskGraph, model: GivenCosts) -> float:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx.ir import TaskGraph, ref_names
-from tests.oracle import unsafe_frees, uses_after_free
-from tests.schedules import schedule_of, schedules
+from nimble_fx.ir.task_graph import TaskGraph, ref_names
+from tests.support.oracle import unsafe_frees, uses_after_free
+from tests.support.schedules import schedule_of, schedules
 
 
 @given(schedules())

@@ -3,10 +3,10 @@
 import networkx as nx
 from hypothesis import given
 
-from nimble_fx.ir import TaskGraph
-from tests.oracle import fewest_waits, happens_before, races
-from tests.schedules import scheduled, schedules
+from nimble_fx.ir.task_graph import TaskGraph
 from tests.strategies import task_graphs
+from tests.support.oracle import fewest_waits, happens_before, races
+from tests.support.schedules import scheduled, schedules
 
 
 @given(schedules())

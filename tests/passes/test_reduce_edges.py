@@ -3,7 +3,7 @@
 import networkx as nx
 from hypothesis import given
 
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from tests.strategies import task_graphs
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from tests.scenarios.beside_eager import VIRTUAL, Compile, assert_as_eager
+from tests.support.beside_eager import VIRTUAL, Compile, assert_as_eager
 
 
 class Two(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.scenarios.beside_eager import CPU, Compile, assert_as_eager
+from tests.support.beside_eager import CPU, Compile, assert_as_eager
 
 
 def a_branch_by_data(compile_: Compile) -> Any:

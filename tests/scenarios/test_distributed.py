@@ -6,7 +6,7 @@ from time import monotonic
 import pytest
 from torch.multiprocessing.spawn import spawn
 
-from tests.scenarios.ranks import SCENARIOS, WORLD, work
+from tests.support.ranks import SCENARIOS, WORLD, work
 
 TIMEOUT_S = 300
 

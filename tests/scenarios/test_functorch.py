@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, jvp, stack_module_state, vjp, vmap
 
-from tests.scenarios.beside_eager import CPU, Compile, assert_as_eager
+from tests.support.beside_eager import CPU, Compile, assert_as_eager
 
 
 def loss(w: Tensor, x: Tensor) -> Tensor:

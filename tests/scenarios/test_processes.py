@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from tests.scenarios.beside_eager import on_both_devices
+from tests.support.beside_eager import on_both_devices
 
 TIMEOUT_S = 120
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.scenarios.beside_eager import VIRTUAL, Compile, assert_as_eager
+from tests.support.beside_eager import VIRTUAL, Compile, assert_as_eager
 
 
 class Pair(NamedTuple):

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from nimble_fx.simulate import Activity
+from nimble_fx.simulation.discrete_event import Activity
 
 HOST = "host"
 STREAMS = ("s0", "s1", "s2")

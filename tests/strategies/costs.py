@@ -2,10 +2,10 @@
 
 from hypothesis import strategies as st
 
-from bench.instances import GivenCosts
+from bench.scheduling_problems import GivenCosts
 from nimble_fx.cost import Cost
-from nimble_fx.hardware import Device
-from nimble_fx.ir import TaskGraph
+from nimble_fx.devices.specs import Device
+from nimble_fx.ir.task_graph import TaskGraph
 
 
 def cost(us: float, share: float = 0.0, bandwidth: float = 0.0) -> Cost:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from hypothesis import strategies as st
 
-from nimble_fx.analysis import hazards
-from nimble_fx.ir import Input, Ref, Task, TaskGraph, TensorType
+from nimble_fx.ir.dependencies import hazards
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType
 
 SCALAR = TensorType((2, 3), (3, 1), torch.float32, torch.device("cpu"))
 aten = torch.ops.aten
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 @st.composite
 def dags(draw: st.DrawFn, max_vertices: int = 12) -> list[int]:
-    """Rows of a DAG (see nimble_fx.dag), from edgeless to complete."""
+    """Rows of a DAG (see nimble_fx.ir.bitset_dag), from edgeless to complete."""
     n = draw(st.integers(0, max_vertices))
     density = draw(st.sampled_from([0.1, 0.25, 0.5, 1.0]))
     rows = []

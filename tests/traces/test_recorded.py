@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import OptionError
-from nimble_fx.simulate import Activity, simulate
+from nimble_fx.simulation.discrete_event import Activity, simulate
 from nimble_fx.traces import Recorded, read
 from tests.strategies.traces import Call, Played, calls, written
-from tests.traces.judge import on_critical_path, recorded
+from tests.support.trace_judge import on_critical_path, recorded
 
 FORWARD = "[param|pytorch.model.alex_net|0|0|0|measure|forward]"
 WARM_UP = "[param|pytorch.model.alex_net|0|0|0|warmup|forward]"

@@ -9,11 +9,11 @@ from bench.policies import RIVALS
 from bench.policies.depth_round_robin import DepthRoundRobin
 from bench.policies.opara import Opara
 from bench.policies.static_weights import StaticWeights
-from nimble_fx.ir import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.pipeline import passes, schedule
 from nimble_fx.verify import verify
-from tests.schedules import scheduled, traced
 from tests.strategies import task_graphs
+from tests.support.schedules import scheduled, traced
 
 
 @given(task_graphs(), st.sampled_from(sorted(RIVALS)))

@@ -1,0 +1,117 @@
+"""What nimble_fx is compared with: eager PyTorch, its other compilers, onnxruntime."""
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.policies import find_policy
+from nimble_fx.backend import nimble
+from nimble_fx.frontend.model_function import own_function
+
+Run = Callable[..., Tensor]
+"""Takes a model's arguments and returns its output."""
+
+Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
+"""Makes a contestant of a model and example inputs; what it raises is a row of the results."""
+
+
+ALL_PEERS = (
+    *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
+    *("max-autotune", "onnxruntime"),
+)
+
+
+def refuse_unknown_peers(
+    options: argparse.ArgumentParser, names: Sequence[str], device: str, training: bool = False
+) -> None:
+    """Ends the command if a peer is not here, and says why."""
+    there = peers(torch.device(device), training)
+    for name in names:
+        if name == "onnxruntime" and name not in there and not training:
+            options.error('onnxruntime is not installed: pip install -e ".[bench]"')
+        if name not in there:
+            options.error(f"no peer {name!r} on {device}; there are {', '.join(there)}")
+
+
+def peers(device: torch.device, training: bool) -> dict[str, Compile]:
+    """The peers that there are on a device, by name; eager first.
+
+    On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
+    without faster kernels.
+    """
+    found: dict[str, Compile] = {"eager": lambda model, inputs: model}
+    if device.type == "cuda":
+        found["cudagraphs"] = _by_torch(backend="cudagraphs")
+        found["inductor"] = _by_torch()
+        found["reduce-overhead"] = _by_torch(mode="reduce-overhead")
+        found["max-autotune"] = _by_torch(mode="max-autotune")
+    else:
+        found["dynamo"] = _by_torch(backend="eager")
+        found["aot_eager"] = _by_torch(backend="aot_eager")
+        found["inductor"] = _by_torch()
+    if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
+        found["onnxruntime"] = partial(_onnxruntime, device)
+    return found
+
+
+def policies(names: Sequence[str]) -> dict[str, Compile]:
+    """nimble_fx by each policy. What falls back to a slower way is an error, not a contestant."""
+    return {
+        name: _by_torch(
+            backend=nimble, options={"policy": find_policy(name), "on_fallback": "error"}
+        )
+        for name in names
+    }
+
+
+def _by_torch(**how: Any) -> Compile:
+    """By `torch.compile`; with code of its own, or Dynamo would search what others compiled."""
+    return lambda model, inputs: torch.compile(own_function(model), **how)
+
+
+def _is_installed(*packages: str) -> bool:
+    return all(importlib.util.find_spec(package) for package in packages)
+
+
+def _onnxruntime(device: torch.device, model: nn.Module, inputs: Sequence[Tensor]) -> Run:
+    """A session on the device, which reads and writes PyTorch's tensors where they are.
+
+    Raises:
+        RuntimeError: the model cannot be exported, or there is no session on the device.
+    """
+    import onnxruntime as ort
+
+    exported = torch.onnx.export(model, tuple(inputs), dynamo=True, verbose=False)
+    if exported is None:
+        raise RuntimeError("the model was not exported")
+    provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
+    if provider not in ort.get_available_providers():
+        raise RuntimeError(f"onnxruntime has no {provider}")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    proto = exported.model_proto.SerializeToString()
+    exact = {"use_tf32": "0"} if device.type == "cuda" else {}  # as PyTorch's matrix products
+    session = ort.InferenceSession(proto, options, providers=[(provider, exact)])
+    return partial(_run_session, session, model(*inputs).detach().contiguous())
+
+
+def _run_session(session: Any, example: Tensor, *inputs: Tensor) -> Tensor:
+    """One call; returns when it is done."""
+    output = torch.empty_like(example)
+    binding = session.io_binding()
+    for value, x in zip(session.get_inputs(), inputs, strict=True):
+        binding.bind_input(value.name, *_described(x))
+    binding.bind_output(session.get_outputs()[0].name, *_described(output))
+    session.run_with_iobinding(binding)
+    return output
+
+
+def _described(x: Tensor) -> tuple[str, int, Any, tuple[int, ...], int]:
+    """A tensor as onnxruntime binds it: device, its index, NumPy's type, shape, address."""
+    dtype = torch.empty(0, dtype=x.dtype).numpy().dtype
+    return x.device.type, x.device.index or 0, dtype, tuple(x.shape), x.data_ptr()

@@ -1,0 +1,165 @@
+"""Breaks a schedule by hand in three ways, and shows what is said of each and what it computes.
+
+The text of a small program is edited as a doubter would. The verifier reads the edited text and
+says what races; then the text runs on the virtual device, in many orders.
+"""
+
+import difflib
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from bench.console import console
+from nimble_fx.codegen.load import load
+from nimble_fx.devices import Stream
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.devices.virtual.device import Virtual
+from nimble_fx.errors import ScheduleError
+from nimble_fx.program import Program
+from nimble_fx.runtime.launch import Launcher
+
+N_ORDERS = 100
+
+
+class Cell(nn.Module):
+    """A stem and two branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.stem(x))
+        left = torch.relu(self.left(y))
+        right = torch.sigmoid(self.right(y))
+        return left * right
+
+
+def late_wait(text: str) -> str:
+    """The product does not wait for its right factor; only the end does."""
+    text = _replaced(text, "        s0.wait_event(e.sigmoid)\n", "")
+    return _replaced(text, "    return", "    s0.wait_event(e.sigmoid)\n    return")
+
+
+def early_free(text: str) -> str:
+    """y is dropped as soon as the right branch has been given it."""
+    used = "        addmm_2 = aten.addmm.default(p.right_bias, tanh, t_2)  # f32[4, 8]\n"
+    text = _replaced(text, "        del tanh, relu, sigmoid\n", "        del relu, sigmoid\n")
+    return _replaced(text, used, used + "        del tanh\n")
+
+
+def other_stream(text: str) -> str:
+    """The left branch's relu moves to the right branch's stream."""
+    relu = "        relu = aten.relu_.default(addmm_1)  # f32[4, 8]\n"
+    forked = "        s1.wait_event(e.tanh)\n"
+    return _replaced(text, relu, f"    with s1:\n{forked}{relu}    with s0:\n")
+
+
+EDITS: Sequence[Callable[[str], str]] = (late_wait, early_free, other_stream)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What became of an edit.
+
+    Attributes:
+        title: what was done.
+        lines: what the text lost and gained, as in a diff.
+        refused: what the verifier says; None if it accepts the text.
+        n_wrong: in how many of `N_ORDERS` orders the result is not eager's.
+    """
+
+    title: str
+    lines: tuple[str, ...]
+    refused: str | None
+    n_wrong: int
+
+
+def doubt(edit: Callable[[str], str], program: Program, inputs: list[Tensor]) -> Doubt:
+    """Edits the program's text, proves it, and runs it.
+
+    Args:
+        edit: from text to text.
+        program: whose text is edited.
+        inputs: what the program is given, in the graph's order.
+    """
+    text = edit(program.source)
+    changes = difflib.ndiff(program.source.splitlines(), text.splitlines())
+    lines = tuple(line for line in changes if line[0] in "+-")
+    try:
+        nimble_fx.verify_source(text)
+        refused = None
+    except ScheduleError as error:
+        refused = str(error)
+    n_wrong = count_wrong(text, program, inputs)
+    return Doubt((edit.__doc__ or "").splitlines()[0], lines, refused, n_wrong)
+
+
+def count_wrong(text: str, program: Program, inputs: list[Tensor]) -> int:
+    """In how many orders on the virtual device the text's result is not the program's."""
+    proved = Launcher(program.graph, load(program.source, "proved.py"), {}, Cpu())
+    (expected,) = proved(list(inputs))
+    device = Virtual()
+    doubted = Launcher(program.graph, load(text, "doubted.py"), {}, device)
+    given, static = doubted.split(inputs)
+
+    def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
+        return doubted.enqueue(list(given), static, streams)
+
+    capture = device.capture(program.graph.n_streams, run, device.pool())
+    n_wrong = 0
+    for _ in range(N_ORDERS):
+        capture.replay()
+        n_wrong += not torch.equal(capture.outputs[0], expected)
+    return n_wrong
+
+
+def compiled_cell() -> tuple[Program, list[Tensor]]:
+    """The program of a cell, and what it is given."""
+    model, x = Cell(), torch.randn(4, 8)
+    known = len(nimble_fx.programs())
+    with torch.no_grad():
+        torch.compile(model, backend="nimble", options={"policy": "nimble"})(x)
+    program = nimble_fx.programs()[known]
+    tensors = {name.replace(".", "_"): p.detach() for name, p in model.named_parameters()}
+    tensors["x"] = x
+    return program, [tensors[value.name] for value in program.graph.inputs]
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    """The text with one line in place of another.
+
+    Raises:
+        ValueError: there is no such line, or there are several.
+    """
+    before, *after = f"\n{text}".split(f"\n{old}")
+    if len(after) != 1:
+        raise ValueError(f"the text has this line {len(after)} times: {old}")
+    return f"{before}\n{new}{after[0]}".removeprefix("\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Breaks, proves, runs, prints; 1 if a broken text is accepted."""
+    ArgumentParser("python -m bench.mutation_demo", description=__doc__).parse_args(argv)
+    torch.manual_seed(0)
+    program, inputs = compiled_cell()
+    nimble_fx.verify_source(program.source)
+    screen = console()
+    screen.print(program.source.split("\n\n\n")[1], markup=False)
+    doubts = [doubt(edit, program, inputs) for edit in EDITS]
+    for number, one in enumerate(doubts, 1):
+        screen.rule(f"{number}. {one.title}")
+        screen.print("\n".join(one.lines), markup=False)
+        screen.print(f"\n{one.refused or 'accepted'}", markup=False, soft_wrap=True)
+        screen.print(f"\nOn the virtual device: wrong in {one.n_wrong} of {N_ORDERS} orders.\n")
+    return int(any(one.refused is None for one in doubts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

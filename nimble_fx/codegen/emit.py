@@ -1,0 +1,301 @@
+"""From a scheduled TaskGraph to the text of a Python module. Pure and deterministic.
+
+The module needs torch alone. Its `call` touches only `with stream:`, `stream.wait_event(event)`,
+`event.record(stream)` and operators, so the same text runs on every device.
+"""
+
+import keyword
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+from nimble_fx.ir.display import plural
+from nimble_fx.ir.task_graph import (
+    Arg,
+    Input,
+    Ref,
+    ScalarType,
+    Source,
+    Task,
+    TaskGraph,
+    ref_names,
+    target_name,
+)
+from nimble_fx.ir.unique_names import unique
+from nimble_fx.version import __version__
+
+_RESERVED = {
+    *("aten", "call", "complex", "e", "float", "fork", "inputs", "math", "operator", "p"),
+    *("slice", "streams", "torch"),
+}
+_INDENT = "    "
+
+
+def emit(graph: TaskGraph) -> str:
+    """The module's text: `call(inputs, p, streams, e)` and tables of what it needs.
+
+    Args:
+        graph: scheduled: streams, waits and frees are set.
+    """
+    writer = _Writer(graph)
+    return "\n".join([*writer.header(), *writer.call(), *writer.tables(), ""])
+
+
+def headline(graph: TaskGraph) -> str:
+    """The schedule in a few words: "Branchy.forward: 5 tasks on 2 streams, 1 wait"."""
+    n_tasks, n_streams = len(graph.launching), graph.n_streams
+    return (
+        f"{graph.name}: {plural(n_tasks, 'task')} on {plural(n_streams, 'stream')}, "
+        f"{plural(graph.n_waits, 'wait')}"
+    )
+
+
+class _Writer:
+    """The parts of the module, as lines. Names are fx's, unless they would hide something."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.given = [value for value in graph.inputs if not value.static]
+        self.bound = [value for value in graph.inputs if value.static] + list(graph.constants)
+        given = [value.name for value in self.given]
+        names = [*given, *(task.name for task in graph.tasks)]
+        streams = {f"s{i}" for i in range(graph.n_streams)}
+        taken = _RESERVED | streams | set(keyword.kwlist)
+        self._local = dict(zip(names, unique(names, taken), strict=True))
+        bound = [value.name for value in self.bound]
+        attributes = unique(bound, set(keyword.kwlist))
+        self._names = self._local | {n: f"p.{a}" for n, a in zip(bound, attributes, strict=True)}
+
+        self._only_items = _only_items(graph)
+
+    def header(self) -> Iterator[str]:
+        """What it is and how it was made; imports."""
+        yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'
+        yield ""
+        yield "passes: " + ",\n        ".join(self.graph.provenance)
+        yield '"""'
+        yield "# fmt: off"
+        yield ""
+        called = {target_name(task.target) for task in self.graph.tasks if not task.is_item}
+        modules = sorted({name.split(".")[0] for name in called} & {"math", "operator"})
+        yield from (f"import {name}" for name in modules)
+        if modules:
+            yield ""
+        yield "import torch"
+        yield ""
+        yield "aten = torch.ops.aten"
+
+    def call(self) -> Iterator[str]:
+        """The function."""
+        yield from ("", "", "def call(inputs, p, streams, e):")
+        yield from (_INDENT + line if line else "" for line in self._body())
+
+    def tables(self) -> Iterator[str]:
+        """What `call` must be given, by name."""
+        events = ["fork"] if self.graph.forks else []
+        events += [self._local[t.name] for t in self.graph.tasks if t.name in self.graph.recorded]
+        yield from ("", "", "# what a caller must have ready: streams, the attributes of e,")
+        yield "# the items of inputs, the attributes of p"
+        yield f"N_STREAMS = {self.graph.n_streams}"
+        if self.graph.urgent is not None:
+            yield "# the stream whose kernels a CUDA graph starts first, where it has a choice"
+            yield f"URGENT = {self.graph.urgent}"
+        yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
+        yield from self._table("INPUTS", self.given)
+        yield from self._table("PARAMETERS", self.bound)
+        yield from self._memory()
+
+    def _table(self, title: str, values: list[Input]) -> Iterator[str]:
+        yield f"{title} = ("
+        for value in values:
+            name = self._names[value.name].removeprefix("p.")
+            yield f'{_INDENT}"{name}",{_comment(value.type)}'
+        yield ")"
+
+    def _memory(self) -> Iterator[str]:
+        """Which of what it is given lies in another's memory, or is a number and lies in none."""
+        first: dict[str, str] = {}
+        shared = {}
+        for value in [*self.given, *self.bound]:
+            name = self._names[value.name]
+            owners = [first.setdefault(storage, name) for storage in value.holds]
+            if owners != [name]:
+                shared[name] = _tuple([f'"{owner}"' for owner in owners])
+        if shared:
+            yield "# what has no memory of its own, but lies in another's or is a number"
+            yield "MEMORY = {"
+            yield from (f'{_INDENT}"{name}": {owners},' for name, owners in shared.items())
+            yield "}"
+
+    def _body(self) -> Iterator[str]:
+        yield f'"""{self._docstring()}"""'
+        used = {name for task in self.graph.tasks for name in task.uses}
+        used.update(ref_names(self.graph.outputs))
+        for i, value in enumerate(self.given):
+            if value.name in used:
+                yield f"{self._names[value.name]} = inputs[{i}]{_comment(value.type)}"
+        yield "inputs.clear()"
+        names = [f"s{i}" for i in range(self.graph.n_streams)]
+        if names:
+            yield f"{', '.join(names)}{',' if len(names) == 1 else ''} = streams"
+        if self.graph.forks:
+            yield "e.fork.record(s0)"
+        yield from self._schedule()
+        if self.graph.joins:
+            yield "# the caller's stream comes after what the side streams ended with"
+        yield from (f"s0.wait_event(e.{self._local[name]})" for name in self.graph.joins)
+        yield f"return {_tuple([self._text(value) for value in self.graph.outputs])}"
+
+    def _docstring(self) -> str:
+        returns = _tuple([self._text(value) for value in self.graph.outputs])
+        sides = self.graph.n_streams - 1
+        where = "s0, the current stream" + (f", and {sides} more" if sides > 0 else "")
+        shown = returns if len(returns) < 80 else f"{len(self.graph.outputs)} values"
+        return f"Enqueue on {where}; empty `inputs`; return {shown}."
+
+    def _schedule(self) -> Iterator[str]:
+        """The tasks in launch order, in blocks of one stream, with the user's lines between."""
+        source: Source | None = None
+        written_with_result = {item.name for item in self._only_items.values()}
+        written = [task for task in self.graph.tasks if task.name not in written_with_result]
+        for stream, tasks in _blocks(written):
+            if stream is not None:
+                yield f"with s{stream}:"
+            indent = "" if stream is None else _INDENT
+            for task, waiting in _with_waits(tasks):
+                if task.source is not None and task.source != source:
+                    source = task.source
+                    file = PurePath(source.file).name
+                    file, code = (" ".join(text.split()) for text in (file, source.code))
+                    yield f"{indent}# {file}:{source.line}  {code}"  # one line, whatever they hold
+                for line in (*self._waits(waiting), *self._task(task)):
+                    yield indent + line
+
+    def _waits(self, task: Task | None) -> Iterator[str]:
+        if task is None:
+            return
+        if task.name in self.graph.forks:
+            yield f"s{task.stream}.wait_event(e.fork)"
+        yield from (f"s{task.stream}.wait_event(e.{self._local[name]})" for name in task.waits)
+
+    def _task(self, task: Task) -> Iterator[str]:
+        item = self._only_items.get(task.name)
+        if item is not None:
+            index = self._text(item.args[1])
+            yield f"{self._local[item.name]} = {self._call(task)}[{index}]{_comment(item.type)}"
+        else:
+            assigned = "" if task.name in task.frees else f"{self._local[task.name]} = "
+            yield f"{assigned}{self._call(task)}{_comment(task.type)}"
+        dropped = [self._local[name] for name in task.frees if name != task.name]
+        if dropped:
+            yield f"del {', '.join(dropped)}"
+        if task.name in self.graph.recorded:
+            yield f"e.{self._local[task.name]}.record(s{task.stream})"
+
+    def _call(self, task: Task) -> str:
+        args = [self._text(arg) for arg in task.args]
+        if task.is_item:
+            return f"{args[0]}[{args[1]}]"
+        args += [f"{key}={self._text(value)}" for key, value in task.kwargs]
+        return f"{callee(task.target)}({', '.join(args)})"
+
+    def _text(self, arg: Arg) -> str:
+        return text_of(arg, self._names)
+
+
+def _only_items(graph: TaskGraph) -> dict[str, Task]:
+    """For each operator of whose results only one is used: the task that takes that one.
+
+    The two are written on one line, and what holds the results together never has a name.
+    """
+    users: dict[str, list[Task]] = {}
+    for task in graph.tasks:
+        for name in task.uses:
+            users.setdefault(name, []).append(task)
+    return {
+        name: item
+        for name, (item, *others) in users.items()
+        if not others and item.frees == (name,) and item.is_item
+    }
+
+
+def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
+    """Runs of tasks on one stream. Items and sizes go with the task before, views with the next."""
+    block: list[Task] = []
+    waiting: list[Task] = []
+    stream: int | None = None
+    for task in tasks:
+        if not task.launches:
+            (block if _is_of_result(task) and block and not waiting else waiting).append(task)
+            continue
+        if task.stream != stream and block:
+            yield stream, block
+            block = []
+        stream = task.stream
+        block += [*waiting, task]
+        waiting = []
+    yield stream, block + waiting
+
+
+def _with_waits(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task | None]]:
+    """Each task of a block with the one whose waits stand before it.
+
+    That is the task itself, or the one that the views before it are for: a view launches nothing,
+    but a reader should find what it is a view of behind the wait for it.
+    """
+    before = dict(enumerate(tasks))
+    for i, task in enumerate(tasks):
+        first = i
+        while task.launches and first > 0 and _is_view(tasks[first - 1]):
+            first -= 1
+        if first != i:
+            before[first] = before.pop(i)
+    for i, task in enumerate(tasks):
+        yield task, before.get(i)
+
+
+def _is_of_result(task: Task) -> bool:
+    """Whether it is an item or a size of what an operator returned."""
+    return isinstance(task.type, ScalarType) or task.is_item
+
+
+def _is_view(task: Task) -> bool:
+    return not task.launches and not _is_of_result(task)
+
+
+@lru_cache(maxsize=4096)
+def callee(target: Callable[..., Any]) -> str:
+    """How the module calls a target: "aten.add.Tensor", "torch.ops.mine.scale.default"."""
+    name = target_name(target)
+    is_foreign = isinstance(target, torch._ops.OpOverload) and target.namespace != "aten"
+    return f"torch.ops.{name}" if is_foreign else name
+
+
+def text_of(arg: Arg, names: Mapping[str, str]) -> str:
+    """An argument as Python source; values by their `names`."""
+    if isinstance(arg, Ref):  # most are this or the next, and isinstance is faster than patterns
+        return names[arg.name]
+    if isinstance(arg, (tuple, list)):
+        return f"[{', '.join([text_of(item, names) for item in arg])}]"
+    match arg:
+        case slice():
+            return f"slice({', '.join(text_of(x, names) for x in (arg.start, arg.stop, arg.step))})"
+        case torch.device():
+            return f'torch.device("{arg}")'
+        case float() if not math.isfinite(arg):
+            return f'float("{arg}")'
+        case complex():
+            return f"complex({text_of(arg.real, names)}, {text_of(arg.imag, names)})"
+    return repr(arg)
+
+
+def _comment(value_type: Any) -> str:
+    return "" if value_type is None else f"  # {value_type}"
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"

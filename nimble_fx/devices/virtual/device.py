@@ -1,0 +1,358 @@
+"""An asynchronous GPU played on the CPU, to find out what a schedule leaves to chance.
+
+Operators inside `with stream:` do not run: they are queued on the stream, with their results in
+memory that is not written yet, as on a GPU. Whenever the host looks (a program has ended, or a
+replay) the queues run in one of the orders that streams and events allow, picked by a seed. To
+the caller it is the CPU: whatever is outside of `with stream:` runs at once, replays as well.
+Inside, a replay is one more kernel of the stream.
+
+Memory that a program frees is written over as soon as somebody could be given it: on the caller's
+stream at once, where other threads may allocate; on a side stream before its next kernel.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from types import SimpleNamespace, TracebackType
+from typing import Any
+
+import torch
+
+from nimble_fx.devices import Capture, Stream
+from nimble_fx.devices.lock import Lock
+from nimble_fx.devices.specs import DEVICES, PLANNED
+from nimble_fx.devices.virtual.launch import Draw, Launching
+from nimble_fx.devices.virtual.memory import Pool, poison
+from nimble_fx.devices.virtual.queues import ORDERS, Choose, Mark, Queues
+from nimble_fx.devices.virtual.state import Host, Recorded
+from nimble_fx.errors import UnsupportedError
+
+_LOCK = Lock()
+"""One for all virtual devices: they draw from the CPU's one generator of random numbers."""
+
+
+class VirtualEvent:
+    """An event: the last point of a queue that it was recorded at."""
+
+    mark: Mark | None = None
+    capture: Recorded | None = None
+
+    def record(self, stream: "VirtualStream") -> None:
+        """Marks what `stream` has been given so far."""
+        stream.device.record(self, stream)
+
+
+class VirtualStream:
+    """A queue of kernels. Inside `with stream:` operators are added to it."""
+
+    def __init__(self, device: "Virtual", index: int) -> None:
+        self.device, self.index = device, index
+
+    def __enter__(self) -> "VirtualStream":
+        self.device.enter(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.device.leave()
+
+    def wait_event(self, event: VirtualEvent) -> None:
+        """What comes next on this stream comes after what the event marks."""
+        self.device.wait(event, self)
+
+
+class Virtual:
+    """A virtual device behind the `Device` protocol.
+
+    Operators that need the values of a tensor on the host (`nonzero`, `item`) wait until all queues
+    have run; within a capture they are errors, as are a stream that is used before it waits for
+    an event of the capture, and one that is not joined at its end.
+    """
+
+    hardware = "virtual"
+    max_streams = None
+    has_graphs = True
+    can_time = False
+    specs = DEVICES[PLANNED]
+    why_not_capture = None
+
+    def __init__(self, seed: int = 0) -> None:
+        """A device of its own.
+
+        Args:
+            seed: picks the orders, the same ones for the same calls.
+        """
+        self.name = f"virtual (seed {seed})"
+        self.n_orders = 0
+        self._random = Random(seed)
+        self._live: set[int] = set()
+        self._streams = [VirtualStream(self, 0)]
+        self._pool, self._queues = self.pool(), Queues()
+        self._host, self._launching = Host(self._pool), Launching(self)
+        self._capture: Recorded | None = None
+        self.may_synchronize = True
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether the caller's current stream is being captured."""
+        return self._capture is not None and self._host.current in self._capture.members
+
+    def exclusive(self) -> Lock:
+        """A lock that one thread may take again."""
+        return _LOCK
+
+    def streams(self, n: int) -> tuple[Stream, ...]:
+        """The caller's current stream and `n - 1` others."""
+        caller = self._host.current
+        return (self._stream(caller), *self._others(n - 1, caller))
+
+    def events(self, names: tuple[str, ...]) -> Any:
+        """Fresh events."""
+        return SimpleNamespace(**{name: VirtualEvent() for name in names})
+
+    def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
+        """Runs all queues to their ends, unless the caller is capturing."""
+        if not self.is_capturing:
+            self.synchronize()
+
+    def synchronize(self) -> None:
+        """Runs all queues to their ends.
+
+        Raises:
+            RuntimeError: within a capture.
+            Exception: what a kernel raised; the kernels that did not run are forgotten.
+        """
+        self._refuse_in_capture()
+        queues = self._queues.take()  # no kernel is left that a freed block could be written before
+        if not queues:
+            return
+        with self._host.outside():  # a kernel may run a program of its own
+            try:
+                queues.play(self._order())
+            finally:
+                self._pool.poison_free()
+
+    def wait_for(self, stream: VirtualStream) -> None:
+        """Runs one stream's queue to its end, and of others what comes up meanwhile."""
+        self._refuse_in_capture()
+        mark = self._queues.mark(stream.index)
+        with self._host.outside():
+            self._queues.put_back(self._queues.take().play(self._order(), until=mark))
+
+    def wait_for_values(self) -> None:
+        """Runs all queues to their ends, if operators may wait for that.
+
+        Raises:
+            RuntimeError: they may not, or not here: within a capture.
+        """
+        if not self.may_synchronize:
+            raise RuntimeError("called a synchronizing operation")
+        self.synchronize()
+
+    def pool(self) -> Pool:
+        """Memory for captures. The device does not hold on to it."""
+        return Pool(self._live, weakref.WeakMethod(self._write_over))
+
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Pool,
+        *,
+        may_synchronize: bool,
+        urgent: int | None = None,
+    ) -> None:
+        """Runs a program on the capture streams; the generator is put back where it was."""
+        state, self.may_synchronize = torch.get_rng_state(), may_synchronize
+        try:
+            with self._host.using(pool):
+                run(self._others(n, self._host.current))
+            self.synchronize()
+        finally:
+            self.may_synchronize = True
+            self._queues.clear()
+            torch.set_rng_state(state)
+
+    def capture(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Pool,
+        *,
+        urgent: int | None = None,
+    ) -> Capture:
+        """Captures what `run` enqueues; nothing of it runs before the first replay.
+
+        No stream is preferred: a priority promises nothing, so what is right is right in any order.
+
+        Raises:
+            RuntimeError: another capture is under way, or a stream is not joined.
+        """
+        streams = self._others(n, self._host.current) or self._others(1, self._host.current)
+        self.begin_capture(streams[0], pool)
+        try:
+            with streams[0]:
+                outputs = run(streams[:n])
+        finally:
+            recorded = self.end_capture()
+        recorded.check()
+        nbytes = tuple(pool.nbytes(stream.index) for stream in streams[:n])
+        return Capture(partial(self.replay, recorded), outputs, pool, nbytes)
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("the virtual device plays orders, not time")
+
+    def begin_capture(self, stream: VirtualStream, pool: Pool) -> None:
+        """From now on, what `stream` and those that fork from it are given is captured.
+
+        Raises:
+            RuntimeError: another capture is under way.
+        """
+        if self._capture is not None:
+            raise RuntimeError("a capture is under way; captures do not nest")
+        self._capture = Recorded(stream.index, pool)
+
+    def end_capture(self) -> Recorded:
+        """What was captured, which may be unsound. The generator is put back where it was."""
+        recorded = self._capture
+        if recorded is None:
+            raise RuntimeError("no capture is under way")
+        self._capture = None
+        torch.set_rng_state(recorded.generator)
+        return recorded
+
+    def replay(self, recorded: Recorded) -> None:
+        """Runs a capture in another order each time, after what the current stream was given.
+
+        Outside of `with stream:` that is all: the caller's inputs may be on any stream.
+        """
+        with _LOCK, torch.no_grad():
+            kernel = recorded.launch(self._order())
+            if self._host.is_inside:
+                self.launch(kernel)
+            else:
+                self.synchronize()
+                kernel()
+
+    def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
+        """Always raises UnsupportedError."""
+        raise UnsupportedError("the virtual device plays orders, not time")
+
+    def enter(self, stream: VirtualStream) -> None:
+        """What the calling thread does from now on goes to `stream`."""
+        if not self._host.is_inside:
+            self._launching.__enter__()  # type: ignore[no-untyped-call]
+        self._host.enter(stream.index)
+
+    def leave(self) -> None:
+        """Back to the stream that was current before the last `enter`."""
+        self._host.leave()
+        if not self._host.is_inside:
+            self._launching.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def record(self, event: VirtualEvent, stream: VirtualStream) -> None:
+        """Marks the end of a stream's queue."""
+        event.capture = self._capture_of(stream.index)
+        event.mark = self._queues_of(stream.index).mark(stream.index)
+
+    def wait(self, event: VirtualEvent, stream: VirtualStream) -> None:
+        """Adds a wait; an event that was never recorded is no reason to wait.
+
+        Raises:
+            RuntimeError: the event is of a capture and the stream is not, or the reverse.
+        """
+        if event.mark is None:
+            return
+        capture = self._capture
+        if capture is not None and event.capture is capture:
+            capture.members.add(stream.index)
+        elif event.capture is not None or self._capture_of(stream.index) is not None:
+            raise RuntimeError(
+                f"stream {stream.index} waits for an event on the other side of a capture"
+            )
+        self._queues_of(stream.index).wait(stream.index, event.mark)
+
+    def launch(self, kernel: Callable[[], None]) -> None:
+        """Adds a kernel to the current stream."""
+        self._queues_of(self._host.current).launch(self._host.current, kernel)
+
+    def draw(self, draw: Draw) -> None:
+        """Notes a kernel that draws: each replay draws other numbers."""
+        draw.take_turn()
+        if self._capture is not None:
+            self._capture.draws.append(draw)
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Memory of the current stream."""
+        capture = self._capture_of(self._host.current)
+        if capture is None:
+            return self._host.pool.allocate(self._host.current, nbytes)
+        storage = capture.pool.allocate(self._host.current, nbytes)
+        capture.blocks.append(capture.pool.block_of(storage))
+        return storage
+
+    def keeps(self, tensor: torch.Tensor) -> bool:
+        """Whether a kernel keeps a tensor from being freed.
+
+        A capture keeps nothing, it knows addresses alone. A launch keeps what was allocated
+        elsewhere, for there it is not the order of streams that says when memory may be used again.
+        """
+        storage = tensor.untyped_storage()
+        if storage.nbytes() == 0:
+            return True
+        is_captured = self._capture_of(self._host.current) is not None
+        return not is_captured and storage.data_ptr() not in self._live
+
+    def _write_over(self, stream: int, block: torch.Tensor) -> None:
+        """Queues a kernel of whoever is given a freed block next, if a program is running."""
+        if not self._host.is_inside:
+            return
+        capture = self._capture_of(stream)
+        queues, caller = (self._queues, 0) if capture is None else (capture.queues, capture.origin)
+        launch = queues.launch if stream == caller else queues.launch_before_next
+        launch(stream, partial(poison, block))
+
+    def _order(self) -> Choose:
+        self.n_orders += 1
+        return self._random.choice(ORDERS)(self._random)
+
+    def _refuse_in_capture(self) -> None:
+        if self._capture is not None:
+            self._capture.is_broken = True
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    def _capture_of(self, stream: int) -> Recorded | None:
+        """The capture that a stream takes part in."""
+        capture = self._capture
+        return capture if capture is not None and stream in capture.members else None
+
+    def _queues_of(self, stream: int) -> Queues:
+        """Where a stream's steps go.
+
+        Raises:
+            RuntimeError: a capture is under way and the stream is not part of it.
+        """
+        if self._capture is None:
+            return self._queues
+        if stream not in self._capture.members:
+            raise RuntimeError(
+                f"stream {stream} is used in a capture before it waits for an event of it"
+            )
+        return self._capture.queues
+
+    def _stream(self, index: int) -> VirtualStream:
+        while index >= len(self._streams):
+            self._streams.append(VirtualStream(self, len(self._streams)))
+        return self._streams[index]
+
+    def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
+        """The first `n` side streams, without the caller's."""
+        if n <= 0:
+            return ()
+        return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[:n]

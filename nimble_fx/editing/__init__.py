@@ -1,1 +1,0 @@
-"""Edits of activities that wait for each other: which, how, and what they were made from."""

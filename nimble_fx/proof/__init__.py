@@ -1,1 +1,0 @@
-"""What makes a schedule legal, idea by idea; `nimble_fx.verify` puts them together."""

@@ -1,0 +1,206 @@
+"""A whole program file: versions, device, graph, constants and the emitted text.
+
+Deterministic: the same program gives the same text. Each task has a line of its own, so that
+files can be compared line by line.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nimble_fx.devices import device_named
+from nimble_fx.errors import FileError
+from nimble_fx.ir.symbolic_sizes import Sizes
+from nimble_fx.ir.task_graph import TaskGraph, TensorType
+from nimble_fx.serialization.atomic_write import write_atomically
+from nimble_fx.serialization.graphs import decode_graph, encode_graph
+from nimble_fx.serialization.json_field import Field
+from nimble_fx.serialization.tensors import decode_tensor, encode_tensor
+from nimble_fx.version import __version__
+
+FORMAT = 3
+"""The version of the format: another one cannot be read."""
+
+_VERSIONS = {"program_file": FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
+_MEMBERS = (
+    *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
+    *("outputs", "urgent", "sizes", "parameters", "values", "source"),
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a program file holds.
+
+    Attributes:
+        graph: the task graph.
+        source: the emitted text. For people: nothing here reads it, nor asks what it does.
+        constants: the values of the graph's constants by name.
+        parameters: what the model calls an input: "layers.0.weight" by "layers_0_weight".
+        device: the name of the device that the graph was made for.
+        hardware: what that device is; a file for another one is refused, "" is any.
+        sizes: what the symbols among the sizes of the graph's inputs are in one call.
+    """
+
+    graph: TaskGraph
+    source: str
+    constants: Mapping[str, Tensor]
+    parameters: Mapping[str, str]
+    device: str
+    hardware: str
+    sizes: Sizes = field(default_factory=dict)
+
+
+def encode(stored: Stored) -> str:
+    """The text of a program file.
+
+    Raises:
+        FileError: something in the program has no form in a file.
+    """
+    graph, values = stored.graph, stored.constants
+    document = {
+        **_VERSIONS,
+        "device": stored.device,
+        "hardware": stored.hardware,
+        **encode_graph(graph),
+        "sizes": {name: n for name, n in sorted(stored.sizes.items()) if name.isidentifier()},
+        "parameters": dict(sorted(stored.parameters.items())),
+        "values": {of.name: encode_tensor(values[of.name], of) for of in graph.constants},
+        "source": stored.source.split("\n"),
+    }
+    return "{\n" + ",\n".join(f"{_json(k)}: {_lines(v)}" for k, v in document.items()) + "\n}\n"
+
+
+def decode(text: str) -> Stored:
+    """What the text of a program file holds.
+
+    Raises:
+        FileError: it is not one, or was written by other versions.
+    """
+    document = Field(_parsed(text))
+    members = document.members()
+    _check_versions(members)
+    members = document.record((*_VERSIONS, *_MEMBERS))
+    _check_device(members)
+    graph = decode_graph(members)
+    _check_fits_device(graph, members["device"])
+    return Stored(
+        graph=graph,
+        source="\n".join(line.text() for line in members["source"].items()),
+        constants=_decode_constants(graph, members["values"]),
+        parameters=_decode_parameters(graph, members["parameters"]),
+        device=members["device"].line(),
+        hardware=members["hardware"].line(),
+        sizes={name: n.integer() for name, n in members["sizes"].members().items()},
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Writes the text, whole or not at all.
+
+    Raises:
+        FileError: it cannot be written there.
+    """
+    try:
+        write_atomically(path.parent, path.name, text)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error}") from error
+
+
+def read(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        FileError: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FileError(f"it cannot be read: {error}") from error
+
+
+def _lines(value: Any) -> str:
+    """JSON with each item of a list on a line of its own."""
+    if not isinstance(value, list) or not value:
+        return _json(value)
+    return "[\n" + ",\n".join(f"  {_json(item)}" for item in value) + "\n]"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"it is not a program file: as JSON it fails with {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise FileError(f"an object has a member twice: {sorted(key for key, _ in pairs)}")
+    return members
+
+
+def _no_constant(name: str) -> None:
+    raise FileError(f"it has {name}, which is not JSON")
+
+
+def _check_versions(members: Mapping[str, Field]) -> None:
+    """Comes first: the rest can only be read if these are the same."""
+    if "program_file" not in members:
+        raise FileError("it is not a program file: it has no member program_file")
+    for name, here in _VERSIONS.items():
+        there = members[name].value if name in members else None
+        if type(there) is not type(here) or there != here:
+            raise FileError(
+                f"it was written with {name} {there!r}, and this is {name} {here!r}; compile the "
+                "program again and save it"
+            )
+
+
+def _check_device(members: Mapping[str, Field]) -> None:
+    """The machine has the device: a schedule is made for one piece of hardware."""
+    name, hardware = members["device"].line(), members["hardware"].line()
+    device = device_named(name)
+    if device is None or hardware not in ("", device.hardware):
+        here = "there is none here" if device is None else f"here it is {device.hardware}"
+        what = f"{name} ({hardware})" if hardware else name
+        raise FileError(
+            f"it was made for {what}, and {here}; load it on such a machine, "
+            "or compile the program again on this one"
+        )
+
+
+def _check_fits_device(graph: TaskGraph, device: Field) -> None:
+    """All tensors are where the program runs (the virtual device is on the CPU), on its streams."""
+    name = device.line()
+    found = device_named(name)
+    limit = found.max_streams if found is not None else None
+    if limit is not None and graph.n_streams > limit:
+        raise device.error(f"a device with {graph.n_streams} streams: it has {limit}")
+    where = "cpu" if name.startswith("virtual") else name
+    for value in graph.values:
+        if isinstance(value.type, TensorType) and str(value.type.device) != where:
+            raise device.error(f"the device of {value.name}, which is {value.type.device}")
+
+
+def _decode_constants(graph: TaskGraph, field: Field) -> dict[str, Tensor]:
+    members = field.record([value.name for value in graph.constants])
+    try:
+        return {of.name: decode_tensor(members[of.name], of) for of in graph.constants}
+    except (RuntimeError, OverflowError) as error:  # more than torch can address
+        raise FileError(f"a constant cannot be made: {error}") from error
+
+
+def _decode_parameters(graph: TaskGraph, field: Field) -> dict[str, str]:
+    """What the model calls inputs, of which the graph has each."""
+    members = field.record((), [value.name for value in graph.inputs])
+    return {name: path.line() for name, path in members.items()}

@@ -1,0 +1,254 @@
+"""Task graphs as JSON and back. What equals its default is left out, as is what can be derived."""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Any, TypeVar
+
+from torch._ops import OpOverload
+
+from nimble_fx.errors import FileError
+from nimble_fx.ir.operators import function_by_name, name_in_file, operators_by_name
+from nimble_fx.ir.task_graph import (
+    Input,
+    ScalarType,
+    Size,
+    Source,
+    Task,
+    TaskGraph,
+    TensorType,
+    TupleType,
+)
+from nimble_fx.ir.task_graph import Type as ValueType
+from nimble_fx.serialization.arguments import (
+    MAX_DEPTH,
+    constant_name,
+    decode_argument,
+    decode_device,
+    decode_dtype,
+    encode_argument,
+)
+from nimble_fx.serialization.json_field import Field
+
+Json = dict[str, Any]
+
+_Record = TypeVar("_Record", Input, Task, Source)
+_Item = TypeVar("_Item")
+
+
+def encode_graph(graph: TaskGraph) -> Json:
+    """The members of a program file that the graph is in.
+
+    Raises:
+        FileError: something in it has no form in a file.
+    """
+    return {
+        "name": graph.name,
+        "provenance": list(graph.provenance),
+        "operators": _schemas(graph),
+        "inputs": [_encode_record(value) for value in graph.inputs],
+        "constants": [_encode_record(value) for value in graph.constants],
+        "tasks": [_encode_record(task) for task in graph.tasks],
+        "outputs": encode_argument(graph.outputs),
+        "urgent": graph.urgent,
+    }
+
+
+def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
+    """The graph that the members of a program file stand for; nobody has verified it.
+
+    Raises:
+        FileError: they stand for none, or an operator is not here as it was.
+    """
+    targets = _decode_operators(members["operators"])
+    graph = TaskGraph(
+        name=members["name"].line(),
+        inputs=_each(_decode_input, members["inputs"]),
+        constants=_each(_decode_input, members["constants"]),
+        tasks=_each(partial(_decode_task, targets), members["tasks"]),
+        outputs=_each(decode_argument, members["outputs"]),
+        provenance=_each(Field.line, members["provenance"]),
+        urgent=_decode_urgent(members["urgent"]),
+    )
+    _check_orders(graph, members["tasks"])
+    return graph
+
+
+def _schemas(graph: TaskGraph) -> dict[str, str]:
+    """Each operator with its schema, which another build of torch may have changed."""
+    targets = {task.target for task in graph.tasks if isinstance(task.target, OpOverload)}
+    named = {_encode_target(target): str(target._schema) for target in targets}
+    return dict(sorted(named.items()))
+
+
+def _encode_record(record: Input | Task | Source) -> Json:
+    """The attributes that differ from their defaults, in their order."""
+    found = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.init and value != field.default:
+            found[field.name] = _ENCODERS.get(field.name, _as_it_is)(value)
+    return found
+
+
+def _as_it_is(value: Any) -> Any:
+    """Numbers, text and names."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _encode_target(target: Callable[..., Any]) -> str:
+    name = name_in_file(target)
+    if name is None:
+        raise FileError(f"{target} is neither an operator nor a function of sizes")
+    return name
+
+
+def _encode_type(value_type: ValueType | None) -> Json | None:
+    match value_type:
+        case None:
+            return None
+        case TensorType(shape, stride, dtype, device):
+            sizes = {"shape": list(shape), "stride": list(stride)}
+            return sizes | {"dtype": constant_name(dtype), "device": str(device)}
+        case ScalarType(expression):
+            return {"expression": expression}
+        case TupleType(items):
+            return {"items": [_encode_type(item) for item in items]}
+
+
+_ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "target": _encode_target,
+    "args": encode_argument,
+    "kwargs": encode_argument,
+    "type": _encode_type,
+    "source": _encode_record,
+}
+
+
+def _decode_operators(field: Field) -> dict[str, OpOverload]:
+    """What each name stands for, if its schema is what it was."""
+    schemas = field.members()
+    targets = operators_by_name(schemas)
+    for name, schema in schemas.items():
+        target = targets.get(name)
+        if target is None:
+            raise FileError(
+                f"operator {name!r} is not known in this process; import what defines it, or "
+                "compile the program again"
+            )
+        if str(target._schema) != schema.value:
+            raise FileError(
+                f"operator {name} is another one than in the file: here it is {target._schema}, "
+                f"there {schema.text()}; compile the program again"
+            )
+    return targets
+
+
+def _decode_target(known: Mapping[str, OpOverload], field: Field) -> Callable[..., Any]:
+    """An operator of the table, or a function of sizes."""
+    name = field.text()
+    target = known.get(name) or function_by_name(name)
+    if target is None:
+        raise field.error("an operator of the file's table, or a function of sizes")
+    return target
+
+
+def _decode_type(field: Field, depth: int = 0) -> ValueType | None:
+    if field.value is None:
+        return None
+    members = field.members()
+    if depth > MAX_DEPTH:
+        raise field.error(f"nested at most {MAX_DEPTH} deep")
+    match sorted(members):
+        case ["device", "dtype", "shape", "stride"]:
+            shape, stride = (_each(_decode_size, members[key]) for key in ("shape", "stride"))
+            if len(shape) != len(stride):
+                raise field.error("a type with a stride for each size")
+            device, dtype = decode_device(members["device"]), decode_dtype(members["dtype"])
+            return TensorType(shape, stride, dtype, device)
+        case ["expression"]:
+            return ScalarType(members["expression"].line())
+        case ["items"]:
+            return TupleType(_each(partial(_decode_type, depth=depth + 1), members["items"]))
+    raise field.error("a type: of a tensor, a number or a tuple")
+
+
+def _decode_size(field: Field) -> Size:
+    return field.line() if type(field.value) is str else field.integer()
+
+
+def _decode_urgent(field: Field) -> int | None:
+    return None if field.value is None else field.integer()
+
+
+def _decode_source(field: Field) -> Source:
+    return _decode_record(Source, ("file", "line", "code"), (), field)
+
+
+def _decode_kwargs(field: Field) -> tuple[tuple[str, Any], ...]:
+    pairs = [tuple(pair.items()) for pair in field.items()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise field.error("pairs of a keyword and an argument")
+    return tuple((name.name(), decode_argument(value)) for name, value in pairs)
+
+
+def _decode_input(field: Field) -> Input:
+    return _decode_record(Input, ("name", "type"), ("holds", "static"), field)
+
+
+def _decode_task(known: Mapping[str, OpOverload], field: Field) -> Task:
+    optional = [f.name for f in fields(Task) if f.init]
+    task = _decode_record(Task, ("name", "target"), optional, field, known)
+    if task.target is operator.getitem and (len(task.args) != 2 or task.kwargs):
+        raise field.error("a call of getitem with two arguments")
+    return task
+
+
+def _decode_record(
+    kind: type[_Record],
+    required: tuple[str, ...],
+    optional: tuple[str, ...] | list[str],
+    field: Field,
+    known: Mapping[str, OpOverload] | None = None,
+) -> _Record:
+    members = field.record(required, optional)
+    decoders = _DECODERS | {"target": partial(_decode_target, known or {})}
+    return kind(**{name: decoders[name](member) for name, member in members.items()})
+
+
+def _each(decode: Callable[[Field], _Item], field: Field) -> tuple[_Item, ...]:
+    return tuple([decode(item) for item in field.items()])
+
+
+_texts = partial(_each, Field.text)
+
+_DECODERS: dict[str, Callable[[Field], Any]] = {
+    "name": Field.name,
+    "args": partial(_each, decode_argument),
+    "kwargs": _decode_kwargs,
+    "type": _decode_type,
+    "index": Field.integer,
+    "reads": _texts,
+    "writes": _texts,
+    "allocates": _texts,
+    "holds": _texts,
+    "ordered": Field.boolean,
+    "static": Field.boolean,
+    "after": _texts,
+    "stream": Field.integer,
+    "waits": _texts,
+    "frees": _texts,
+    "source": _decode_source,
+    "file": Field.code,
+    "line": Field.integer,
+    "code": Field.code,
+}
+
+
+def _check_orders(graph: TaskGraph, field: Field) -> None:
+    """Orders are between tasks that launch something; `verify` asks for the rest."""
+    launching = {task.name for task in graph.launching}
+    for task in graph.tasks:
+        if not launching.issuperset(task.after):
+            raise field.error(f"right: {task.name} comes after what launches nothing")

@@ -1,0 +1,82 @@
+"""Tensors as text and back, bit for bit, whatever their dtype and strides."""
+
+import base64
+import binascii
+from collections.abc import Iterable
+from ctypes import string_at
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from nimble_fx.errors import FileError
+from nimble_fx.ir.task_graph import Input, TensorType
+from nimble_fx.serialization.json_field import Field
+
+_NO_BYTES = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+
+def encode_tensor(tensor: Tensor, of: Input) -> str:
+    """The bytes of its memory, from its first element to its last, in base64.
+
+    Memory between elements, which other tensors may lie in, is written as zeros.
+
+    Args:
+        tensor: what the constant holds.
+        of: the constant, whose type says how the bytes are read.
+
+    Raises:
+        FileError: the tensor is not of the constant's type.
+    """
+    with _disable_current_modes():  # a compile has one in which tensors have no values
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        if type(plain) is not Tensor:
+            raise FileError(f"constant {of.name} is a {type(plain).__name__}: it cannot be stored")
+        geometry = (tuple(plain.shape), plain.stride(), plain.dtype)
+        if not isinstance(of.type, TensorType) or geometry != _geometry(of.type):
+            raise FileError(f"constant {of.name} is {geometry}, not {of.type}: it cannot be stored")
+        return base64.b64encode(_bytes(plain)).decode("ascii")
+
+
+def decode_tensor(field: Field, of: Input) -> Tensor:
+    """The tensor of a constant's type that has the bytes, on the constant's device.
+
+    Raises:
+        FileError: the bytes are not that many, or the type is no plain tensor's.
+    """
+    if not isinstance(of.type, TensorType) or not all(
+        type(n) is int for n in (*of.type.shape, *of.type.stride)
+    ):
+        raise field.error(f"a constant: its type is {of.type}")
+    shape, stride, dtype = _geometry(of.type)
+    try:
+        data = base64.b64decode(field.text(), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise field.error("base64") from error
+    if len(data) != _span(shape, stride) * dtype.itemsize:
+        raise field.error(f"the bytes of {of.type}: it has {len(data)}")
+    with _disable_current_modes():
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NO_BYTES
+        return flat.view(dtype).to(of.type.device).as_strided(shape, stride)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """From the first element to the last; zeros between elements."""
+    shape, stride = tensor.shape, tensor.stride()
+    n = _span(shape, stride)
+    elements = tensor.as_strided((n,), (1,)).cpu().contiguous().view(torch.uint8)
+    used = torch.arange(n, device="cpu").as_strided(shape, stride).flatten()
+    elements = elements.reshape(n, tensor.itemsize)
+    clean = torch.zeros_like(elements)
+    clean[used] = elements[used]
+    return string_at(clean.data_ptr(), clean.nbytes)  # PyTorch does without NumPy, so we do
+
+
+def _geometry(of: TensorType) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    return tuple(map(int, of.shape)), tuple(map(int, of.stride)), of.dtype
+
+
+def _span(shape: Iterable[int], stride: Iterable[int]) -> int:
+    """How many elements lie from the first of a tensor to its last."""
+    steps = list(zip(shape, stride, strict=True))
+    return 1 + sum((n - 1) * step for n, step in steps) if all(n for n, _ in steps) else 0

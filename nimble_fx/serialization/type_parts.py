@@ -1,0 +1,45 @@
+"""How many tensors an operator cuts one up into: a stranger may ask for more than memory holds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from nimble_fx.ir.task_graph import Arg, TensorType
+
+_aten = torch.ops.aten
+_BY_LENGTH = {_aten.split.Tensor, _aten.split_copy.Tensor, _aten.unsafe_split.Tensor}
+_ONE_BY_ONE = {_aten.unbind.int, _aten.unbind_copy.int}
+_AT_MOST = {_aten.chunk.default, _aten.unsafe_chunk.default}
+_BY_NUMBER = {_aten.tensor_split.sections, _aten.hsplit.int, _aten.vsplit.int, _aten.dsplit.int}
+
+
+def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> int:
+    """The number of parts, or at most twice as many; 0 of an operator that cuts nothing.
+
+    Args:
+        op: the operator.
+        args: its arguments, with types for tensors.
+        kwargs: those by keyword.
+    """
+    if op not in _BY_LENGTH | _ONE_BY_ONE | _AT_MOST | _BY_NUMBER:
+        return 0
+    names = [parameter.name for parameter in op._schema.arguments]
+    whole, *how = {**dict(zip(names, args, strict=False)), **kwargs}.items()
+    by_name: dict[str, Any] = dict(how)
+    dim = by_name.pop("dim", 0)
+    number = next((n for n in by_name.values() if isinstance(n, int)), 1)
+    length = _length(whole[1], dim)
+    if op in _BY_LENGTH:
+        return -(-length // max(number, 1))
+    if op in _AT_MOST:
+        return min(number, length)
+    return length if op in _ONE_BY_ONE else number
+
+
+def _length(kind: Any, dim: Any) -> int:
+    """The size that is cut."""
+    sizes = kind.shape if isinstance(kind, TensorType) else ()
+    found = sizes[dim] if isinstance(dim, int) and -len(sizes) <= dim < len(sizes) else 0
+    return int(found) if isinstance(found, int) else 0

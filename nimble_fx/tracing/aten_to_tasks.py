@@ -1,0 +1,360 @@
+"""From an ATen graph (`torch.fx`, as AOTAutograd makes it) to a TaskGraph.
+
+What an operator does to memory is read off its schema (which arguments it writes, which results
+alias them) and off the fake tensors in `meta["val"]`, whose storages alias as the real ones will.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.dependencies import hazards
+from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.ir.operators import is_composite, is_importable
+from nimble_fx.ir.task_graph import (
+    Arg,
+    Input,
+    Ref,
+    ScalarType,
+    Task,
+    TaskGraph,
+    TensorType,
+    TupleType,
+    Type,
+)
+from nimble_fx.tracing.user_names import source_of
+
+_Value = TypeVar("_Value", Input, Task)
+
+_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+_LITERALS = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+_READ_NO_DATA = {
+    "sym_size",
+    "sym_stride",
+    "sym_numel",
+    "sym_storage_offset",
+    "_assert_tensor_metadata",
+}
+_CHANGE_STORAGE = {
+    "_cudnn_rnn_flatten_weight",
+    "_resize_output_",
+    "accumulate_grad_",
+    "resize",
+    "resize_",
+    "resize_as_",
+    "resize_storage_bytes_",
+    "set",
+    "set_",
+    "set_data",
+}
+_COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced program: its graph, and the values of the graph's constants by name."""
+
+    graph: TaskGraph
+    constants: Mapping[str, torch.Tensor]
+
+
+def trace(
+    gm: GraphModule,
+    name: str = "program",
+    renamed: Mapping[str, str] | None = None,
+    static: Iterable[str] = (),
+) -> Traced:
+    """The task graph of an ATen graph, in program order. Cost: O(nodes).
+
+    Args:
+        gm: as AOTAutograd hands it to a compiler; each node has `meta["val"]`.
+        name: what the user would call the program.
+        renamed: better names for placeholders.
+        static: the placeholders whose address stays the same: parameters and buffers.
+
+    Raises:
+        UnsupportedError: it has an operator or a value that cannot be scheduled.
+    """
+    tracer = _Tracer(gm, renamed or {}, frozenset(static))
+    for node in gm.graph.nodes:
+        _refuse_user_streams(node)
+        tracer.visit(node)
+    graph = TaskGraph(
+        name=name,
+        inputs=tuple(tracer.inputs),
+        constants=tuple(tracer.constants),
+        tasks=_with_dependencies(tracer.tasks),
+        outputs=tracer.outputs,
+        provenance=("trace",),
+    )
+    _refuse_several_devices(graph, gm)
+    values = {node.name: _attribute(gm, node) for node in gm.graph.nodes if node.op == "get_attr"}
+    return Traced(graph, values)
+
+
+class _Tracer:
+    """Visits nodes in order and remembers which value lies in which storage."""
+
+    def __init__(self, gm: GraphModule, renamed: Mapping[str, str], static: frozenset[str]):
+        self.inputs: list[Input] = []
+        self.constants: list[Input] = []
+        self.tasks: list[Task] = []
+        self.outputs: tuple[Arg, ...] = ()
+        self._gm, self._renamed, self._static = gm, renamed, static
+        self._storages: dict[int, str] = {}
+        self._holds: dict[Node, tuple[str, ...]] = {}
+
+    def visit(self, node: Node) -> None:
+        """Adds what the node stands for; nodes must come in order."""
+        if node.op == "output":
+            returned = self._argument(node, node.args[0])
+            self.outputs = returned if isinstance(returned, tuple) else (returned,)
+        elif node.op == "placeholder":
+            self._add(node, self._given(node, node.name in self._static), self.inputs)
+        elif node.op == "get_attr":
+            self._add(node, self._constant(node), self.constants)
+        else:
+            self._add(node, self._task(node), self.tasks)
+
+    def _add(self, node: Node, value: _Value, values: list[_Value]) -> None:
+        values.append(value)
+        self._holds[node] = value.holds
+
+    def _given(self, node: Node, static: bool) -> Input:
+        name = self._name(node)
+        holds = [self._storage(node, t, name) for t in _tensors(node)]
+        return Input(name, _type(node, node.meta.get("val")), tuple(holds), static)
+
+    def _constant(self, node: Node) -> Input:
+        value = _attribute(self._gm, node)
+        if not isinstance(value, torch.Tensor):
+            user = next(iter(node.users), node)
+            raise _unsupported(user, f"takes a {type(value).__name__}: a higher-order operator")
+        node.meta.setdefault("val", value)
+        return self._given(node, static=True)
+
+    def _task(self, node: Node) -> Task:
+        return Task(
+            name=self._name(node),
+            target=node.target,  # type: ignore[arg-type]  # call_function: always callable
+            args=self._argument(node, node.args),
+            kwargs=tuple((k, self._argument(node, v)) for k, v in node.kwargs.items()),
+            type=_type(node, node.meta.get("val")),
+            index=len(self.tasks),
+            source=source_of(node),
+            **self._effects(node),
+        )
+
+    def _effects(self, node: Node) -> dict[str, Any]:
+        """The attributes of a task that say what it does to memory."""
+        if isinstance(node.target, torch._ops.OpOverload):
+            return self._effects_of_operator(node, node.target)
+        if node.target is operator.getitem:
+            return {"holds": self._item(node)}
+        if isinstance(node.meta.get("val"), _NUMBERS) and is_importable(node.target):
+            return {}
+        raise _unsupported(node, "is a higher-order operator or not an ATen operator")
+
+    def _effects_of_operator(self, node: Node, op: torch._ops.OpOverload) -> dict[str, Any]:
+        name = op._schema.name.split("::")[-1]
+        if name in _CHANGE_STORAGE:
+            raise _unsupported(node, "gives a tensor other memory")
+        if op.namespace in _COLLECTIVES:
+            raise _unsupported(node, "is a collective, which every rank must launch alike")
+        given = {s: None for arg in node.all_input_nodes for s in self._holds[arg]}
+        written, aliased = self._by_schema(node, op)
+        made = self._results(node, _same_memory(op, given, aliased))
+        fresh = tuple(s for s in dict.fromkeys(made) if s not in given)
+        effects = {
+            "holds": tuple(dict.fromkeys([*made, *aliased])),
+            "ordered": _keeps_program_order(op),
+        }
+        touches_nothing = not given or _is_view(op) or name in _READ_NO_DATA
+        if touches_nothing and not written and not fresh:
+            return effects
+        writes = tuple(dict.fromkeys([*written, *fresh]))
+        return effects | {"reads": tuple(given), "writes": writes, "allocates": fresh}
+
+    def _results(self, node: Node, same: str | None) -> list[str]:
+        """The storages of an operator's results; new ones are named after the task.
+
+        Args:
+            node: the operator's.
+            same: the storage that all of them lie in, whatever their fake tensors say.
+        """
+        results, name = _tensors(node), self._name(node)
+        labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
+        if same is not None:
+            labels = [same] * len(results)
+        return [self._storage(node, t, label) for t, label in zip(results, labels, strict=False)]
+
+    def _item(self, node: Node) -> tuple[str, ...]:
+        """The storages of one of an operator's results."""
+        several, index = node.args
+        if not isinstance(several, Node) or not isinstance(index, int):
+            raise _unsupported(node, "takes an item of something that is not an operator's result")
+        leaves = pytree.tree_leaves(several.meta["val"][index])
+        held = [self._storage(several, t, "") for t in leaves if isinstance(t, torch.Tensor)]
+        for tensor, storage in zip(_tensors(node), held, strict=True):
+            self._storage(node, tensor, storage)
+        return tuple(dict.fromkeys(held))
+
+    def _by_schema(
+        self, node: Node, op: torch._ops.OpOverload
+    ) -> tuple[dict[str, None], dict[str, None]]:
+        """The storages that the operator writes, and those that its results alias."""
+        written: dict[str, None] = {}
+        aliased: dict[str, None] = {}
+        for i, parameter, is_written, is_returned in touched(op):
+            value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
+            held = {s: None for n in _nodes(value) for s in self._holds[n]}
+            if is_written:
+                written.update(held)
+            if is_returned:
+                aliased.update(held)
+        return written, aliased
+
+    def _name(self, node: Node) -> str:
+        return self._renamed.get(node.name, node.name)
+
+    def _storage(self, node: Node, tensor: torch.Tensor, new: str) -> str:
+        """The storage of a fake tensor; `new` names it if it is seen for the first time."""
+        if tensor.layout is not torch.strided:
+            raise _unsupported(node, f"is a {tensor.layout} tensor, not a strided one")
+        key = tensor.untyped_storage()._cdata
+        return self._storages.setdefault(key, new)
+
+    def _argument(self, node: Node, value: Any) -> Arg:
+        if isinstance(value, Node):
+            return Ref(self._name(value))
+        if isinstance(value, (list, tuple)):
+            return tuple([self._argument(node, item) for item in value])
+        if isinstance(value, _LITERALS):
+            return value
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return slice(*(self._argument(node, part) for part in parts))
+        raise _unsupported(node, f"has an argument of type {type(value).__name__}")
+
+
+def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
+    after = hazards(task for task in tasks if task.launches)
+    return tuple(t.updated(after=after[t.name]) if t.launches else t for t in tasks)
+
+
+@cache
+def _keeps_program_order(op: torch._ops.OpOverload) -> bool:
+    """Whether it draws random numbers or may have side effects; custom operators do not tell."""
+    seeded = torch.Tag.nondeterministic_seeded in op.tags
+    return seeded or not op._schema.returns or op.namespace not in {"aten", "prims"}
+
+
+def _same_memory(
+    op: torch._ops.OpOverload, given: Iterable[str], aliased: Iterable[str]
+) -> str | None:
+    """The one storage that an operator's results are sure to lie in, if there is one.
+
+    A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
+    operators may return a view or a copy: for them the fake tensors have the say.
+    """
+    if op in VIEWS_WITHOUT_SAYING_SO:
+        storages = list(given)
+    elif _returns_arguments(op):
+        storages = list(aliased)
+    else:
+        return None
+    return storages[0] if len(storages) == 1 else None
+
+
+@cache
+def _returns_arguments(op: torch._ops.OpOverload) -> bool:
+    """Whether its results are sure to lie in the memory of its arguments; a composite's are not."""
+    returns = op._schema.returns
+    return bool(returns) and all(r.alias_info for r in returns) and not is_composite(op)
+
+
+@cache
+def _is_view(op: torch._ops.OpOverload) -> bool:
+    if op in VIEWS_WITHOUT_SAYING_SO:
+        return True
+    returns = op._schema.returns
+    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+
+
+def _indices(node: Node) -> list[int]:
+    """The positions of the tensors among an operator's results."""
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    return [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+
+def _nodes(value: Any) -> Iterator[Node]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
+
+
+def _type(node: Node, value: Any) -> Type | None:
+    if isinstance(value, torch.Tensor):
+        shape, stride = map(_sizes, (value.shape, value.stride()))
+        return TensorType(shape, stride, value.dtype, value.device)
+    if isinstance(value, (list, tuple)):
+        return TupleType(tuple(_type(node, item) for item in value))
+    if isinstance(value, _NUMBERS):
+        return ScalarType(str(value))
+    if value is None:
+        return None
+    raise _unsupported(node, f"is a {type(value).__name__}, neither a tensor nor a number")
+
+
+def _sizes(sizes: Iterable[int | torch.SymInt]) -> tuple[int | str, ...]:
+    return tuple([n if type(n) is int else str(n) for n in sizes])
+
+
+def _attribute(gm: GraphModule, node: Node) -> Any:
+    return operator.attrgetter(str(node.target))(gm)
+
+
+def _refuse_user_streams(node: Node) -> None:
+    namespace = getattr(node.target, "namespace", "")
+    if namespace == "streams" or "stream" in (node.meta.get("custom") or {}):
+        raise _unsupported(node, "runs on a stream that the model chose itself, which is kept")
+
+
+def _refuse_several_devices(graph: TaskGraph, gm: GraphModule) -> None:
+    first: dict[torch.device, Node] = {}
+    for node in gm.graph.nodes:
+        for tensor in _tensors(node):
+            first.setdefault(tensor.device, node)
+    if len(first) > 1:
+        names = " and ".join(map(str, first))
+        raise _unsupported(list(first.values())[-1], f"is where a second device comes in: {names}")
+
+
+def _unsupported(node: Node, why: str) -> UnsupportedError:
+    source = source_of(node)
+    where = f"{source}: {source.code}" if source else "no line of the model is recorded for it"
+    target: Callable[..., Any] | str = node.target
+    return UnsupportedError(f"{node.name} ({target}) {why} [{where}]", node.name, source)

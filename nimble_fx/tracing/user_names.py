@@ -1,0 +1,150 @@
+"""Names that the user would recognise, for what Dynamo found: programs, inputs, source lines."""
+
+import ast
+import linecache
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch.fx import GraphModule, Node
+
+from nimble_fx.ir.locked_ast import syntax_tree
+from nimble_fx.ir.task_graph import Source
+
+_FRAME = re.compile(
+    r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
+)
+_OURS = Path(__file__).parents[1]
+_PLUMBING = {"_modules", "_parameters", "_buffers"}
+_Scope = ast.ClassDef | ast.FunctionDef
+_STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
+
+
+def source_of(node: Node) -> Source | None:
+    """The user's innermost line that made the node, if fx recorded one."""
+    return _innermost(node.meta.get("stack_trace") or "")
+
+
+def program_name(gm: GraphModule) -> str:
+    """The user's function that was compiled, such as "Branchy.forward"."""
+    for node in gm.graph.nodes:
+        frames = _frames(node.meta.get("stack_trace") or "")
+        if frames:
+            first = next((f for f in frames if not _is_wrapper(_scopes(f))), frames[0])
+            names = [scope.name for scope in _scopes(first)]
+            return ".".join(names) or first["function"]
+    for node in gm.graph.nodes:  # all in torch.nn
+        for _, module in (node.meta.get("nn_module_stack") or {}).values():
+            return f"{getattr(module, '__name__', module)}.forward"
+    return "program"
+
+
+def input_names(gm: GraphModule) -> list[str]:
+    """A readable name for each input of a Dynamo graph, in order: "x", "layers_0_weight".
+
+    They are made from Dynamo's sources, such as `L['self']._modules['fc']._parameters['weight']`;
+    where there is none, fx's name stands.
+    """
+    return [_input_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def renamed(name: str, better: Mapping[str, str]) -> str:
+    """`name`, with a better beginning if there is one: "args_1_weight" is "extra_weight"."""
+    for beginning, instead in better.items():
+        if name == beginning or name.startswith(f"{beginning}_"):
+            return instead + name.removeprefix(beginning)
+    return name
+
+
+def input_paths(gm: GraphModule) -> list[str]:
+    """What the user's module calls each input of a Dynamo graph: "layers.0.weight".
+
+    "" stands for what is no module's parameter or buffer. Where two modules have one of the same
+    path, it begins with what the user's function calls the module: "encoder.0.weight".
+    """
+    steps = [_steps(node) for node in gm.graph.nodes if node.op == "placeholder"]
+    paths = [_path(found[1:]) if _is_in_module(found) else "" for found in steps]
+    again = {path for path in paths if paths.count(path) > 1}
+    full = map(_path, steps)
+    return [
+        whole if path and path in again else path for path, whole in zip(paths, full, strict=True)
+    ]
+
+
+def _input_name(node: Node) -> str:
+    steps = _steps(node)
+    if _is_in_module(steps):
+        steps = [step for step in steps[1:] if step not in _PLUMBING]
+    normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
+    name = re.sub(r"\W+", "_", normal).strip("_")
+    name = f"_{name}" if name[:1].isdigit() else name  # a layer of a Sequential
+    return name if name.isidentifier() else node.name
+
+
+def _steps(node: Node) -> list[str]:
+    """Dynamo's source of an input, step by step: "self", "_modules", "fc", "_parameters", ..."""
+    grapharg = node.meta.get("grapharg")
+    if grapharg is None or isinstance(node.meta.get("example_value"), torch.SymInt):
+        return []
+    source = grapharg.source.name
+    path = source() if callable(source) else source
+    return [a or b for a, b in _STEP.findall(path)]
+
+
+def _is_in_module(steps: Sequence[str]) -> bool:
+    return not _PLUMBING.isdisjoint(steps)
+
+
+def _path(steps: Sequence[str]) -> str:
+    return ".".join(step for step in steps if step not in _PLUMBING)
+
+
+@lru_cache(maxsize=1024)
+def _innermost(stack_trace: str) -> Source | None:
+    """Cached, because many nodes come from one line."""
+    frames = _frames(stack_trace)
+    if not frames:
+        return None
+    return Source(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"].strip())
+
+
+def _frames(stack_trace: str) -> list[re.Match[str]]:
+    """The lines of a stack trace that are the user's, outermost first."""
+    frames = _FRAME.finditer(stack_trace)
+    return [frame for frame in frames if not _is_ours_or_pytorchs(Path(frame["file"]))]
+
+
+def _is_ours_or_pytorchs(file: Path) -> bool:
+    """Whether it stands between the user and the model: nimble_fx, and `with torch.device(...)`."""
+    return file.is_relative_to(_OURS) or file.parts[-3:] == ("torch", "utils", "_device.py")
+
+
+def _scopes(frame: re.Match[str]) -> list[_Scope]:
+    """The classes and functions around a line, outermost first; none if it cannot be read."""
+    text = "".join(linecache.getlines(frame["file"]))
+    try:
+        scope: ast.AST = syntax_tree(text)
+    except SyntaxError:
+        return []
+    scopes: list[_Scope] = []
+    while (inner := _enclosing(scope, int(frame["line"]))) is not None:
+        scopes.append(inner)
+        scope = inner
+    return scopes
+
+
+def _is_wrapper(scopes: Sequence[_Scope]) -> bool:
+    """Whether the innermost is what a decorator puts around a function: `@wraps(function)`."""
+    decorators = scopes[-1].decorator_list if scopes else []
+    return any(re.match(r"(functools\.)?wraps\(", ast.unparse(each)) for each in decorators)
+
+
+def _enclosing(scope: ast.AST, line: int) -> _Scope | None:
+    scopes = (n for n in ast.walk(scope) if isinstance(n, _Scope))
+    for node in scopes:
+        if node is not scope and node.lineno <= line <= (node.end_lineno or node.lineno):
+            return node
+    return None

@@ -1,0 +1,191 @@
+"""What happens before what: streams, events, forks and joins, against what the program means."""
+
+from collections.abc import Collection
+from itertools import pairwise
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.verify.diagnostics import describe, illegal
+
+Clock = list[int]
+
+
+class HappensBefore:
+    """What is sure to be done before each launching task starts.
+
+    Attributes:
+        n_streams: how many streams there are.
+        stream: each task's stream.
+        position: its position there, from 1.
+        known: how many tasks of each other stream are done before it starts; tasks between two
+            waits of a stream know the same, and share one clock.
+        launched: how many tasks each stream has.
+    """
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.n_streams = graph.n_streams
+        self.stream: dict[str, int] = {}
+        self.position: dict[str, int] = {}
+        self.known: dict[str, Clock] = {}
+        self.launched = [0] * self.n_streams
+        self._clocks = clocks = [[0] * self.n_streams for _ in range(self.n_streams)]
+        for task in graph.tasks:
+            stream = task.stream
+            if stream is None:
+                continue
+            for name in task.waits:
+                if name not in self.stream:
+                    message = f"{describe(task)} waits for {name} before its launch"
+                    raise illegal(graph, message, task, graph.by_name.get(name))
+                clocks[stream] = self._later(clocks[stream], name)
+            self.launched[stream] += 1
+            self.stream[task.name] = stream
+            self.position[task.name] = self.launched[stream]
+            self.known[task.name] = clocks[stream]
+
+    def ordered(self, first: Task, second: Task) -> bool:
+        """Whether `first` is done before `second` starts."""
+        stream, position = self.stream[first.name], self.position[first.name]
+        if stream == second.stream:
+            return position < self.position[second.name]
+        return self.known[second.name][stream] >= position
+
+    def at_the_end(self, joins: Collection[str]) -> Clock:
+        """How many tasks of each stream are done before what stream 0 runs after the program.
+
+        Args:
+            joins: the tasks that stream 0 waits for at the end.
+        """
+        clock = self._clocks[0] if self._clocks else []
+        for name in joins:
+            clock = self._later(clock, name)
+        return [*self.launched[:1], *clock[1:]]
+
+    def missing(self, first: Task, second: Task) -> str:
+        """What there is between two tasks that are not ordered, and what would order them."""
+        stream, own = self.stream[first.name], self.stream[second.name]
+        launched = list(self.stream)
+        if launched.index(second.name) < launched.index(first.name):
+            return (
+                f"{second.name} is launched first, on stream {own}, and {first.name} after it, on "
+                f"stream {stream}: {first.name} needs to be launched before {second.name}"
+            )
+        waits = f"waits for {', '.join(second.waits)}" if second.waits else "waits for nothing"
+        n_seen = self.known[second.name][stream]
+        seen = (
+            f"only the first {n_seen} are"
+            if n_seen > 1
+            else "only the first is"
+            if n_seen
+            else "none is"
+        )
+        return (
+            f"{second.name} is task {self.position[second.name]} of stream {own} and {waits}; "
+            f"{first.name} is task {self.position[first.name]} of stream {stream}, of which "
+            f"{seen} sure to be done by then: {second.name} needs to wait for {first.name}"
+        )
+
+    def _later(self, clock: Clock, name: str) -> Clock:
+        """The clock once task `name` is done as well."""
+        stream, position = self.stream[name], self.position[name]
+        later = list(map(max, clock, self.known[name]))
+        later[stream] = max(later[stream], position)
+        return later
+
+
+def check_placement(graph: TaskGraph) -> None:
+    """Launching tasks are on streams 0..n-1, and nothing else is; the urgent one is one of them."""
+    used: set[int] = set()
+    for task in graph.tasks:
+        if not task.launches:
+            if task.stream is not None or task.waits:
+                message = f"{describe(task)} launches nothing but has a stream or waits"
+                raise illegal(graph, message, task)
+        elif task.stream is None:
+            raise illegal(graph, f"{task.name} launches kernels without a stream", task)
+        elif type(task.stream) is not int:
+            raise illegal(graph, f"{task.name} is on {task.stream!r}, which is no number", task)
+        else:
+            used.add(task.stream)
+    if used != set(range(len(used))):
+        raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
+    if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in used):
+        urgent = f"its urgent stream is {graph.urgent!r}, none of {len(used)}"
+        raise ScheduleError(f"{graph.name}: {urgent}")
+
+
+def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
+    """Each stream's first task comes after the fork event, directly or through a wait."""
+    started = {0}
+    for task in graph.tasks:
+        if task.stream is not None and task.stream not in started:
+            if task.name not in forks and not task.waits:
+                message = (
+                    f"{describe(task)} starts a stream that never forks\n{task.name} needs to wait "
+                    "for the fork, or for a task of a stream that has forked"
+                )
+                raise illegal(graph, message, task)
+            started.add(task.stream)
+
+
+def check_joins(graph: TaskGraph, joins: Collection[str], happened: HappensBefore) -> None:
+    """Every task is done before what stream 0 runs after the program.
+
+    That is whoever reads the outputs and the inputs that were written, and whoever gets the memory
+    of all that the program drops by its return. CUDA refuses a capture for less: a stream whose
+    last task is not joined.
+    """
+    done = happened.at_the_end(joins)
+    for task in graph.launching:
+        stream, position = happened.stream[task.name], happened.position[task.name]
+        if position > done[stream]:
+            last = next(t for t in reversed(graph.launching) if t.stream == stream)
+            message = (
+                f"{describe(task)} does not happen before the end of the program\n"
+                f"stream 0 needs to wait for {last.name} at the end"
+            )
+            raise illegal(graph, message, task)
+
+
+def check_hazards(graph: TaskGraph, happened: HappensBefore) -> None:
+    """Each two tasks that touch a storage which one of them writes are in program order."""
+    writer: dict[str, Task] = {}
+    readers: dict[str, list[Task]] = {}
+
+    for task in sorted(graph.launching, key=lambda task: task.index):
+        for storage in task.reads:
+            if storage in writer and not happened.ordered(writer[storage], task):
+                raise _race(graph, happened, writer[storage], task, storage, "reads", "written")
+            readers.setdefault(storage, []).append(task)
+        for storage in task.writes:
+            for reader in readers.pop(storage, ()):
+                if reader is not task and not happened.ordered(reader, task):
+                    raise _race(graph, happened, reader, task, storage, "overwrites", "read")
+            if storage in writer and not happened.ordered(writer[storage], task):
+                last = writer[storage]
+                raise _race(graph, happened, last, task, storage, "overwrites", "written")
+            writer[storage] = task
+
+
+def _race(
+    graph: TaskGraph,
+    happened: HappensBefore,
+    first: Task,
+    second: Task,
+    storage: str,
+    does: str,
+    done: str,
+) -> ScheduleError:
+    message = (
+        f"race on storage {storage}: {describe(second)} {does} what is {done} by "
+        f"{describe(first)}, but does not happen after it\n{happened.missing(first, second)}"
+    )
+    return illegal(graph, message, first, second)
+
+
+def check_host_order(graph: TaskGraph) -> None:
+    """Random draws and side effects are launched in program order."""
+    for first, second in pairwise(task for task in graph.tasks if task.ordered):
+        if first.index > second.index:
+            message = f"{describe(second)} must be launched before {describe(first)}"
+            raise illegal(graph, message, first, second)

@@ -1,0 +1,141 @@
+"""Expressions of emitted modules, read back: what is called, and with what."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.task_graph import Arg, Ref
+
+Values = Mapping[str, Ref]
+"""What an expression may name, each ready as an argument."""
+
+_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
+_MODULES = {"math": math, "operator": operator}
+
+
+def callee(node: ast.expr) -> Callable[..., Any]:
+    """What `aten.add.Tensor`, `torch.ops.prims.iota.default`, `math.ceil`, `torch.sym_max` are.
+
+    PyTorch's functions of operators, such as `torch.relu`, are not taken for the operators: some
+    have other defaults.
+
+    Raises:
+        ScheduleError: there is no such operator or function.
+    """
+    return _resolve(dotted(node))
+
+
+def argument(node: ast.expr, values: Values) -> Arg:
+    """An argument: a value, a literal, or lists of arguments.
+
+    Args:
+        node: its expression.
+        values: the values that there are, by name.
+
+    Raises:
+        ScheduleError: it is something else.
+    """
+    # what most arguments are comes first, and isinstance is faster than patterns
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name) and node.id in values:
+        return values[node.id]
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return tuple([argument(item, values) for item in node.elts])
+    match node:
+        case ast.Attribute(ast.Name("p"), name) if f"p.{name}" in values:
+            return values[f"p.{name}"]
+        case ast.Attribute(ast.Name("torch"), name):
+            constant = getattr(torch, name, None)
+            if isinstance(constant, _CONSTANTS):
+                return constant
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
+            return -number
+        case ast.Call(function, items, []):
+            return _made(dotted(function), [argument(item, values) for item in items])
+    raise ScheduleError(f"{ast.unparse(node)} is neither a value nor a literal")
+
+
+def dotted(node: ast.expr) -> str:
+    """The name of a function: "aten.add.Tensor"."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        raise ScheduleError(f"{ast.unparse(node)} is not the name of an operator")
+    return ".".join([node.id, *reversed(names)])
+
+
+def _made(function: str, args: list[Arg]) -> Arg:
+    """What has no literal: slices, devices, infinities and nan, complex numbers."""
+    match function, args:
+        case "slice", [start, stop, step]:
+            return slice(start, stop, step)
+        case "complex", [int() | float() as real, int() | float() as imaginary]:
+            return complex(real, imaginary)
+        case "torch.device", [str(name)]:
+            try:
+                return torch.device(name)
+            except RuntimeError as error:
+                raise ScheduleError(f"there is no device {name!r}") from error
+        case "float", ["inf" | "-inf" | "nan" as name]:
+            return float(name)
+    raise ScheduleError(f"{function} is not called to make an argument")
+
+
+@lru_cache(maxsize=4096)
+def _resolve(name: str) -> Callable[..., Any]:
+    match name.split("."):
+        case ["aten", packet, overload] | ["torch", "ops", "aten", packet, overload]:
+            return _overload("aten", packet, overload)
+        case ["torch", "ops", namespace, packet, overload]:
+            return _overload(namespace, packet, overload)
+        case ["torch", function]:
+            return _function_of_sizes(function)
+        case ["math" | "operator" as module, function]:
+            found = getattr(_MODULES[module], function, None)
+            if callable(found):
+                return found  # type: ignore[no-any-return]
+    raise ScheduleError(f"there is no operator {name}")
+
+
+def _overload(namespace: str, packet: str, overload: str) -> OpOverload:
+    found = None
+    if overload in _overloads(namespace, packet):
+        found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    if not isinstance(found, OpOverload) or not _is_dispatched(found):
+        raise ScheduleError(f"there is no operator {namespace}.{packet}.{overload}")
+    return found
+
+
+def _is_dispatched(op: OpOverload) -> bool:
+    """Whether PyTorch's dispatcher has it: TorchScript has operators of its own."""
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel(name)
+
+
+def _overloads(namespace: str, packet: str) -> Sequence[str]:
+    """The names of an operator's overloads; none if there is no such operator."""
+    operators = getattr(getattr(torch.ops, namespace), packet, None)
+    if not isinstance(operators, OpOverloadPacket):
+        return ()
+    names: list[str] = operators.overloads()  # type: ignore[no-untyped-call]
+    return names
+
+
+def _function_of_sizes(name: str) -> Callable[..., Any]:
+    function = getattr(torch, name, None)
+    if isinstance(function, FunctionType) and name.startswith("sym_"):
+        return function
+    meant = [f"aten.{name}.{each}" for each in _overloads("aten", name) if "out" not in each]
+    cure = f"; an operator is called by its overload: {', '.join(meant)}" if meant else ""
+    raise ScheduleError(f"there is no operator torch.{name}{cure}")

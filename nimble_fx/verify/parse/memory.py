@@ -1,0 +1,87 @@
+"""Which memory the values of a text lie in, as its lines are read one by one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph, ref_names
+from nimble_fx.verify.parse.schemas import Effects, Storages, effects
+from nimble_fx.verify.parse.tables import Tables
+
+
+class Memory:
+    """The storages of the values that a text has named so far.
+
+    Attributes:
+        holds: the storages of each value, named after the first value in them.
+    """
+
+    def __init__(self, tables: Tables, like: TaskGraph | None) -> None:
+        self.holds: dict[str, Storages] = tables.given
+        self._results: dict[str, tuple[Storages, ...]] = {}
+        self._drafts: dict[str, dict[str, Any]] = {}
+        self._lists: dict[str, frozenset[int]] = {}
+        self._cannot_be_followed: set[str] = set()
+        self._used_whole: set[str] = set()
+        self._operators: Iterator[Task] = iter(())
+        if like is not None:
+            self._operators = (task for task in like.tasks if not task.is_item)
+
+    def call(self, draft: dict[str, Any]) -> None:
+        """A call makes a value: what it does to memory is added to the draft of its task."""
+        name, target = draft["name"], draft["target"]
+        like = next(self._operators, None)
+        copies = bool(like.allocates) if like is not None and like.target == target else None
+        kwargs = dict(draft["kwargs"])
+        done = effects(target, name, draft["args"], kwargs, self._storages, copies)
+        draft.update(reads=done.reads, writes=done.writes, allocates=done.allocates)
+        draft["holds"] = self.holds[name] = done.holds
+        self._remember_results(name, done, draft)
+
+    def item(self, draft: dict[str, Any]) -> None:
+        """An item of a value is taken: one of the results of an operator, or a view of it."""
+        name, (several, index) = draft["name"], draft["args"]
+        results = self._results.get(several.name)
+        if several.name in self._cannot_be_followed:
+            raise ScheduleError(f"{several.name} is one of several lists: items are not followed")
+        if index in self._lists.get(several.name, ()):
+            self._cannot_be_followed.add(name)
+        if several.name in self._drafts:
+            held: Storages = (self._grown(several.name, index),)
+        elif results is None:
+            held = self.holds[several.name]
+        elif index < len(results):
+            held = results[index]
+        else:
+            raise ScheduleError(f"{several.name} has {len(results)} results")
+        draft["holds"] = self.holds[name] = held
+
+    def given(self, tables: Tables) -> Iterator[Input]:
+        """What a call is given, once all lines have been read."""
+        for name in tables.inputs:
+            yield Input(name, None, self.holds[name])
+        for name in tables.parameters:
+            yield Input(f"p.{name}", None, self.holds[f"p.{name}"], static=True)
+
+    def _remember_results(self, name: str, done: Effects, draft: dict[str, Any]) -> None:
+        self._lists[name] = done.lists
+        if done.grows:
+            self._drafts[name] = draft
+        elif len(done.results) > 1:
+            self._results[name] = done.results
+
+    def _grown(self, operator: str, index: int) -> str:
+        """The storage of an item of a list of new tensors: the operator allocates that one too."""
+        storage, draft = f"{operator}.{index}", self._drafts[operator]
+        if storage not in draft["holds"]:
+            if operator in self._used_whole:
+                raise ScheduleError(f"items of {operator} are taken before it is used as a whole")
+            for attribute in ("writes", "allocates", "holds"):
+                draft[attribute] = (*draft[attribute], storage)
+            self.holds[operator] = draft["holds"]
+        return storage
+
+    def _storages(self, arg: Arg) -> Storages:
+        names = [arg.name] if isinstance(arg, Ref) else ref_names(arg)
+        self._used_whole.update(self._drafts.keys() & names)
+        return tuple([storage for name in names for storage in self.holds[name]])

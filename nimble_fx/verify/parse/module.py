@@ -1,0 +1,260 @@
+"""From the text of an emitted module back to a task graph: what it says, not what emit meant.
+
+`call` may hold only the statements that emitted modules have. Whatever else there is is refused
+with its line, because what cannot be read cannot be proved.
+"""
+
+import ast
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.locked_ast import syntax_tree
+from nimble_fx.ir.task_graph import Arg, Ref, Source, Task, TaskGraph
+from nimble_fx.verify.parse.expressions import argument, callee
+from nimble_fx.verify.parse.memory import Memory
+from nimble_fx.verify.parse.streams import Streams
+from nimble_fx.verify.parse.tables import Tables, read_module
+
+FILE = "<module>"
+"""What messages call the text."""
+
+_TAKEN = {
+    *("aten", "call", "complex", "e", "float", "inputs", "math", "operator", "p"),
+    *("slice", "streams", "torch"),
+}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """An emitted module, read back.
+
+    Attributes:
+        graph: its tasks in the order of the text, each with its line as its source. Parameters
+            are named as in the text: "p.weight".
+        forks: the tasks that wait for the start of stream 0.
+        joins: the tasks that stream 0 waits for at the end.
+        idle_waits: the side streams that wait at the end, where nothing follows.
+        n_parameters: how many parameters it takes.
+    """
+
+    graph: TaskGraph
+    forks: tuple[str, ...]
+    joins: tuple[str, ...]
+    idle_waits: tuple[str, ...]
+    n_parameters: int
+
+
+def parse(text: str, like: TaskGraph | None = None) -> Parsed:
+    """Reads an emitted module. Cost: O(length of the text).
+
+    Args:
+        text: the module.
+        like: the schedule that it may be, which tells what a text does not: whether an operator
+            that may return a view or a copy makes a copy.
+
+    Raises:
+        ScheduleError: a line is not one that emitted modules have.
+    """
+    lines = StringIO(text, newline=None).read().split("\n")  # as ast counts them
+    try:
+        module = syntax_tree(text, FILE)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ScheduleError(f"the text is not a Python module: {error}") from error
+    function, tables = read_module(module, lines)
+    reader = _Reader(tables, like, lines)
+    for node, stream in _statements(function):
+        try:
+            reader.read(node, stream)
+        except ScheduleError as error:
+            source = reader.source()
+            raise ScheduleError(f"{source}: {source.code}\n{error}") from error
+    return reader.finish()
+
+
+def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | None]]:
+    """The statements in order, each with the stream whose block it stands in."""
+    for node in function.body:
+        match node:
+            case ast.With([ast.withitem(ast.Name(stream), None)], body):
+                yield from ((inner, stream) for inner in body)
+            case _:
+                yield node, None
+
+
+class _Reader:
+    """Reads statement by statement. A draft of a task has its attributes by name."""
+
+    def __init__(self, tables: Tables, like: TaskGraph | None, lines: Sequence[str]) -> None:
+        self._tables = tables
+        self._lines, self._line = lines, 1
+        self._streams = Streams()
+        self._memory = Memory(tables, like)
+        self._values = {f"p.{name}": Ref(f"p.{name}") for name in tables.parameters}
+        self._taken = _TAKEN | {f"s{i}" for i in range(tables.n_streams)}
+        self._drafts: list[dict[str, Any]] = []
+        self._behind_drop: dict[str, Any] | None = None
+        self._has_cleared = False
+        self._outputs: tuple[Arg, ...] | None = None
+        self._joins: tuple[str, ...] = ()
+
+    def source(self) -> Source:
+        """The line that is being read."""
+        return Source(FILE, self._line, self._lines[self._line - 1].strip())
+
+    def read(self, node: ast.stmt, stream: str | None) -> None:
+        """The next statement, within the block of a stream."""
+        self._line = node.lineno
+        if self._outputs is not None:
+            raise ScheduleError("nothing follows the return")
+        match node:
+            case ast.Assign([ast.Name(name)], value):
+                self._assign(name, value, stream)
+            case ast.Delete(targets):
+                self._drop([self._value(target) for target in targets])
+            case ast.Expr(value):
+                self._expression(value, stream)
+            case ast.Assign([ast.Tuple(names)], ast.Name("streams")):
+                self._streams.unpack([ast.unparse(name) for name in names])
+            case ast.Return(ast.Tuple(values)):
+                self._outputs = tuple(argument(value, self._values) for value in values)
+                self._joins = self._streams.joins()
+            case _:
+                raise ScheduleError("emitted modules have no such statement")
+
+    def finish(self) -> Parsed:
+        """The module, once all statements have been read."""
+        if self._outputs is None or not self._has_cleared:
+            raise ScheduleError("call empties inputs once, and returns a tuple at its end")
+        self._tables.check(self._streams.n_streams, self._streams.recorded)
+        graph = TaskGraph(
+            name=FILE,
+            inputs=tuple(self._memory.given(self._tables)),
+            constants=(),
+            tasks=tuple(Task(**draft) for draft in self._drafts),
+            outputs=self._outputs,
+            urgent=self._tables.urgent,
+        )
+        forks = tuple(self._streams.forks)
+        n_parameters = len(self._tables.parameters)
+        return Parsed(graph, forks, self._joins, self._streams.idle_waits, n_parameters)
+
+    def _assign(self, name: str, value: ast.expr, stream: str | None) -> None:
+        """A value has a name from here on: an input, or what a task makes."""
+        match value:
+            case ast.Subscript(ast.Name("inputs"), index):
+                self._take_input(name, index)
+            case _:
+                self._check_free(name)
+                self._task(name, value, stream)
+
+    def _expression(self, value: ast.expr, stream: str | None) -> None:
+        """Bookkeeping, a docstring, or a task whose value is dropped at once."""
+        match value:
+            case ast.Call(ast.Attribute(owner, method), arguments, []) if self._is_bookkeeping(
+                owner, method, arguments
+            ):
+                pass
+            case ast.Constant(str()):
+                pass
+            case _:
+                name = f"<line {self._line}>"
+                self._task(name, value, stream)
+                self._drop([name])
+
+    def _take_input(self, name: str, index: ast.expr) -> None:
+        match index:
+            case ast.Constant(int(i)) if i in range(len(self._tables.inputs)):
+                if self._has_cleared or self._tables.inputs[i] != name:
+                    raise ScheduleError(f"input {i} is {self._tables.inputs[i]}, until cleared")
+                self._check_free(name)
+                self._values[name] = Ref(name)
+            case _:
+                raise ScheduleError(f"there are {len(self._tables.inputs)} inputs")
+
+    def _check_free(self, name: str) -> None:
+        if name in self._values or name in self._taken:
+            raise ScheduleError(f"{name} already stands for something else")
+
+    def _value(self, node: ast.expr) -> str:
+        """The name of a value that may be dropped."""
+        if not isinstance(node, ast.Name) or node.id not in self._values:
+            raise ScheduleError(f"{ast.unparse(node)} is not a value")
+        return node.id
+
+    def _is_bookkeeping(self, owner: ast.expr, method: str, arguments: Sequence[ast.expr]) -> bool:
+        """Whether it is about inputs and events; if so, it is done."""
+        match owner, method, arguments:
+            case ast.Name("inputs"), "clear", [] if not self._has_cleared:
+                self._has_cleared = True
+            case ast.Name(stream), "wait_event", [ast.Attribute(ast.Name("e"), event)]:
+                self._streams.wait(stream, event)
+            case ast.Attribute(ast.Name("e"), event), "record", [ast.Name(stream)]:
+                self._streams.record(event, stream)
+            case _:
+                return False
+        return True
+
+    def _task(self, name: str, value: ast.expr, stream: str | None) -> None:
+        """A value is made: by a call, by an item of a value, or by an item of a call."""
+        match value:
+            case ast.Call():
+                self._call(name, value, stream)
+            case ast.Subscript(ast.Name(several), ast.Constant(int(index))) if index >= 0:
+                self._item(name, self._value(value.value), index)
+            case ast.Subscript(ast.Call() as call, ast.Constant(int(index))) if index >= 0:
+                several = f"<line {value.lineno}>"
+                self._call(several, call, stream)
+                operator_draft = self._drafts[-1]
+                self._item(name, several, index)
+                self._drafts[-1]["frees"] = (several,)
+                self._behind_drop = operator_draft
+            case _:
+                raise ScheduleError("a value is made by one call, or is an item of one")
+
+    def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
+        draft = self._draft(name)
+        draft["target"] = callee(call.func)
+        draft["args"] = tuple([argument(arg, self._values) for arg in call.args])
+        draft["kwargs"] = tuple([self._keyword(keyword) for keyword in call.keywords])
+        self._memory.call(draft)
+        if stream is not None and (draft["reads"] or draft["writes"]):
+            draft["stream"] = self._streams.index(stream)
+            draft["waits"] = self._streams.launch(name, draft["stream"])
+        self._add(draft)
+
+    def _keyword(self, keyword: ast.keyword) -> tuple[str, Arg]:
+        if keyword.arg is None:
+            raise ScheduleError("keyword arguments are named one by one")
+        return keyword.arg, argument(keyword.value, self._values)
+
+    def _item(self, name: str, several: str, index: int) -> None:
+        draft = self._draft(name)
+        draft.update(target=operator.getitem, args=(Ref(several), index))
+        self._memory.item(draft)
+        self._add(draft)
+
+    def _draft(self, name: str) -> dict[str, Any]:
+        index, source = len(self._drafts), self.source()
+        return {"name": name, "index": index, "source": source, "frees": ()}
+
+    def _add(self, draft: dict[str, Any]) -> None:
+        self._drafts.append(draft)
+        self._values[draft["name"]] = Ref(draft["name"])
+        self._behind_drop = None
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """Values are dropped after the task before.
+
+        An operator with its item on its line stands for both; what the line is the last to use is
+        dropped after the operator, which alone can use it.
+        """
+        if not self._drafts:
+            raise ScheduleError("nothing was launched that could be the last to use it")
+        newest = self._drafts[-1]
+        for name in names:
+            one = newest if name == newest["name"] else self._behind_drop or newest
+            one["frees"] = (*one["frees"], name)

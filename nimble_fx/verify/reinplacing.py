@@ -1,0 +1,83 @@
+"""Whether a program that writes over operands still reads everywhere what it read before."""
+
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+from torch._ops import OpOverload
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
+from nimble_fx.verify.diagnostics import describe, illegal
+
+_around = attrgetter("inputs", "constants", "outputs")
+_meaning = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
+
+
+def check_contents(graph: TaskGraph, traced: TaskGraph) -> None:
+    """The program may be the other with some operators in place.
+
+    Args:
+        graph: the program, before it is scheduled.
+        traced: the other.
+
+    Raises:
+        ScheduleError: a task does something else, or reads what another has written over.
+    """
+    if _around(graph) != _around(traced) or len(graph.tasks) != len(traced.tasks):
+        raise ScheduleError(f"{graph.name} is not what was traced, with operators in place")
+    values = {value.name: value for value in graph.values}
+    for task, other in zip(graph.tasks, traced.tasks, strict=True):
+        if task is other:
+            continue
+        if _meaning(task) != _meaning(other) or task.launches != other.launches:
+            raise illegal(graph, f"{describe(task)} is not what was traced", task)
+        if task.target is not other.target and not (
+            _is_in_place(task.target, other.target) and _overwrites_its_first(task, values)
+        ):
+            message = f"{describe(task)} is not {other.target} over its first operand"
+            raise illegal(graph, message, task)
+    for (reader, name, found), (_, _, expected) in zip(_read(graph), _read(traced), strict=True):
+        if found != expected:
+            message = f"{reader} reads {name} where {found} wrote last, not {expected}"
+            raise illegal(graph, message, graph.by_name.get(reader))
+
+
+def _is_in_place(form: Any, target: Any) -> bool:
+    """Whether an operator is the other one in place, by its name and what it takes."""
+    if not isinstance(form, OpOverload) or not isinstance(target, OpOverload):
+        return False
+    named = f"{target._schema.name}_", target._overloadname
+    return (form._schema.name, form._overloadname) == named and _takes(form) == _takes(target)
+
+
+def _overwrites_its_first(task: Task, values: Mapping[str, Input | Task]) -> bool:
+    """Whether it writes its first operand, a value of its result's type, and reads it once."""
+    if not task.args or type(task.args[0]) is not Ref:
+        return False
+    first = values[task.args[0].name]
+    others = [values[name] for name in task.uses if name != first.name]
+    is_alone = all(set(first.holds).isdisjoint(value.holds) for value in others)
+    writes = task.writes == task.holds == first.holds and not task.allocates
+    return writes and is_alone and first.type == task.type
+
+
+def _takes(op: OpOverload) -> list[tuple[str, str]]:
+    return [(parameter.name, str(parameter.type)) for parameter in op._schema.arguments]
+
+
+def _read(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]]:
+    """Who reads which value, and who wrote last to the memory that it lies in, in program order.
+
+    The caller reads last: what is returned, and all that the call was given.
+    """
+    holds = {value.name: value.holds for value in graph.values}
+    writer: dict[str, str] = {}
+    for task in graph.tasks:
+        if task.launches:
+            for name in task.uses:
+                yield task.name, name, tuple([writer.get(s) for s in holds[name]])
+            writer.update(dict.fromkeys(task.writes, task.name))
+    given = [value.name for value in (*graph.inputs, *graph.constants)]
+    for name in (*ref_names(graph.outputs), *given):
+        yield "the caller", name, tuple([writer.get(s) for s in holds[name]])

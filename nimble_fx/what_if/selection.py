@@ -1,0 +1,77 @@
+"""Which activities an edit is about: by a predicate, by name, by what bounds them."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+from nimble_fx.errors import OptionError
+from nimble_fx.simulation.discrete_event import Activity
+
+Select = str | Sequence[str] | Callable[[Activity], bool]
+"""A predicate; or a word of `Limit`, a name, a glob, a part of names; or a list of such."""
+
+Limit = Literal["compute", "memory"]
+"""What bounds a kernel's time: the operations that it does, or the bytes that it moves."""
+
+
+def selected(
+    activities: Sequence[Activity], select: Select, limits: Mapping[str, Limit]
+) -> frozenset[str]:
+    """The names of the activities that are meant.
+
+    A text is the word "compute" or "memory"; else a name; else a glob that fits whole names; else
+    a part of names: the first of these that there is. If what it fits is on the host and on the
+    device, those on the device are meant. Of a list, each must fit something.
+
+    Args:
+        activities: all of them.
+        select: which.
+        limits: what bounds each kernel, by its name.
+
+    Raises:
+        OptionError: it is none of them; the message has names that are close.
+    """
+    if isinstance(select, str):
+        for found in _readings(activities, select, limits):
+            if found:
+                return frozenset(a.name for a in found if a.engine) or frozenset(
+                    a.name for a in found
+                )
+        raise OptionError(f"{select!r} selects no activity; {_near(activities, select)}")
+    if isinstance(select, (list, tuple)) and select:
+        return frozenset().union(*(selected(activities, each, limits) for each in select))
+    if not callable(select):
+        raise OptionError(
+            f"select={select!r:.99}: it is a text, a list of texts, or a function of an Activity"
+        )
+    names = frozenset(activity.name for activity in activities if select(activity))
+    if not names:
+        raise OptionError(f"the predicate holds for none of the {len(activities)} activities")
+    return names
+
+
+def _readings(
+    activities: Sequence[Activity], text: str, limits: Mapping[str, Limit]
+) -> Iterator[list[Activity]]:
+    if text in get_args(Limit):
+        yield [a for a in activities if limits.get(a.name) == text]
+        return
+    yield [a for a in activities if a.name == text]
+    yield [a for a in activities if fnmatchcase(a.name, text)]
+    if text:
+        yield [a for a in activities if text in a.name]
+
+
+def _near(activities: Iterable[Activity], text: str) -> str:
+    """Names, and words in names, that a person may have meant."""
+    if text in get_args(Limit):
+        return f"no kernel is {text}-bound"
+    names = [activity.name for activity in activities]
+    words = dict.fromkeys(word for name in names for word in (name, *re.findall(r"\w+", name)))
+    is_glob = any(character in text for character in "*?[")
+    near = [] if is_glob else get_close_matches(text, words, n=3, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"there are {', '.join(map(repr, names[:3]))}{', ...' if len(names) > 3 else ''}"

@@ -1,0 +1,183 @@
+"""A contest checks before it times, says who failed and why, and keeps its rows as JSON."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench import comparison, inference, memory, training
+from bench.baselines import Compile, peers, policies
+from bench.comparison_case import Contest, hold
+from bench.models.model import Form, Model, mean_square
+from bench.record import plain
+from bench.rows import Row
+from tests.support.models import Branchy
+
+CPU = torch.device("cpu")
+
+FORM = Form(
+    title="4 numbers",
+    build=Branchy,
+    inputs=lambda batch: (torch.randn(batch, 4),),
+    output_shape=lambda batch: (batch, 4),
+    loss=mean_square,
+)
+BRANCHY = Model("branchy", "Branchy", "this test", 40, FORM, (FORM,))
+
+
+def contest(form: Form = FORM, training: bool = False) -> Contest:
+    return Contest(BRANCHY, form, 2, training, CPU, rounds=2)
+
+
+def contestants(*names: str) -> dict[str, Compile]:
+    there = peers(CPU, training=False)
+    return {name: there[name] for name in ("eager", *names)} | policies(["nimble", "serial"])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_all_that_are_right_are_timed_in_each_round(training: bool) -> None:
+    row = hold(contest(training=training), contestants("aot_eager"))
+    assert list(row.results) == ["eager", "aot_eager", "nimble", "serial"]
+    for result in row.results.values():
+        assert result.error is None
+        assert result.same_bits
+        assert len(result.samples) == 2
+        assert min(result.samples) > 0
+    assert row.floor is not None
+    assert next((s.policy, s.n_streams) for s in row.schedules) == ("nimble", 2)
+    assert {s.policy for s in row.schedules} == {"nimble", "serial"}
+    assert row.inputs == ["f32[2, 4]"]
+
+
+def off_by(factor: float, after: int = 0) -> Compile:
+    """A compiler whose result is wrong once it was called so often."""
+
+    def compile_(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
+        n_calls = 0
+
+        def run(x: Tensor) -> Tensor:
+            nonlocal n_calls
+            n_calls += 1
+            result: Tensor = model(x)
+            return result * factor if n_calls > after else result
+
+        return run
+
+    return compile_
+
+
+def stale(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
+    result = model(*inputs)
+    return lambda x: result
+
+
+def fails(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
+    raise ValueError("no such kernel\nand a long story")
+
+
+@pytest.mark.parametrize(
+    ("compile_", "error"),
+    [
+        (off_by(1.01), "InaccurateError: result 0 is"),
+        (off_by(1.01, after=8), "after it was timed: InaccurateError: result 0 is"),
+        (stale, "InaccurateError: result 0 is"),
+        (fails, "ValueError: no such kernel"),
+    ],
+)
+def test_one_that_is_wrong_or_fails_is_a_result_that_says_so(compile_: Compile, error: str) -> None:
+    row = hold(contest(), contestants() | {"wrong": compile_})
+    assert row.results["wrong"].error is not None
+    assert row.results["wrong"].error.startswith(error)
+    assert "\n" not in row.results["wrong"].error
+    assert row.results["wrong"].samples == ()
+    assert row.ratio("wrong", over="nimble") is None
+    assert row.results["nimble"].samples
+
+
+def explodes(batch: int) -> tuple[Tensor, ...]:
+    raise MemoryError("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error"),
+    [
+        (
+            lambda batch: (torch.zeros(batch, 4),),
+            "InaccurateError: .*different inputs, same output",
+        ),
+        (explodes, "MemoryError: out of memory"),
+    ],
+)
+def test_a_model_that_cannot_be_measured_is_a_row_that_says_so(
+    inputs: Callable[[int], Any], error: str
+) -> None:
+    row = hold(contest(replace(FORM, inputs=inputs)), contestants())
+    assert list(row.results) == ["eager"]
+    assert re.match(error, row.results["eager"].error or "")
+
+
+def test_a_row_comes_back_from_json_as_it_was() -> None:
+    row = hold(contest(), contestants() | {"wrong": fails})
+    again = Row.of(json.loads(json.dumps(plain(row))))
+    assert Row.of(json.loads(json.dumps(plain(again)))) == again
+    assert again.title == row.title
+    assert again.results["wrong"] == row.results["wrong"]
+    mine, theirs = row.ratio("eager", over="nimble"), again.ratio("eager", over="nimble")
+    assert mine is not None
+    assert theirs is not None
+    assert theirs.median == pytest.approx(mine.median, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("main", "name"), [(inference.main, "inference"), (training.main, "training")]
+)
+def test_the_command_writes_each_row_and_what_it_did_not_reach(
+    main: Callable[[Sequence[str]], int],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bench.selection.find", lambda name: BRANCHY)
+    to = ["--out", str(tmp_path), "--device", "cpu", "--rounds", "2", "--peers", "aot_eager"]
+    assert main(["--models", "branchy", "--batch", "2", "3", *to]) == 0
+    document = json.loads((tmp_path / "cpu" / f"{name}.json").read_text())
+    assert [row["batch"] for row in document["results"]["rows"]] == [2, 3]
+    assert {target["limit"] for target in document["targets"]} == {comparison.CPU_LIMIT}
+    assert main(["--models", "branchy", *to, "--minutes", "0", "--name", "none"]) == 0
+    cut_short = json.loads((tmp_path / "cpu" / "none.json").read_text())["results"]
+    assert cut_short == {"rows": [], "not_reached": ["Branchy, 4 numbers, batch 1"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models", "resnet5"], "did you mean 'resnet50'"),
+        (["--peers", "tensorrt"], "no peer 'tensorrt' on cpu; there are eager, dynamo"),
+        (["--batch", "0"], "'0' is not a number of at least 1"),
+        (["--device", "gpu"], "there is no device 'gpu'"),
+        (["--policies", "fastest"], "no policy 'fastest'; there are auto, critical-path, nimble"),
+        (["--policies", "no_module:Mine"], "No module named 'no_module'"),
+        (["--rounds", "0"], "'0' is not a number of at least 1"),
+    ],
+)
+def test_a_bad_argument_is_an_error_that_says_what_there_is(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        inference.main(["--device", "cpu", *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_what_there_is_not_in_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        training.main(["--device", "cpu", "--models", "ensemble_8", "--peers", "onnxruntime"])
+    assert "no peer 'onnxruntime' on cpu; there are eager" in capsys.readouterr().err
+    for main in (training.main, lambda arguments: memory.main(["--training", *arguments])):
+        with pytest.raises(SystemExit, match="no training of nasnet_a_large"):
+            main(["--device", "cpu", "--models", "nasnet_a_large", "--no-write"])

@@ -1,0 +1,189 @@
+"""Emitted modules: valid, deterministic, readable, and they compute what eager computes."""
+
+import ast
+import copy
+import importlib.util
+import inspect
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+import nimble_fx
+from nimble_fx.codegen.emit import emit, text_of
+from nimble_fx.codegen.load import load
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.ir.task_graph import Input, Ref, Source, Task, TaskGraph
+from nimble_fx.runtime.launch import Launcher
+from tests.strategies import SCALAR
+from tests.support.models import CASES
+from tests.support.schedules import schedule_of, scheduled, schedules, two_branches
+
+aten = torch.ops.aten
+
+
+@given(schedules())
+def test_the_text_is_valid_python_and_the_same_each_time(graph: TaskGraph) -> None:
+    text = emit(graph)
+    ast.parse(text)
+    assert text == emit(copy.deepcopy(graph))
+
+
+@given(schedules())
+def test_each_wait_each_drop_and_each_needed_record_is_written_once(graph: TaskGraph) -> None:
+    lines = [line.strip() for line in emit(graph).splitlines()]
+    waits = sum("wait_event" in line for line in lines)
+    records = sum(".record(" in line for line in lines)
+    forked = bool(graph.forks)
+    assert waits == graph.n_waits + len(graph.forks) + len(graph.joins)
+    assert records == len(graph.recorded) + forked
+    dropped = [name for line in lines if line.startswith("del ") for name in line[4:].split(", ")]
+    unused = [task.name for task in graph.tasks if task.name in task.frees]  # never named
+    assert sorted(dropped + unused) == sorted(n for task in graph.tasks for n in task.frees)
+
+
+def test_the_module_reads_like_this() -> None:
+    graph = schedule_of(two_branches, torch.randn(2, 4))
+    call = emit(graph).split("\n\n\n")[1]
+    assert call == inspect.cleandoc(
+        '''
+        def call(inputs, p, streams, e):
+            """Enqueue on s0, the current stream, and 1 more; empty `inputs`; return (add,)."""
+            x_1 = inputs[0]  # f32[2, 4]
+            inputs.clear()
+            s0, s1 = streams
+            e.fork.record(s0)
+            with s0:
+                relu = aten.relu.default(x_1)  # f32[2, 4]
+            with s1:
+                s1.wait_event(e.fork)
+                sigmoid = aten.sigmoid.default(x_1)  # f32[2, 4]
+                e.sigmoid.record(s1)
+            with s0:
+                s0.wait_event(e.sigmoid)
+                add = aten.add.Tensor(relu, sigmoid)  # f32[2, 4]
+                del x_1, relu, sigmoid
+            return (add,)
+        '''
+    )
+
+
+@pytest.mark.parametrize("name", ["googlenet", "views", "recurrent"])
+def test_ruff_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+    case, path = CASES[name], tmp_path / "emitted.py"
+    with torch.no_grad():
+        torch.compile(case.model().eval(), backend="nimble", dynamic=True)(*case.inputs())
+    path.write_text(nimble_fx.programs()[-1].source)
+    for command in (["format", "--check", "--isolated"], ["check", "--isolated"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, path], capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_one_item_of_several_results_is_taken_on_the_line_of_the_call() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.topk(2)[0].exp()
+
+    torch.compile(program, backend="nimble")(torch.randn(4))
+    text = nimble_fx.programs()[-1].source
+    assert "getitem = aten.topk.default(x, 2)[0]  # f32[2]\n" in text
+    assert "topk =" not in text
+
+
+def test_the_module_runs_from_its_text_alone(tmp_path: Path) -> None:
+    path = tmp_path / "emitted.py"
+    path.write_text(emit(schedule_of(two_branches, torch.randn(2, 4))))
+    spec = importlib.util.spec_from_file_location("emitted", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    device, x = Cpu(), torch.randn(2, 4)
+    events = device.events(module.EVENTS)
+    (result,) = module.call([x], SimpleNamespace(), device.streams(module.N_STREAMS), events)
+    assert torch.equal(result, two_branches(x))
+    assert "nimble_fx" not in {name.split(".")[0] for name in vars(module)}
+
+
+def test_names_that_would_hide_something_are_changed() -> None:
+    names = ["aten", "e", "p", "s0", "torch", "fork", "lambda"]
+    tasks = tuple(
+        Task(name, aten.relu.default, (Ref("x"),), type=SCALAR, index=i, reads=("x",),
+             writes=(name,), allocates=(name,), holds=(name,))
+        for i, name in enumerate(names)
+    )  # fmt: skip
+    graph = TaskGraph("g", (Input("x", SCALAR, ("x",)),), (), tasks, tuple(map(Ref, names)))
+    x = torch.randn(2, 3)
+    graph = scheduled(graph)
+    results = Launcher(graph, load(emit(graph), "names.py"), {}, Cpu())([x])
+    assert all(torch.equal(result, x.relu()) for result in results)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1, -2.5, float("inf"), float("-inf"), True, None, "it's", 1 + 2j, complex("inf"),
+        torch.float32, torch.device("cuda", 0), torch.strided, torch.channels_last,
+        [1, [2, None]], slice(None, 3, -1), complex(0.0, float("inf")),
+    ],
+)  # fmt: skip
+def test_a_literal_reads_back_as_itself(value: object) -> None:
+    assert eval(text_of(value, {}), {"torch": torch}) == value
+
+
+def test_nan_reads_back_as_nan() -> None:
+    assert text_of(float("nan"), {}) == 'float("nan")'
+
+
+def test_a_parameter_with_the_name_of_a_keyword_is_renamed() -> None:
+    given = Input("lambda", SCALAR, ("lambda",), static=True)
+    task = Task("relu", aten.relu.default, (Ref("lambda"),), type=SCALAR, reads=("lambda",),
+                writes=("relu",), allocates=("relu",), holds=("relu",))  # fmt: skip
+    graph = scheduled(TaskGraph("g", (given,), (), (task,), (Ref("relu"),)))
+    x = torch.randn(2, 3)
+    (result,) = Launcher(graph, load(emit(graph), "keyword.py"), {}, Cpu())([x])
+    assert torch.equal(result, x.relu())
+
+
+def test_a_view_at_the_start_of_a_branch_stands_in_that_branch() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(x) + torch.sigmoid(w.t())
+
+    text = emit(schedule_of(program, torch.randn(2, 2), torch.randn(2, 2)))
+    assert "    with s1:\n        s1.wait_event(e.fork)\n        t = aten.t.default" in text
+
+
+def test_items_stand_with_their_operator_and_a_view_with_its_use() -> None:
+    def program(x: Tensor) -> Tensor:
+        values, indices = x.topk(2)
+        return values.exp().sin().cos() + (indices + 1).view(2).float()
+
+    text = emit(schedule_of(program, torch.randn(4)))
+    blocks = text.split("    with s")
+    assert "topk" in blocks[1]
+    assert "getitem_1 = topk[1]" in blocks[1]
+    (with_view,) = (block for block in blocks if "aten.view" in block)
+    assert "_to_copy" in with_view
+
+
+def test_kwargs_and_several_namespaces_are_written() -> None:
+    task = Task(
+        "made", torch.ops.prims.iota.default, (4,), (("start", 0), ("dtype", torch.int64)),
+        SCALAR, writes=("made",), allocates=("made",), holds=("made",),
+    )  # fmt: skip
+    text = emit(scheduled(TaskGraph("g", (), (), (replace(task),), (Ref("made"),))))
+    assert "torch.ops.prims.iota.default(4, start=0, dtype=torch.int64)" in text
+
+
+def test_a_line_of_the_model_stays_on_one_line_whatever_it_holds() -> None:
+    graph = schedule_of(torch.sin, torch.ones(2))
+    source = Source("a/b\nimport os\r.py", 3, "x\n\u2028 y")
+    text = emit(graph.replace_tasks(task.updated(source=source) for task in graph.tasks))
+    assert "# b import os .py:3  x y\n" in text

@@ -1,1 +1,0 @@
-"""Tests of nimble_fx.editing."""

@@ -1,0 +1,404 @@
+"""`nimble_fx.compile`: eager's results from the first call on, and nothing changed by preparing."""
+
+import copy
+import gc
+import inspect
+import pickle
+import re
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import nimble_fx
+from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
+from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.launch import Launcher
+from tests.support.eager import assert_same, call, twins
+from tests.support.models import CASES, Branchy, Case, GoogLeNet
+from tests.support.snapshot import snapshot
+
+DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 3}]
+
+
+@pytest.fixture(autouse=True)
+def _trace_rnns() -> Iterator[None]:
+    """By default Dynamo leaves torch.nn.LSTM to eager."""
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+def frozen(programs: tuple[nimble_fx.Program, ...]) -> list[bool]:
+    return [program.status.frozen for program in programs]
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_inference_is_eagers_and_nothing_is_compiled_by_calls(
+    name: str, options: dict[str, Any]
+) -> None:
+    case = CASES[name]
+    model, eager = twins(case, train=False)
+    compiled = nimble_fx.compile(model, case.inputs(), **options)
+    assert len(compiled.programs) == 1
+    assert frozen(compiled.programs) == [bool(options)]
+    for _ in range(3):
+        ours = case.inputs()
+        theirs = copy.deepcopy(ours)
+        with torch.no_grad():
+            expected = call(eager, theirs)
+        assert_same(call(compiled, ours), expected)
+        assert_same(ours, theirs)
+        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert len(compiled.programs) == 1
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trainable])
+def test_training_is_eagers_and_nothing_is_compiled_by_calls(
+    name: str, options: dict[str, Any]
+) -> None:
+    case = CASES[name]
+    model, eager = twins(case, train=True)
+    compiled = nimble_fx.compile(model, case.inputs(), training=True, **options)
+    assert [p.name.split()[-1] for p in compiled.programs] == ["(training)", "(backward)"]
+    assert frozen(compiled.programs) == [bool(options)] * 2
+    for _ in range(3):
+        inputs, results = case.inputs(), []
+        for net, run in ((model, compiled), (eager, eager)):
+            outputs = call(run, inputs)
+            net.zero_grad()
+            loss: Any = sum(leaf.square().sum() for leaf in pytree.tree_leaves(outputs))
+            loss.backward()
+            results.append((outputs, [p.grad for p in net.parameters()]))
+            torch.optim.SGD(net.parameters(), 0.01).step()
+        assert_same(*results)
+        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert len(compiled.programs) == 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_module_that_runs_is_the_one_of_torch_compile(name: str) -> None:
+    case = CASES[name]
+    model, inputs = case.model().eval(), case.inputs()
+    (program,) = nimble_fx.compile(model, inputs).programs
+    with torch.no_grad():
+        torch.compile(model, backend="nimble")(*case.inputs())
+    assert program.source == nimble_fx.programs()[-1].source
+
+
+def test_inputs_inside_of_arguments_are_named_after_them() -> None:
+    def program(x: Tensor, extra: dict[str, Any]) -> Tensor:
+        return x + extra["low"] * extra["high"][0]
+
+    extra = {"low": torch.ones(2), "high": [torch.ones(2)]}
+    (made,) = nimble_fx.compile(program, (torch.ones(2), extra)).programs
+    assert {value.name for value in made.graph.inputs} == {"x", "extra_low", "extra_high_0"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("training", [False, True])
+def test_on_a_gpu_all_is_frozen_by_then_and_random_numbers_are_as_they_were(training: bool) -> None:
+    case = CASES["dropout"]
+    model, eager = twins(case, train=training, device="cuda")
+    x = case.inputs()[0].to("cuda")
+    state = torch.cuda.get_rng_state().tolist()
+    compiled = nimble_fx.compile(model, x, training=training)
+    assert torch.cuda.get_rng_state().tolist() == state
+    assert all(frozen(compiled.programs))
+    with torch.set_grad_enabled(training):
+        assert_same(call(compiled, (x,)), call(eager, (x,)))
+
+
+class Raises(nn.Module):
+    """Writes to everything, and then fails in a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.table = nn.BatchNorm1d(4), nn.Embedding(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(torch.rand_like(x) + x.mul_(2))
+        return result + self.table(torch.full((2,), 7))
+
+
+PREPARED = {**CASES, "raises": Case(Raises, lambda: (torch.randn(2, 4),))}
+
+
+PREPARINGS = [
+    *((name, False, DEVICES[1]) for name in PREPARED),
+    *((name, True, DEVICES[1]) for name in ("branchy", "googlenet", "dropout")),
+    *((name, False, DEVICES[0]) for name in ("mutates", "raises", "dropout")),
+    *((name, True, DEVICES[0]) for name in ("googlenet", "raises")),
+]
+
+
+@pytest.mark.parametrize(("name", "train", "options"), PREPARINGS, ids=str)
+def test_preparing_leaves_state_gradients_random_numbers_and_inputs_as_they_were(
+    name: str, train: bool, options: dict[str, Any]
+) -> None:
+    case = PREPARED[name]
+    model, inputs = case.model().train(train), case.inputs()
+    for tensor in [*model.parameters(), *inputs]:
+        if tensor.is_floating_point():
+            tensor.grad = torch.randn_like(tensor)
+    before = snapshot(model, inputs)
+    try:
+        nimble_fx.compile(model, inputs, training=train, **options)
+    except OptionError:
+        assert name == "raises"
+    else:
+        assert name != "raises"
+    assert snapshot(model, inputs) == before
+
+
+def test_gradients_that_are_none_stay_so_and_hooks_on_them_are_not_called() -> None:
+    model, x = Branchy(), torch.randn(2, 4, requires_grad=True)
+    called: list[Tensor] = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(called.append)
+    nimble_fx.compile(model, x, training=True)
+    assert [leaf.grad for leaf in (x, *model.parameters())] == [None] * 3
+    assert not called
+
+
+def test_inference_runs_without_gradients_whatever_the_callers_mode() -> None:
+    compiled, x = nimble_fx.compile(Branchy(), torch.randn(2, 4)), torch.randn(2, 4)
+    assert not compiled(x).requires_grad
+    with torch.no_grad():
+        compiled(x)
+    assert len(compiled.programs) == 1
+
+
+def test_other_shapes_compile_again() -> None:
+    model = Branchy()
+    compiled = nimble_fx.compile(model, torch.randn(2, 4))
+    for rows in (3, 5, 2):
+        x = torch.randn(rows, 4)
+        assert_same(compiled(x), model(x).detach())
+    assert len(compiled.programs) == 2
+
+
+def test_sizes_seen_by_one_compile_make_none_symbolic_in_the_next() -> None:
+    made = [nimble_fx.compile(Branchy(), torch.randn(rows, 4), device="virtual") for rows in (2, 3)]
+    assert [frozen(compiled.programs) for compiled in made] == [[True], [True]]
+
+
+def test_as_many_models_of_one_class_as_one_likes_are_compiled() -> None:
+    many = torch._dynamo.config.recompile_limit + 3
+    made = [nimble_fx.compile(Branchy(), torch.randn(2, 4)) for _ in range(many)]
+    assert [len(compiled.programs) for compiled in made] == [1] * many
+
+
+def test_inputs_are_a_tensor_a_tuple_a_list_or_keywords() -> None:
+    def program(x: Tensor, y: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        return (x if y is None else x + y) * scale
+
+    x, y = torch.randn(3), torch.randn(3)
+    for example, args, kwargs in (
+        (x, (x,), {}),
+        ((x, y), (x, y), {}),
+        ([x, y], (x, y), {}),
+        ({"x": x, "scale": 2.0}, (), {"x": x, "scale": 2.0}),
+    ):
+        compiled = nimble_fx.compile(program, example)
+        assert_same(compiled(*args, **kwargs), program(*args, **kwargs))  # type: ignore[arg-type]
+        (made,) = compiled.programs
+        assert {value.name for value in made.graph.inputs} <= {"x", "y"}
+        assert made.name.endswith("program")
+
+
+def test_inputs_of_another_kind_are_refused() -> None:
+    with pytest.raises(OptionError, match="example_inputs is int; it takes a tensor"):
+        nimble_fx.compile(Branchy(), 3)
+    with pytest.raises(OptionError, match=r"a str is no model; it takes a torch.nn.Module"):
+        nimble_fx.compile("Branchy", torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("options", [{"polcy": 1}, {"policy": "x"}, {"max_streams": 0}])
+def test_a_bad_option_is_refused_before_any_work(options: dict[str, Any]) -> None:
+    def program(x: Tensor) -> Tensor:
+        raise AssertionError("called")
+
+    with pytest.raises(OptionError, match=r"valid|takes"):
+        nimble_fx.compile(program, torch.ones(2), **options)
+
+
+def test_options_reach_the_schedule() -> None:
+    x = torch.randn(2, 4)
+    assert nimble_fx.compile(Branchy(), x, policy="nimble").programs[0].graph.n_streams == 2
+    assert nimble_fx.compile(Branchy(), x, policy="serial").programs[0].graph.n_streams == 1
+
+
+def test_training_without_gradients_is_refused() -> None:
+    with pytest.raises(OptionError, match="training=True needs an output that has a gradient"):
+        nimble_fx.compile(Branchy().requires_grad_(False), torch.ones(2, 4), training=True)
+
+
+def test_parameters_without_a_shape_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"LazyLinear has .*weight.*call it once"):
+        nimble_fx.compile(nn.LazyLinear(2), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(("model", "x"), [("meta", "cpu"), ("cpu", "meta"), ("meta", "meta")])
+def test_what_has_no_data_is_sent_to_plan(model: str, x: str) -> None:
+    with pytest.raises(OptionError, match=r"Linear has .* 'meta', .*nimble_fx\.plan"):
+        nimble_fx.compile(nn.Linear(4, 2, device=model), torch.ones(2, 4, device=x))
+
+
+def test_a_model_that_pytorch_leaves_to_eager_is_a_fallback() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x + 1
+
+    disabled: Any = torch.compiler.disable(program)
+    with pytest.warns(NimbleWarning, match="program runs in eager: PyTorch found no graph in it"):
+        compiled = nimble_fx.compile(disabled, torch.ones(2))
+    assert [fallback.runs for fallback in nimble_fx.fallbacks()] == ["in eager"]
+    assert_same(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_a_fallback_that_is_asked_to_be_an_error_is_one_and_leaves_all_as_it_was() -> None:
+    class Conditional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(x)
+            torch._dynamo.graph_break()
+            return torch.cond(y.sum() > 0, torch.cos, torch.sin, (y,))
+
+    model, x = Conditional(), torch.randn(2, 3)
+    before = snapshot(model, (x,))
+    with pytest.raises(UnsupportedError, match="higher-order operator"):
+        nimble_fx.compile(model, x, on_fallback="error")
+    assert snapshot(model, (x,)) == before
+    with pytest.warns(NimbleWarning, match="higher-order operator") as caught:
+        compiled = nimble_fx.compile(model, x)
+    assert len(caught) == 1
+    with torch.no_grad():
+        assert_same(compiled(x), copy.deepcopy(model)(x))
+
+
+def test_programs_are_those_of_the_object_and_no_others() -> None:
+    def work(cell: Case, made: list[nimble_fx.Compiled]) -> None:
+        made.append(nimble_fx.compile(cell.model().eval(), cell.inputs()))
+
+    made: dict[str, list[nimble_fx.Compiled]] = {n: [] for n in ("branchy", "googlenet", "tables")}
+    before = nimble_fx.programs()
+    threads = [threading.Thread(target=work, args=(CASES[n], made[n])) for n in made]
+    for thread in threads:
+        thread.start()
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble")(torch.randn(7, 4))
+    for thread in threads:
+        thread.join()
+    names = {name: [p.name for p in ours[0].programs] for name, ours in made.items()}
+    assert names == {
+        "branchy": ["Branchy.forward"],
+        "googlenet": ["GoogLeNet.forward"],
+        "tables": ["Tables.forward"],
+    }
+    own = [program for ours in made.values() for program in ours[0].programs]
+    others = [p for p in nimble_fx.programs() if p not in (*before, *own)]
+    assert [program.name for program in others] == ["Branchy.forward"]
+
+
+def test_a_reset_empties_the_programs_and_the_next_call_compiles() -> None:
+    compiled, x = nimble_fx.compile(Branchy(), torch.randn(2, 4)), torch.randn(2, 4)
+    torch.compiler.reset()
+    assert compiled.programs == ()
+    assert nimble_fx.programs() == ()
+    compiled(x)
+    assert len(compiled.programs) == 1
+
+
+def running() -> int:
+    """How many programs are loaded and ready to run."""
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of modules that gc lists
+        return sum(type(value) in (Launcher, Frozen) for value in gc.get_objects())
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
+@pytest.mark.parametrize("training", [False, True])
+def test_deleting_it_frees_its_graphs_and_the_model(
+    training: bool, options: dict[str, Any]
+) -> None:
+    before, model = running(), GoogLeNet()
+    compiled = nimble_fx.compile(model, torch.randn(2, 3, 9, 9), training=training, **options)
+    assert running() > before
+    parameter = weakref.ref(model.head.weight)
+    del model, compiled
+    assert running() == before
+    assert parameter() is None
+    assert nimble_fx.programs() == ()
+
+
+def test_its_repr_says_what_it_is_and_what_it_has() -> None:
+    compiled = nimble_fx.compile(Branchy(), torch.randn(2, 4), training=True, policy="nimble")
+    text = repr(compiled)
+    assert text.splitlines() == [
+        "<nimble_fx.compile Branchy for training: 2 programs",
+        "  <Program Branchy.forward (training) of x f32[2, 4]: 2 streams, cpu>",
+        "  <Program Branchy.forward (backward) of x f32[2, 4], detach_2 f32[2, 4], "
+        "detach_3 f32[2, 4], 1 more: 2 streams, cpu>>",
+    ]
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_refuses_to_be_pickled_and_copied_and_says_what_to_do(copied: Any) -> None:
+    compiled = nimble_fx.compile(Branchy(), torch.randn(2, 4))
+    with pytest.raises(UnsupportedError, match=r"compiled Branchy cannot.*copy its \.model"):
+        copied(compiled)
+
+
+def test_a_graph_break_leaves_all_parts_compiled() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.sin()
+            torch._dynamo.graph_break()
+            return y.cos()
+
+    model, x = Broken(), torch.randn(3)
+    compiled = nimble_fx.compile(model, x)
+    assert len(compiled.programs) == 2
+    assert_same(compiled(x), model(x))
+    assert len(compiled.programs) == 2
+
+
+def test_the_examples_of_the_readme_run() -> None:
+    readme = (Path(inspect.getfile(nimble_fx)).parent.parent / "README.md").read_text()
+    section = readme.split("## Ahead of time")[1].split("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(block, {"model": GoogLeNet(), "x": torch.randn(2, 3, 9, 9), "torch": torch})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.ones(2, 4), r"RuntimeError: mat1 and mat2 .*2x4 and 3x3"),
+        ((torch.ones(2, 3), 3), "TypeError: .* takes 2 positional arguments"),
+        ((), "TypeError: .* missing 1 required"),
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_inputs_that_the_model_does_not_take_are_said_to_be_so(
+    inputs: Any, message: str, training: bool
+) -> None:
+    model = nn.Linear(3, 3)
+    with pytest.raises(OptionError, match=f"Linear does not take these .* raises {message}"):
+        nimble_fx.compile(model, inputs, training=training)
+    assert nimble_fx.compile(model, torch.ones(2, 3))(torch.zeros(2, 3)).equal(
+        model.bias.expand(2, 3)
+    )

@@ -1,0 +1,43 @@
+"""A module's twin: the same structure, other tensors, and memory shared where it was."""
+
+import torch
+from torch import nn
+
+from nimble_fx.frontend.meta_copy import WithoutData, twin
+from tests.support.models import GoogLeNet
+
+
+def test_a_twin_has_other_tensors_and_shares_nothing_else() -> None:
+    model = GoogLeNet()
+    copied = twin(model, WithoutData())
+    assert [name for name, _ in copied.named_modules()] == [
+        name for name, _ in model.named_modules()
+    ]
+    theirs = dict(model.state_dict())
+    for name, value in copied.state_dict().items():
+        assert value.device.type == "meta"
+        assert (value.shape, value.dtype) == (theirs[name].shape, theirs[name].dtype)
+    assert all(isinstance(p, nn.Parameter) for p in copied.parameters())
+    copied.eval()
+    assert model.cells.training
+
+
+def test_a_twin_may_have_the_very_same_tensors() -> None:
+    model = GoogLeNet()
+    copied = twin(model, lambda tensor: tensor)
+    for ours, theirs in (
+        (copied.parameters(), model.parameters()),
+        (copied.buffers(), model.buffers()),
+    ):
+        assert [id(x) for x in ours] == [id(x) for x in theirs]
+
+
+def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> None:
+    base = torch.randn(4, 6, requires_grad=True)
+    bare = WithoutData()
+    whole, turned, other = bare(base), bare(base.detach()[1:].t()), bare(torch.randn(2))
+    assert [x.device.type for x in (whole, turned, other)] == ["meta"] * 3
+    assert (turned.shape, turned.stride(), turned.storage_offset()) == ((6, 3), (1, 6), 6)
+    assert whole.untyped_storage()._cdata == turned.untyped_storage()._cdata
+    assert whole.untyped_storage()._cdata != other.untyped_storage()._cdata
+    assert [x.requires_grad for x in (whole, turned, other)] == [True, False, False]

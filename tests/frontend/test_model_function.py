@@ -1,0 +1,96 @@
+"""What Dynamo is handed: a function of its own for any model, and copies of arguments."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.frontend.meta_copy import WithoutData
+from nimble_fx.frontend.model_function import Arguments, argument_names, name_of, own_function
+from tests.support.eager import assert_same
+from tests.support.kinds import exported, graph_module, jit_traced, scripted
+from tests.support.models import Branchy
+
+
+def test_copies_share_memory_where_the_arguments_do_and_nowhere_else() -> None:
+    x = torch.randn(4, 6)
+    given = Arguments((x, x, x[1:], x.t()), {"rows": [x[:2], 3]})
+    made = given.copies()
+    first, again, tail, turned = made.args
+    assert first is again
+    assert made.kwargs["rows"][1] == 3
+    for copied, tensor in zip(made.tensors, given.tensors, strict=True):
+        assert torch.equal(copied, tensor)
+        assert copied.stride() == tensor.stride()
+        assert copied.data_ptr() - first.data_ptr() == tensor.data_ptr() - x.data_ptr()
+    assert first.data_ptr() != x.data_ptr()
+    first.zero_()
+    assert not tail.any()
+    assert not turned.any()
+    assert x.any()
+
+
+def test_copies_require_gradients_where_the_arguments_do_and_are_leaves() -> None:
+    leaf = torch.randn(2, requires_grad=True)
+    given = Arguments((leaf, leaf * 2, leaf.detach()), {})
+    made = given.copies().args
+    assert [x.requires_grad for x in made] == [True, True, False]
+    assert all(x.is_leaf for x in made)
+
+
+def test_an_argument_that_comes_twice_is_one_tensor_afterwards_too() -> None:
+    x = torch.randn(2, requires_grad=True) * 2
+    given = Arguments((x, [x]), {"again": x})
+    for made in (given.copies(), given.with_tensors(WithoutData())):
+        first, second, third = made.tensors
+        assert first is second
+        assert second is third
+
+
+def test_a_copy_is_an_inference_tensor_if_the_argument_is_one() -> None:
+    ordinary = torch.ones(2)
+    with torch.inference_mode():
+        given = Arguments((ordinary, torch.ones(2)), {})
+        inside = given.copies().args
+    assert [x.is_inference() for x in inside] == [False, True]
+    assert [x.is_inference() for x in given.copies().args] == [False, True]
+
+
+def test_each_function_has_a_code_object_and_a_name_of_its_own() -> None:
+    model = Branchy()
+    one, two = own_function(model), own_function(model)
+    assert one.__code__ is not two.__code__
+    assert one.__code__.co_name != two.__code__.co_name
+    x = torch.randn(2, 4)
+    assert torch.equal(one(x), model(x))
+
+
+def test_arguments_have_the_names_of_the_models_parameters() -> None:
+    def program(x: Tensor, *rest: Tensor, scale: float = 1.0) -> Tensor:
+        return x * scale
+
+    assert argument_names(program) == {
+        "args_0": "x",
+        "kwargs_x": "x",
+        "kwargs_rest": "rest",
+        "kwargs_scale": "scale",
+    }
+    assert argument_names(nn.ReLU())["args_0"] == "input"
+    assert argument_names(torch.relu) == {}
+    assert [name_of(program), name_of(nn.ReLU())] == ["program", "ReLU"]
+
+
+@pytest.mark.parametrize("kind", [exported, graph_module, scripted, jit_traced])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_models_of_other_kinds_compute_and_train_as_eager(kind: Any) -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    made = kind(model, x)
+    assert_same(nimble_fx.compile(made, x)(x), model(x).detach())
+    compiled = nimble_fx.compile(made, x, training=True)
+    assert len(compiled.programs) == 2
+    compiled(x).square().sum().backward()
+    weights = list(compiled.model.parameters())  # type: ignore[attr-defined]
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    assert_same([weight.grad for weight in weights], list(expected))

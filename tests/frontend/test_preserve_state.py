@@ -1,0 +1,91 @@
+"""A call of a model leaves no trace: values, attributes and random numbers are as before."""
+
+import copy
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.frontend.preserve_state import unchanged
+from tests.support.bits import bytes_of
+
+
+class Restless(nn.Module):
+    """Changes all that a module can change in a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("seen", torch.full((3,), float("nan")))
+        self.calls = 0
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.mul_(2)
+        self.seen: Tensor = self.seen + 1
+        self.register_buffer("other", x)
+        self.calls, self.last = self.calls + 1, x
+        result: Tensor = self.norm(x) + torch.rand(3) * random.random()
+        return result
+
+
+def bits(model: nn.Module) -> dict[str, bytes]:
+    return {k: bytes_of(v) for k, v in model.state_dict().items()}
+
+
+def state(model: nn.Module) -> tuple[Any, ...]:
+    attributes = {k: v for k, v in model.__dict__.items() if not k.startswith("_")}
+    tensors = {k: id(v) for k, v in [*model.named_parameters(), *model.named_buffers()]}
+    return bits(model), attributes, tensors, random.getstate(), torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
+    model, x = Restless(), torch.randn(2, 3)
+    before = state(model)
+    try:
+        with unchanged(model, [x]):
+            model(x)
+            assert bits(model) != before[0]
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert fails
+    assert state(model) == before
+
+
+def test_what_was_not_written_to_is_not_written_back() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    versions = [p._version for p in model.parameters()]
+    with unchanged(model, []):
+        model(torch.randn(2, 3))
+    assert [p._version for p in model.parameters()] == versions
+
+
+@pytest.mark.parametrize("kind", ["closure", "method", "partial"])
+def test_a_functions_modules_are_as_they_were(kind: str) -> None:
+    model = Restless()
+
+    def program(x: Tensor) -> Any:
+        return model(x)
+
+    def given(net: nn.Module, x: Tensor) -> Any:
+        return net(x)
+
+    functions: dict[str, Callable[..., Any]] = {
+        "closure": program,
+        "method": model.forward,
+        "partial": partial(given, model),
+    }
+    function = functions[kind]
+    before = copy.deepcopy(bits(model))
+    with unchanged(function, []):
+        function(torch.randn(2, 3))
+    assert bits(model) == before
+    assert model.calls == 0

@@ -1,0 +1,107 @@
+"""What operators return of their arguments' memory, tried: none does so without our knowing."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import nimble_fx
+from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.ir.operators import is_composite
+
+ON_VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble", "seed": 5}
+
+
+def put(x: Tensor) -> Tensor:
+    moved: Tensor = torch.ops.prims.device_put(x, x.device)
+    return moved
+
+
+def stays(x: Tensor) -> Tensor:
+    return torch.relu(put(x))
+
+
+def is_read_elsewhere(x: Tensor) -> tuple[Tensor, Tensor]:
+    return put(x).relu(), x.sum()
+
+
+def is_read_later(x: Tensor) -> Tensor:
+    y = x * 2
+    return put(y).relu() + y
+
+
+@pytest.mark.parametrize("options", [{}, ON_VIRTUAL], ids=["cpu", "virtual"])
+@pytest.mark.parametrize("program", [stays, is_read_elsewhere, is_read_later])
+def test_what_a_move_to_the_same_device_returns_is_not_written_over(
+    program: Callable[[Tensor], Any], options: dict[str, Any]
+) -> None:
+    x = torch.tensor([-1.0, 2.0])
+    compiled = torch.compile(program, backend="nimble", options=options)
+    with torch.no_grad():
+        for _ in range(3):
+            found, expected = compiled(x), program(x)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert torch.equal(x, torch.tensor([-1.0, 2.0]))
+    nimble_fx.programs()[-1].verify()
+
+
+class Unknown(TorchDispatchMode):
+    """Notes operators that return their arguments' memory where neither schema nor we say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: set[OpOverload] = set()
+        self.n_calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.n_calls += 1
+        shared = storages(result) & storages((args, kwargs))
+        if shared and not (func in VIEWS_WITHOUT_SAYING_SO or is_composite(func)):
+            says_so = any(is_returned for *_, is_returned in touched(func))
+            if not says_so and all(r.alias_info is None for r in func._schema.returns):
+                self.operators.add(func)
+        return result
+
+
+def storages(values: Any) -> set[int]:
+    tensors = [x for x in pytree.tree_leaves(values) if isinstance(x, Tensor)]
+    stored = [x for x in tensors if _has_storage(x) and not x.is_nested]
+    return {x.untyped_storage()._cdata for x in stored if x.untyped_storage().nbytes()}
+
+
+def _has_storage(value: Any) -> bool:
+    return not isinstance(value, Tensor) or value.layout is torch.strided
+
+
+def test_no_sample_of_pytorchs_shows_an_alias_that_is_not_known() -> None:
+    samples = pytest.importorskip(
+        "tests.support.samples", reason="PyTorch's tables need expecttest"
+    )
+    with Unknown() as unknown:
+        for name in [name for name in samples.names() if "jiterator" not in name][::5]:
+            for sample in islice(samples.samples(name, torch.float32, False), 2):
+                if all(map(_has_storage, pytree.tree_leaves((sample.args, sample.kwargs)))):
+                    args, kwargs = sample.arguments()
+                    sample.call(*args, **kwargs)
+    assert unknown.operators == set()
+    assert unknown.n_calls > 200
+
+
+def test_an_alias_that_nobody_speaks_of_is_noticed() -> None:
+    x, found = torch.ones(2), Unknown()
+    with found:
+        torch.ops.prims.device_put(x, x.device)
+    assert found.operators == set()
+    lib = torch.library.Library("nimble_aliasing", "FRAGMENT")
+    lib.define("same(Tensor x) -> Tensor")
+    lib.impl("same", lambda x: x, "CPU")
+    with found:
+        torch.ops.nimble_aliasing.same(x)
+    assert found.operators == {torch.ops.nimble_aliasing.same.default}

@@ -1,0 +1,242 @@
+"""Programs with parameters of their own: what does not fit is refused by name."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import nimble_fx
+from nimble_fx.errors import InputError
+from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
+from nimble_fx.runtime.bound_program import Bound
+from nimble_fx.runtime.capture_status import Status
+from tests.support.bits import assert_same_bits
+from tests.support.models import CASES, Branchy
+
+X = torch.ones(2, 4)
+INFERRED = [name for name in CASES if name != "lstm"]  # which is not traced by default
+IN_THE_GRAPH = {"views": (0, 1, 3, 7)}
+"""Outputs that the graph makes, where Dynamo makes others around it."""
+
+
+def compiled(model: nn.Module, *inputs: Any, **options: Any) -> nimble_fx.Program:
+    with torch.no_grad():
+        torch.compile(model, backend="nimble", **options)(*inputs)
+    return nimble_fx.programs()[-1]
+
+
+def test_a_bound_program_gives_the_models_results_with_other_parameters() -> None:
+    program, other = compiled(Branchy(), X), Branchy()
+    run = program.bind(other)
+    for x in (X, torch.randn(2, 4)):
+        assert_same_bits(run(x), [other(x).detach()])
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_a_loaded_program_gives_eagers_bits(name: str, tmp_path: Path) -> None:
+    model, inputs = CASES[name].model().eval(), CASES[name].inputs()
+    bound, given = copy.deepcopy((model, inputs))
+    program = compiled(copy.deepcopy(model), *copy.deepcopy(inputs))
+    run = nimble_fx.load(program.save(tmp_path / "program.json")).bind(bound)
+    for _ in range(2):
+        torch.manual_seed(1)
+        ours = run(*given)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            expected = pytree.tree_leaves(model(*inputs))
+        chosen = IN_THE_GRAPH.get(name, range(len(expected)))
+        assert_same_bits(ours[: len(chosen)], [expected[i] for i in chosen])
+        assert_same_bits(given, inputs)
+        assert_same_bits(dict(bound.state_dict()), dict(model.state_dict()))
+
+
+def test_parameters_are_found_by_the_models_names_and_the_graphs() -> None:
+    program, model = compiled(Branchy(), X), Branchy()
+    assert program.parameters == {"a_weight": "a.weight", "b_weight": "b.weight"}
+    expected = program.bind(model)(X)
+    by_path = {"a.weight": model.a.weight, "b.weight": model.b.weight}
+    by_name = {"a_weight": model.a.weight, "b_weight": model.b.weight}
+    for parameters in (by_path, by_name, by_path | {"c.weight": X}):
+        assert_same_bits(program.bind(parameters)(X), expected)
+
+
+def test_what_torch_compile_made_of_the_model_is_bound_as_the_model() -> None:
+    model = Branchy()
+    program = compiled(model, X)
+    optimized: Any = torch.compile(model)
+    assert_same_bits(program.bind(optimized)(X), program.bind(model)(X))
+
+
+def test_no_gradients_are_recorded() -> None:
+    (y,) = compiled(Branchy(), X).bind(Branchy())(X.clone().requires_grad_())
+    assert not y.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (None, r"needs the parameter a.weight: f32.4, 4., which is not among the 1 .*\(b.weight\)"),
+        (torch.ones(4, 5), r"a\.weight has the shape \[4, 5\]"),
+        (torch.ones(4), r"a\.weight has the number of dimensions 1, .* compiled for 2"),
+        (torch.ones(4, 4).t(), r"a\.weight has the stride \[1, 4\]"),
+        (torch.ones(4, 4, dtype=torch.float64), r"a\.weight has the dtype f64"),
+        (torch.ones(4, 4, device="meta"), r"a\.weight has the device meta, .* for cpu"),
+        (torch.ones(4, 4).to_sparse(), r"a\.weight has the layout torch\.sparse_coo"),
+        ([[1.0]], r"a\.weight is of type list, not a tensor"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_is_named(weight: Any, message: str) -> None:
+    program, b = compiled(Branchy(), X), torch.ones(4, 4)
+    given = {"b.weight": b} if weight is None else {"a.weight": weight, "b.weight": b}
+    with pytest.raises(InputError, match=message):
+        program.bind(given)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((), r"Branchy.forward takes 1 input \(x\), not 0"),
+        ((X, X), r"takes 1 input \(x\), not 2"),
+        ((torch.ones(3, 4),), r"input x has the shape \[3, 4\], .* for \[2, 4\]"),
+        ((X.double(),), "input x has the dtype f64"),
+        ((X.to("meta"),), "input x has the device meta"),
+        ((7,), "input x is of type int, not a tensor"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_named(inputs: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compiled(Branchy(), X).bind(Branchy())(*inputs)
+
+
+def test_where_a_size_is_1_its_stride_may_be_anything() -> None:
+    program, model = compiled(Branchy(), torch.ones(1, 4)), Branchy()
+    x = torch.randn(1, 4).as_strided((1, 4), (9, 1))
+    assert_same_bits(program.bind(model)(x), [model(x).detach()])
+
+
+def test_symbolic_sizes_are_read_off_the_tensors() -> None:
+    program, model = compiled(Branchy(), torch.ones(3, 4), dynamic=True), Branchy()
+    kinds = [type(value.type).__name__ for value in program.graph.inputs if not value.static]
+    assert sorted(kinds) == ["ScalarType", "TensorType"]
+    run = program.bind(model)
+    for rows in (2, 5):
+        x = torch.randn(rows, 4)
+        assert_same_bits(run(x), [model(x).detach()])
+    with pytest.raises(InputError, match=r"the shape \[2, 5\], and .* for \[s\d+, 4\]"):
+        run(torch.ones(2, 5))
+
+
+def test_strides_that_go_with_symbolic_sizes_are_checked() -> None:
+    def rows(x: Tensor) -> Tensor:
+        return torch.as_strided(x * 2, (x.shape[0],), (x.stride(0),)) + x[:, 0]
+
+    x = torch.arange(12.0).view(3, 4)
+    with torch.no_grad():
+        torch.compile(rows, backend="nimble", dynamic=True)(x)
+    run = nimble_fx.programs()[-1].bind({})
+    taller = torch.arange(20.0).view(5, 4)
+    assert_same_bits(run(taller), [rows(taller)])
+    with pytest.raises(InputError, match=r"input x has the stride 1 where .* compiled for"):
+        run(torch.arange(20.0).view(4, 5).t())
+
+
+def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) + y
+
+    with torch.no_grad():
+        torch.compile(add, backend="nimble")(torch.zeros(4), torch.zeros(4))
+    run = nimble_fx.programs()[-1].bind({})
+    x = torch.zeros(4)
+    assert_same_bits(run(x, torch.ones(4)), [torch.full((4,), 2.0)])
+    with pytest.raises(InputError, match=r"x and y share memory, which .*add writes"):
+        run(x, x)
+
+
+def test_an_input_that_was_none_stays_none() -> None:
+    graph = TaskGraph("program", (Input("x", None),), (), (), (Ref("x"),))
+    run = Bound(graph, {}, {}, lambda values: values, Status())
+    assert run(None) == [None]
+    with pytest.raises(InputError, match="input x is of type Tensor, and was compiled for None"):
+        run(X)
+
+
+def test_symbolic_sizes_of_two_tensors_must_agree() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    x = torch.ones(3, 4)
+    with torch.no_grad():
+        torch.compile(program, backend="nimble", dynamic=True)(x, x.clone())
+    run = nimble_fx.programs()[-1].bind({})
+    assert_same_bits(run(torch.ones(5, 4), torch.ones(5, 4)), [torch.full((5, 4), 2.0)])
+    with pytest.raises(InputError, match=r"has the size 2 for s\d+, which is 5 elsewhere"):
+        run(torch.ones(5, 4), torch.ones(2, 4))
+
+
+def test_a_forward_and_a_backward_program_make_a_training_step(tmp_path: Path) -> None:
+    model, x = Branchy(), torch.randn(2, 4)
+    torch.compile(model, backend="nimble")(x).sum().backward()
+    forward, backward = (
+        nimble_fx.load(program.save(tmp_path / f"{i}.json"))
+        for i, program in enumerate(nimble_fx.programs())
+    )
+    names = [value.name for value in backward.graph.inputs]
+    returned = [ref.name for ref in forward.graph.outputs]
+    values = dict(zip(returned, forward.bind(model)(x), strict=True)) | {"x": x}
+    given = [values.get(name, torch.ones(2, 4)) for name in names]
+    assert names[-1] == "tangents_1"
+    gradients = backward.bind({})(*given)
+    expected = [p.grad for p in model.parameters()]
+    assert_same_bits([g for g in gradients if g is not None], expected)
+
+
+class Counts(nn.Module):
+    """Two buffers, of which one is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen: Tensor
+        self.scale: Tensor
+        read = x * self.scale
+        self.seen += 1
+        return read
+
+
+def test_buffers_that_share_memory_by_now_are_refused_where_one_is_written() -> None:
+    program, model = compiled(Counts(), X), Counts()
+    program.bind(model)
+    model.seen = model.scale
+    with pytest.raises(InputError, match=r"share memory, which Counts\.forward writes"):
+        program.bind(model)
+
+
+def test_parameters_that_share_memory_by_now_are_read_where_none_is_written() -> None:
+    program, tied = compiled(Branchy(), X), Branchy()
+    tied.b = tied.a
+    assert_same_bits(program.bind(tied)(X), [tied(X).detach()])
+
+
+def test_a_bound_program_is_frozen_where_the_device_can() -> None:
+    program = compiled(Branchy(), X, options={"device": "virtual"})
+    bound = replace(program, status=Status()).bind(Branchy())
+    assert isinstance(bound, Bound)
+    bound(X)
+    assert bound.status.frozen
+    assert not program.status.frozen
+
+
+@pytest.mark.parametrize("nothing", [None, [torch.ones(1)], "weight"])
+def test_what_holds_no_parameters_by_name_is_refused(nothing: Any) -> None:
+    program = compiled(Branchy(), torch.ones(3, 4))
+    with pytest.raises(InputError, match="bind takes a module, or a mapping of tensors by name"):
+        program.bind(nothing)

@@ -1,0 +1,100 @@
+"""What cannot be captured is refused, by name, and runs unfrozen with eager's results."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import nimble_fx
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.runtime.capture_checks import nothing_to_freeze, refuse_what_cannot_be_captured
+from tests.support.replaying import ReplayingDevice
+from tests.support.schedules import schedule_of
+
+
+def test_nothing_is_lost_where_there_is_nothing_to_freeze() -> None:
+    launches, views = (
+        schedule_of(torch.exp, torch.zeros(2)),
+        schedule_of(torch.t, torch.zeros(2, 2)),
+    )
+    assert nothing_to_freeze(launches, Cpu()) == "cpu has no CUDA graphs"
+    assert nothing_to_freeze(views, ReplayingDevice()) == "it launches nothing"
+    assert nothing_to_freeze(launches, ReplayingDevice()) is None
+
+
+def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
+    graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
+    refuse_what_cannot_be_captured(graph, ReplayingDevice())
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("unsafe(Tensor x) -> Tensor", tags=tags)
+        op = torch.ops.nimble_tests.unsafe.default
+        tasks = tuple(replace(task, target=op) for task in graph.tasks)
+        with pytest.raises(UnsupportedError, match=r"exp \(nimble_tests.unsafe") as refused:
+            refuse_what_cannot_be_captured(replace(graph, tasks=tasks), ReplayingDevice())
+    assert refused.value.node == "exp"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
+def test_the_host_waits_for_masks_and_for_no_other_indices(dtype: torch.dtype) -> None:
+    graph = schedule_of(lambda x, i: x[:, i] + 1, torch.zeros(2, 3), torch.zeros(2).long())
+    x, i = graph.inputs
+    assert isinstance(i.type, TensorType)
+    graph = replace(graph, inputs=(x, replace(i, type=replace(i.type, dtype=dtype))))
+    if dtype in (torch.bool, torch.uint8):
+        with pytest.raises(UnsupportedError, match=r"index .*the host waits"):
+            refuse_what_cannot_be_captured(graph, ReplayingDevice())
+    else:
+        refuse_what_cannot_be_captured(graph, ReplayingDevice())
+
+
+BASE = torch.arange(60.0)
+LOOKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "from the storage's beginning": lambda x: x.as_strided((2,), (1,), 0) * 1,
+    "behind the view's beginning": lambda x: x.as_strided((2,), (1,), 6) * 1,
+    "from the view's beginning": lambda x: x.as_strided((2,), (1,)) * 1,
+    "through a view": lambda x: x[1:].as_strided((2,), (1,)) * 1,
+    "of something new": lambda x: (x + 1).as_strided((2,), (1,), 1) * 1,
+    "as a copy": lambda x: torch.as_strided_copy(x, (2,), (2,), 1) * 1,
+    "past the view's end": lambda x: x.as_strided((9,), (1,)) * 1,
+}
+
+
+@given(st.sampled_from(sorted(LOOKS)), st.integers(0, 8), st.integers(1, 3), st.booleans())
+def test_whatever_is_seen_of_the_memory_around_an_input_is_eagers(
+    look: str, offset: int, step: int, is_dynamic: bool
+) -> None:
+    torch.compiler.reset()
+    function, x = LOOKS[look], BASE[offset : offset + 5 * step : step]
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "silent"}
+    with torch.no_grad():
+        compiled = torch.compile(function, backend="nimble", dynamic=is_dynamic, options=options)
+        for _ in range(3):
+            assert torch.equal(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("look", ["from the view's beginning", "through a view"])
+def test_what_stays_within_a_dense_input_is_frozen(look: str) -> None:
+    with torch.no_grad():
+        torch.compile(LOOKS[look], backend="nimble", options={"device": "virtual"})(BASE[3:8])
+    (program,) = nimble_fx.programs()
+    assert program.status.frozen
+
+
+@pytest.mark.parametrize(
+    ("x", "look"),
+    [(BASE[3:8], "behind the view's beginning"), (BASE[:9:2], "from the view's beginning")],
+)
+def test_what_may_be_around_an_input_is_refused_with_the_users_line(x: Tensor, look: str) -> None:
+    graph = nimble_fx.plan(LOOKS[look], x).graph
+    with pytest.raises(
+        UnsupportedError, match=r"around an input \[.*test_capturable.py"
+    ) as refused:
+        refuse_what_cannot_be_captured(graph, ReplayingDevice())
+    assert refused.value.node == "as_strided"

@@ -1,0 +1,138 @@
+"""One capture: it is made without a trace, fed, and gives its memory back."""
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.devices.virtual.memory import Pool
+from nimble_fx.errors import NimbleWarning
+from nimble_fx.runtime.captured_graph import WARM_UPS
+from tests.support.eager import (
+    assert_same,
+    twins,
+)
+from tests.support.models import CASES, Branchy
+from tests.support.replaying import ReplayingDevice, frozen
+
+
+def test_a_mutated_input_is_written_back_once_per_call(device: ReplayingDevice) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.add_(1).sum()
+
+    run = frozen(program, torch.zeros(3), device=device)
+    x = torch.zeros(3)
+    for n in range(1, 4):
+        (total,) = run([x])
+        assert torch.equal(x, torch.full((3,), float(n)))
+        assert total == 3 * n
+
+
+def test_warm_up_leaves_state_and_random_numbers_alone(device: ReplayingDevice) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls: Tensor
+            self.calls += 1
+            return x + torch.rand_like(x) * self.calls
+
+    model = Counts()
+    compiled, x = torch.compile(model, backend="nimble"), torch.zeros(3)
+    with torch.no_grad():
+        torch.manual_seed(5)
+        first = compiled(x)
+        assert device.n_warm_ups == WARM_UPS
+        assert torch.equal(model.calls, torch.ones(3))
+        torch.manual_seed(5)
+        assert torch.equal(first, torch.rand(3))
+
+
+def test_each_warm_up_begins_with_the_state_that_the_call_found(device: ReplayingDevice) -> None:
+    class Fills(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+            self.register_buffer("table", torch.zeros(1, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.place: Tensor
+            self.table: Tensor
+            self.table.index_copy_(0, self.place, x)  # fails where there is no such place
+            self.place += 1
+            return self.table.exp()
+
+    model, x = Fills(), torch.randn(1, 3)
+    with torch.no_grad():
+        assert_same(torch.compile(model, backend="nimble")(x), x.exp())
+    assert (device.n_captures, model.place.item()) == (1, 1)
+
+
+def test_a_failure_in_warm_up_leaves_state_as_it_was(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm_up = ReplayingDevice.warm_up
+
+    def fail_late(self: ReplayingDevice, *args: Any, **kwargs: Any) -> None:
+        warm_up(self, *args, **kwargs)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(ReplayingDevice, "warm_up", fail_late)
+    model, eager = twins(CASES["cache"], train=False)
+    compiled, inputs = torch.compile(model, backend="nimble"), CASES["cache"].inputs()
+    with torch.no_grad():
+        with pytest.warns(NimbleWarning, match="capture failed: out of memory"):
+            ours = compiled(*inputs)
+        assert_same(ours, eager(*inputs))
+    assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+
+
+def test_an_expanded_input_is_fed_each_element_once(device: ReplayingDevice) -> None:
+    run = frozen(lambda x: x.exp(), torch.zeros(1, 2).expand(3, 2), device=device)
+    for _ in range(2):
+        x = torch.randn(1, 2).expand(3, 2)
+        assert_same(list(run([x])), [x.exp()])
+
+
+def watched_pools(device: ReplayingDevice) -> "weakref.WeakSet[Pool]":
+    """The pools that the device makes from now on, as long as they live."""
+    pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+    make = device.pool
+
+    def watched() -> Pool:
+        pools.add(pool := make())
+        return pool
+
+    device.pool = watched  # type: ignore[method-assign]
+    return pools
+
+
+def test_a_program_that_is_dropped_gives_its_memory_back_at_once(device: ReplayingDevice) -> None:
+    pools = watched_pools(device)
+    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(4), device=device)
+    (kept,) = run([torch.ones(4)])
+    assert len(pools) == 1
+    gc.disable()
+    try:
+        del run
+        assert len(pools) == 0
+    finally:
+        gc.enable()
+    assert torch.equal(kept, torch.ones(4).exp() + torch.ones(4).sin())
+
+
+def test_a_compiled_model_that_is_dropped_gives_all_memory_back(device: ReplayingDevice) -> None:
+    pools = watched_pools(device)
+    model, x = Branchy(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="nimble")
+    compiled(x).sum().backward()
+    assert len(pools) > 0
+    del compiled, model
+    gc.collect()
+    assert len(pools) == 0
+    assert not device._live

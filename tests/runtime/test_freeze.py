@@ -1,0 +1,266 @@
+"""Freezing, on a device that captures and replays on the CPU."""
+
+import copy
+import re
+import warnings
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.errors import NimbleWarning
+from nimble_fx.runtime.graph_cache import PAYS_OFF, WASTED_PER_GRAPH
+from tests.support.eager import (
+    assert_inference_is_eagers,
+    assert_same,
+    assert_training_is_eagers,
+)
+from tests.support.models import CASES, Branchy
+from tests.support.replaying import ReplayingDevice, frozen
+from tests.support.threads import assert_threads_do_not_mix
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replays_give_eagers_results_state_and_mutations(
+    name: str, device: ReplayingDevice
+) -> None:
+    assert_inference_is_eagers(CASES[name], n_calls=4)
+    assert device.n_captures == len(nimble_fx.programs())
+    assert device.n_replays >= 4 * (device.n_captures > 0)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "transformer_dropout", "dropout", "tables"])
+def test_training_replays_give_eagers_gradients_and_statistics(
+    name: str, device: ReplayingDevice
+) -> None:
+    assert_training_is_eagers(CASES[name])
+    assert device.n_captures == 2
+    assert device.n_replays == 6
+
+
+def test_the_inputs_are_emptied_and_may_be_dropped_by_the_caller(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    args = [torch.ones(2)]
+    run(args)
+    assert args == []
+    assert torch.equal(run([torch.full((2,), 2.0)])[0], torch.full((2,), 2.0).exp())
+
+
+def test_moved_parameters_are_captured_again(device: ReplayingDevice) -> None:
+    model = Branchy()
+    eager = copy.deepcopy(model)
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(2, 4)
+    with torch.no_grad():
+        compiled(x)
+        for net in (model, eager):
+            net.a.weight.data = torch.full((4, 4), 0.5)
+        assert_same(compiled(x), eager(x))
+        assert_same(compiled(x), eager(x))
+    assert device.n_captures == 2
+
+
+def test_a_program_that_modules_share_keeps_a_capture_for_each(device: ReplayingDevice) -> None:
+    blocks = [Branchy() for _ in range(3)]
+    compiled = [torch.compile(block, backend="nimble") for block in blocks]
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            for ours, block in zip(compiled, blocks, strict=True):
+                assert_same(ours(x), block(x))
+    assert device.n_captures == 3
+
+
+def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevice) -> None:
+    model = Branchy()
+    options: dict[str, Any] = {"max_graphs": 2}
+    compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
+    limit = WASTED_PER_GRAPH * 2
+    with torch.no_grad():
+        for i in range(limit):
+            model.a.weight.data = torch.full((4, 4), float(i))
+            assert_same(compiled(x), model(x))
+        model.a.weight.data = torch.ones(4, 4)
+        with pytest.warns(NimbleWarning, match="parameters change too often"):
+            assert_same(compiled(x), model(x))
+        assert_same(compiled(x), model(x))
+    assert device.n_captures == limit
+
+
+def test_what_comes_often_is_captured_even_where_most_calls_are_not(
+    device: ReplayingDevice,
+) -> None:
+    model = Branchy()
+    options: dict[str, Any] = {"max_graphs": 1, "on_fallback": "silent"}
+    compiled = torch.compile(model, backend="nimble", dynamic=True, options=options)
+    with torch.no_grad():
+        for rows in range(2, 4 + WASTED_PER_GRAPH):
+            compiled(torch.randn(rows, 4))
+        before = device.n_captures
+        for _ in range(PAYS_OFF + 2):
+            x = torch.randn(30, 4)
+            assert_same(compiled(x), model(x))
+    assert device.n_captures == before + 1
+
+
+def test_buffers_that_were_made_in_inference_mode_are_written_to(device: ReplayingDevice) -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen: Tensor
+            return self.seen.add_(x) * 2
+
+    with torch.inference_mode():
+        model, eager = Counts(), Counts()
+        compiled = torch.compile(model, backend="nimble")
+        for _ in range(3):
+            assert_same(compiled(torch.ones(3)), eager(torch.ones(3)))
+    assert (device.n_captures, device.n_replays) == (1, 3)
+
+
+def test_a_frozen_program_and_one_that_calls_it_do_not_wait_for_each_other() -> None:
+    options: dict[str, Any] = {"device": "virtual"}
+    inner = torch.compile(lambda x: (x * 2).relu() + x.sin(), backend="nimble", options=options)
+
+    def outer(x: Tensor) -> Tensor:
+        return torch.ops.nimble_tests.inner(x + 1) * 2
+
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library, torch.no_grad():
+        library.define("inner(Tensor x) -> Tensor")
+        library.impl("inner", lambda x: inner(x.clone()), "CPU")
+        library.impl("inner", torch.empty_like, "Meta")
+        calls = torch.compile(outer, backend="nimble", options=options | {"freeze": False})
+        calls(torch.ones(3))
+        inner(torch.ones(3))
+        threads = [
+            Thread(target=call_often, args=(run, torch.ones(3)), daemon=True)
+            for run in (calls, inner)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def call_often(run: Callable[[Tensor], object], x: Tensor) -> None:
+    with torch.no_grad():
+        for _ in range(300):
+            run(x)
+
+
+def test_parameters_that_move_once_a_graph_has_paid_off_are_captured_again_without_end(
+    device: ReplayingDevice,
+) -> None:
+    model = Branchy()
+    options: dict[str, Any] = {"max_graphs": 1}
+    compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
+    with torch.no_grad():
+        for i in range(WASTED_PER_GRAPH + 2):
+            model.a.weight.data = torch.full((4, 4), float(i))
+            for _ in range(PAYS_OFF):
+                assert_same(compiled(x), model(x))
+    assert device.n_captures == WASTED_PER_GRAPH + 2
+
+
+def test_within_a_capture_of_the_users_the_program_runs_inline(device: ReplayingDevice) -> None:
+    x = torch.ones(2)
+    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(2), device=device)
+    users = device.capture(1, lambda streams: run([x]), device.pool())
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        users.replay()
+        assert torch.equal(users.outputs[0], x.exp() + x.sin())
+    assert (device.n_captures, device.n_warm_ups) == (1, 0)
+
+
+def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
+    device = ReplayingDevice(fail=True)
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    with pytest.warns(
+        NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"
+    ):
+        (first,) = run([torch.ones(2)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (second,) = run([torch.ones(2)])
+    assert torch.equal(first, torch.ones(2).exp())
+    assert torch.equal(first, second)
+
+
+def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    with torch.inference_mode():
+        inside = torch.ones(2)
+        run([inside])
+    with torch.no_grad():
+        for x in (torch.ones(2), inside):
+            assert torch.equal(run([x])[0], torch.ones(2).exp())
+
+
+def test_threads_that_replay_one_program_do_not_mix_their_inputs(device: ReplayingDevice) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.exp() + x.sin()
+
+    run = frozen(program, torch.zeros(100), device=device)
+    inputs = [torch.full((100,), i / 8) for i in range(8)]
+    assert_threads_do_not_mix(lambda x: run([x])[0], program, inputs, n_calls=50)
+
+
+def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None:
+    model = Branchy()
+    with torch.no_grad():
+        torch.compile(model, backend="nimble")(torch.randn(2, 4))
+    (program,) = nimble_fx.programs()
+    assert "frozen   yes, 1 graph\n" in program.summary()
+    assert re.search(
+        r"^  memory   \d+ KiB \(s. \d+ KiB, s. \d+ KiB\)", program.summary(), re.MULTILINE
+    )
+    del model
+    assert "no: the parameters that it was captured with are gone" in program.summary()
+
+
+def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:
+    compiled = torch.compile(Branchy(), backend="nimble", options={"freeze": False})
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+    assert device.n_captures == 0
+    assert "freeze=False" in nimble_fx.programs()[0].summary()
+
+
+def test_a_program_with_symbolic_sizes_has_a_graph_for_each(device: ReplayingDevice) -> None:
+    model = Branchy()
+    compiled = torch.compile(model, backend="nimble", dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3, 5, 2, 3, 5):
+            x = torch.randn(rows, 4)
+            assert_same(compiled(x), model(x))
+    assert (device.n_captures, device.n_replays) == (3, 6)
+    assert "yes, 3 graphs" in nimble_fx.programs()[0].summary()
+
+
+def test_a_program_that_an_operator_of_its_own_calls_runs_it_unfrozen(
+    device: ReplayingDevice,
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.ops.nimble_tests.again(x * 2)
+
+    compiled = torch.compile(program, backend="nimble")
+
+    def again(x: Tensor) -> Tensor:
+        x = x.clone()  # kernels run late, and what the inner program is given may be this memory
+        return x + 1 if x.sum() > 100 else compiled(x).clone()
+
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("again(Tensor x) -> Tensor")
+        library.impl("again", again, "CPU")
+        library.impl("again", torch.empty_like, "Meta")
+        with torch.no_grad():
+            for _ in range(2):
+                assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 65.0))

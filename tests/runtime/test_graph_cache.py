@@ -1,0 +1,147 @@
+"""Which captures go: those that were replayed least recently, and those whose memory is gone."""
+
+import gc
+import weakref
+from collections import OrderedDict
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nimble_fx.devices.virtual.memory import Pool
+from nimble_fx.runtime import gc_guard, graph_cache
+from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.captured_graph import Recording
+from nimble_fx.runtime.graph_cache import PAYS_OFF, Kept, Key
+from nimble_fx.runtime.pool_group import Arena
+from tests.support.replaying import ReplayingDevice
+
+
+class Recorded:
+    """As much of a recording as matters to who keeps it."""
+
+    nbytes = (1, 2)
+    pool = Pool(set(), lambda: None)
+
+    def __init__(self, saved: int = 0, n_replays: int = 0) -> None:
+        self.saved_addresses, self.n_replays = {saved} if saved else set(), n_replays
+
+    def when_memory_goes(self, given: list[Any], static: list[Tensor], gone: Any) -> None:
+        self._watched = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
+
+
+def keeping(max_graphs: int = 2) -> tuple[Kept, Arena, Status]:
+    arena, status = Arena(ReplayingDevice()), Status()
+    return Kept(arena, max_graphs, status), arena, status
+
+
+def add(
+    captures: Kept, key: Key, recorded: Recorded | None = None, static: list[Tensor] | None = None
+) -> None:
+    captures.make_room(key)
+    captures.add(key, cast(Recording, recorded or Recorded()), [], static or [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60), st.integers(1, 9))
+def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_graphs: int) -> None:
+    captures, _, status = keeping(max_graphs)
+    expected: dict[int, OrderedDict[int, None]] = {}
+    for size, owner in uses:
+        key = Key((size,), (owner,), ())
+        last = expected.setdefault(owner, OrderedDict())
+        assert (captures.get(key) is not None) == (size in last)
+        if size not in last:
+            add(captures, key)
+        last[size] = None
+        last.move_to_end(size)
+        while len(last) > max_graphs:
+            last.popitem(last=False)
+    assert status.n_graphs == sum(map(len, expected.values()))
+
+
+def test_past_the_limit_all_captures_of_the_owner_that_was_used_least_recently_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graph_cache, "MAX_OWNERS", 2)
+    captures, *_ = keeping()
+    keys = {(size, owner): Key((size,), (owner,), ()) for size in (1, 2) for owner in (1, 2, 3)}
+    for place in ((1, 1), (2, 1), (1, 2)):
+        add(captures, keys[place])
+    assert captures.make_room(keys[1, 3])
+    assert [captures.get(keys[place]) is not None for place in ((1, 1), (2, 1), (1, 2))] == [
+        *(False, False, True)
+    ]
+
+
+def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
+    captures, arena, status = keeping()
+    parameter, key = torch.zeros(3), Key((), (1,), ())
+    add(captures, key, Recorded(saved=7), [parameter])
+    view = parameter[1:]
+    del parameter
+    assert captures.get(key) is not None
+    assert set(arena.saved) == {7}
+    del view
+    assert captures.get(key) is None
+    assert set(arena.saved) == set()
+    assert (status.frozen, status.n_captures) == (False, 1)
+
+
+def test_what_went_before_it_paid_off_is_counted() -> None:
+    captures, *_ = keeping(max_graphs=1)
+    for size, n_replays in enumerate((0, PAYS_OFF - 1, PAYS_OFF, PAYS_OFF + 1, 0)):
+        add(captures, Key((size,), (), ()), Recorded(n_replays=n_replays))
+    assert captures._n_wasted == 2
+
+
+def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
+    captures, _, status = keeping()
+    parameter = torch.zeros(3)
+    add(captures, Key((), (1,), ()), static=[parameter])
+    gc.disable()
+    try:
+        freed = weakref.ref(captures)
+        del captures
+        assert freed() is None
+        assert not status.frozen
+    finally:
+        gc.enable()
+    del parameter
+
+
+def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> None:
+    captures, *_ = keeping(max_graphs=1)
+    often = Key((-1,), (), ())
+    for size in range(graph_cache.WASTED_PER_GRAPH + 1):
+        key = Key((size,), (), ())
+        assert captures.is_worth_a_capture(key)
+        add(captures, key)
+    for size in range(PAYS_OFF):
+        assert not captures.is_worth_a_capture(often)
+        assert not captures.is_worth_a_capture(Key((-2 - size,), (), ()))
+    assert captures.is_worth_a_capture(often)
+
+
+def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
+    forward, arena, _ = keeping()
+    backward, parameter = Kept(arena, 2, Status()), torch.zeros(3)
+    add(forward, Key((), (1,), ()), static=[parameter])
+    add(backward, Key((), (), ()))
+    assert len(backward) == 1
+    del parameter
+    assert (len(forward), len(backward)) == (0, 0)
+
+
+def test_captures_that_go_while_another_is_made_wait_for_its_end() -> None:
+    captures, *_ = keeping()
+    recorded = Recorded()
+    gone = weakref.ref(recorded)
+    add(captures, Key((), (1,), ()), recorded)
+    del recorded
+    with gc_guard.paused():
+        del captures
+        assert gone() is not None
+    assert gone() is None

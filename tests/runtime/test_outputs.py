@@ -1,0 +1,237 @@
+"""What a replay has computed is the caller's to keep, and shares memory as in eager."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.eager import (
+    assert_same,
+    assert_training_is_eagers,
+)
+from tests.support.models import CASES, Branchy
+from tests.support.replaying import ReplayingDevice, frozen
+
+
+def test_outputs_are_the_callers_to_keep(device: ReplayingDevice) -> None:
+    run = frozen(lambda x: (x.exp(), x.exp()[0]), torch.randn(2, 2), device=device)
+    inputs = [torch.randn(2, 2) for _ in range(3)]
+    outputs = [run([x]) for x in inputs]
+    for x, output in zip(inputs, outputs, strict=True):
+        assert_same(list(output), [x.exp(), x.exp()[0]])
+
+
+def test_outputs_that_share_memory_share_it_again_and_keep_their_strides(
+    device: ReplayingDevice,
+) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.exp()
+        return y, y[1], y.t(), x.sin()
+
+    for x in (torch.randn(2, 3), torch.randn(2, 3)):
+        y, row, transposed, apart = frozen(program, x, device=device)([x])
+        y.zero_()
+        assert torch.equal(row, torch.zeros(3))
+        assert torch.equal(transposed, torch.zeros(3, 2))
+        assert transposed.stride() == (1, 3)
+        assert torch.equal(apart, x.sin())
+
+
+def test_writing_to_an_output_that_the_backward_needs_is_an_error(device: ReplayingDevice) -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self.a(x).tanh()
+            return hidden.exp(), hidden
+
+    result, hidden = torch.compile(Keeps(), backend="nimble")(torch.randn(2, 4))
+    with torch.no_grad():
+        hidden.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x > 0, lambda x: x.long() + 1, lambda x: (x.exp(), x)]
+)
+def test_empty_outputs_are_not_taken_for_empty_inputs(
+    function: Callable[[Tensor], Any], device: ReplayingDevice
+) -> None:
+    x = torch.randn(0, 3)
+    ours = frozen(function, x, device=device)([x])
+    expected = function(x)
+    expected = list(expected) if isinstance(expected, tuple) else [expected]
+    assert [y.dtype for y in ours] == [y.dtype for y in expected]
+    assert_same(ours, expected)
+
+
+def test_an_output_in_another_dtype_shares_memory_too(device: ReplayingDevice) -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return y, y.view(torch.int32)[1:]
+
+    for x in (torch.randn(4), torch.randn(4)):
+        y, whole = frozen(program, x, device=device)([x])
+        assert torch.equal(y[1:].view(torch.int32), whole)
+        assert whole.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_an_output_that_is_a_later_part_of_an_input_that_starts_late(
+    device: ReplayingDevice,
+) -> None:
+    x = torch.arange(10.0)[2:]
+    run = frozen(lambda x: (x[3:], x.exp()[2:], x.exp()), x, device=device)
+    assert_same(list(run([x])), [x[3:], x.exp()[2:], x.exp()])
+
+
+def test_an_output_that_is_an_input_or_a_view_of_one_is_the_callers(
+    device: ReplayingDevice,
+) -> None:
+    x = torch.randn(4, 4)
+    run = frozen(lambda x: (x, x.t(), x[1:], x.cos()), x, device=device)
+    for _ in range(2):
+        same, transposed, rows, _cosine = run([x])
+        assert same.data_ptr() == transposed.data_ptr() == x.data_ptr()
+        assert torch.equal(rows, x[1:])
+        assert rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def conjugates(z: Tensor) -> tuple[Tensor, ...]:
+    twice = z * 2
+    return twice, twice.conj(), twice.conj().imag, torch.view_as_real(twice), z.conj()
+
+
+def test_outputs_that_are_read_conjugated_or_negated_stay_so(device: ReplayingDevice) -> None:
+    for z in (torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)):
+        ours = frozen(conjugates, z, device=device)([z])
+        for one, expected in zip(ours, conjugates(z), strict=True):
+            assert torch.equal(one, expected)
+            assert (one.is_conj(), one.is_neg()) == (expected.is_conj(), expected.is_neg())
+
+
+def test_inputs_that_are_read_conjugated_or_negated_are_handed_back_so(
+    device: ReplayingDevice,
+) -> None:
+    run = frozen(
+        lambda z: (z * 2, z[1:], z.conj()), torch.zeros(3, dtype=torch.complex64), device=device
+    )
+    negated = frozen(lambda x: (x * 2, x[1:]), torch.zeros(3), device=device)
+    for _ in range(2):
+        z = torch.randn(3, dtype=torch.complex64).conj()
+        assert_same(list(run([z])), [z * 2, z[1:], z.conj()])
+        assert_same(list(negated([z.imag])), [z.imag * 2, z.imag[1:]])
+
+
+def test_gradients_through_conjugates_are_eagers(device: ReplayingDevice) -> None:
+    def power(x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(x)
+        return (spectrum.conj() * spectrum).real
+
+    x = torch.randn(8, requires_grad=True)
+    compiled = torch.compile(power, backend="nimble")
+    gradients: list[Tensor | None] = []
+    for run in (compiled, compiled, power):
+        x.grad = None
+        run(x).sum().backward()
+        gradients.append(x.grad)
+    assert_same(gradients[:2], [gradients[2]] * 2)
+    assert device.n_captures == 2
+
+
+def test_without_copies_outputs_are_what_the_next_call_overwrites(device: ReplayingDevice) -> None:
+    options: dict[str, Any] = {"copy_outputs": False}
+    compiled = torch.compile(Branchy(), backend="nimble", options=options)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        first = compiled(x)
+        before = first.clone()
+        second = compiled(x + 1)
+    assert first is not second
+    assert first.data_ptr() == second.data_ptr()
+    assert torch.equal(first, second)
+    assert not torch.equal(first, before)
+
+
+def test_without_copies_a_model_trains_as_in_eager(device: ReplayingDevice) -> None:
+    assert_training_is_eagers(CASES["branchy"], options={"copy_outputs": False})
+
+
+def test_without_copies_no_output_overwrites_that_of_another_model(
+    device: ReplayingDevice,
+) -> None:
+    options: dict[str, Any] = {"copy_outputs": False}
+    models = [Branchy(), Branchy()]
+    one, other = (torch.compile(m, backend="nimble", options=options) for m in models)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        one(x)
+        kept = other(x)
+        one(x + 1)
+        assert_same(kept, models[1](x))
+
+
+def test_without_copies_an_output_may_come_back_as_an_input_that_is_written(
+    device: ReplayingDevice,
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.add_(1) * 2
+
+    options: dict[str, Any] = {"copy_outputs": False}
+    compiled = torch.compile(program, backend="nimble", options=options)
+    for run in (compiled, program):
+        y = run(torch.zeros(3))
+        assert torch.equal(run(y), torch.full((3,), 6.0))
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Linear(4, 4), nn.LayerNorm(4), nn.Sequential(nn.Conv1d(3, 2, 1), nn.Tanh())]
+)
+def test_results_that_are_none_are_handed_out_too(
+    model: nn.Module, device: ReplayingDevice
+) -> None:
+    eager = copy.deepcopy(model)
+    compiled, x = torch.compile(model, backend="nimble"), torch.randn(3, 4)
+    for _ in range(2):
+        for net, run in ((model, compiled), (eager, eager)):
+            net.zero_grad()
+            run(x).square().sum().backward()
+        assert_same([p.grad for p in model.parameters()], [p.grad for p in eager.parameters()])
+
+
+@pytest.mark.parametrize("lazily", [torch.conj, lambda z: z.conj().imag])
+def test_an_input_that_is_read_conjugated_or_negated_is_written_to(
+    lazily: Callable[[Tensor], Tensor], device: ReplayingDevice
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.mul_(2) + 1
+
+    compiled = torch.compile(program, backend="nimble")
+    for _ in range(2):
+        z = torch.randn(3, dtype=torch.complex64)
+        ours, expected = lazily(z.clone()), lazily(z.clone())
+        assert_same([compiled(ours), ours], [program(expected), expected])
+
+
+def test_a_view_of_a_parameter_that_has_moved_within_its_memory(device: ReplayingDevice) -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.w.view(2, 2), x + self.w
+
+    memory, model = np.arange(8, dtype=np.float32), Views()
+    compiled, x = torch.compile(model, backend="nimble"), torch.ones(4)
+    whole = torch.from_numpy(memory)
+    with torch.no_grad():
+        for data in (whole[4:], torch.from_numpy(memory[4:])):
+            model.w.data = data
+            assert_same(list(compiled(x)), list(model(x)))

@@ -1,0 +1,1 @@
+"""What tests share: models, judges, mutants, players. None of these files is a test."""

@@ -1,0 +1,49 @@
+"""Graphs of one task or of a traced model, for what costs them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.model_graphs import Traces
+from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType
+
+aten = torch.ops.aten
+
+
+def tensor_type(*shape: Size, dtype: torch.dtype = torch.float32) -> TensorType:
+    """Contiguous, on the CPU; of symbolic sizes all strides are 1."""
+    stride: list[Size] = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        size, step = shape[i + 1], stride[i + 1]
+        stride[i] = size * step if isinstance(size, int) and isinstance(step, int) else 1
+    return TensorType(shape, tuple(stride), dtype, torch.device("cpu"))
+
+
+def one_task(
+    target: Callable[..., Any], made: Any, *args: Any, static: int | None = None
+) -> TaskGraph:
+    """A graph that calls `target` once; types among `args` are its inputs, one may be static."""
+    inputs, given = [], []
+    for i, arg in enumerate(args):
+        if isinstance(arg, TensorType):
+            inputs.append(Input(f"x{i}", arg, (f"x{i}",), static=i == static))
+            arg = Ref(f"x{i}")
+        given.append(arg)
+    reads = tuple(value.name for value in inputs)
+    task = Task(
+        "task", target, tuple(given), type=made, reads=reads, writes=("task",),
+        allocates=("task",), holds=("task",),
+    )  # fmt: skip
+    return TaskGraph("one", tuple(inputs), (), (task,), (Ref("task"),))
+
+
+def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> TaskGraph:
+    """The one graph that a model's inference is."""
+    torch.compiler.reset()
+    traces = Traces()
+    with torch.no_grad():
+        torch.compile(model, backend=traces, dynamic=dynamic)(*inputs)
+    (graph,) = traces.graphs
+    return graph

@@ -1,0 +1,72 @@
+"""A virtual device that counts what it is asked to do, and can fail."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from nimble_fx.codegen.emit import emit
+from nimble_fx.codegen.load import load
+from nimble_fx.devices import Capture, Stream
+from nimble_fx.devices.virtual.device import Virtual
+from nimble_fx.devices.virtual.memory import Pool
+from nimble_fx.fallback import Reporter
+from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.freeze import Frozen, Terms
+from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.pool_group import Arena
+from tests.support.schedules import scheduled, traced
+
+
+class ReplayingDevice(Virtual):
+    """It counts warm-ups, captures and replays.
+
+    Attributes:
+        fail: whether captures fail.
+    """
+
+    def __init__(self, fail: bool = False) -> None:
+        super().__init__()
+        self.fail = fail
+        self.n_warm_ups = self.n_captures = self.n_replays = 0
+
+    def warm_up(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], object],
+        pool: Pool,
+        *,
+        may_synchronize: bool,
+        urgent: int | None = None,
+    ) -> None:
+        self.n_warm_ups += 1
+        super().warm_up(n, run, pool, may_synchronize=may_synchronize, urgent=urgent)
+
+    def capture(
+        self,
+        n: int,
+        run: Callable[[tuple[Stream, ...]], Sequence[Any]],
+        pool: Pool,
+        *,
+        urgent: int | None = None,
+    ) -> Capture:
+        if self.fail:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.n_captures += 1
+        captured = super().capture(n, run, pool, urgent=urgent)
+
+        def replay() -> None:
+            self.n_replays += 1
+            captured.replay()
+
+        return replace(captured, replay=replay)
+
+
+def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:
+    result = traced(function, *copy.deepcopy(inputs), functional=False)
+    graph = scheduled(result.graph)
+    loaded = load(emit(graph), "frozen.py")
+    launcher = Launcher(graph, loaded, result.constants, device)
+    return Frozen(launcher, Arena(device), Status(), Reporter(), Terms())

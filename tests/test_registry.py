@@ -1,0 +1,42 @@
+"""A list of what lives keeps the order, and nothing alive."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nimble_fx.registry import Living
+
+
+class Thing:
+    """Something that can go."""
+
+
+@given(st.lists(st.booleans()))
+def test_those_that_are_held_are_listed_in_order(held: list[bool]) -> None:
+    living: Living[Thing] = Living()
+    kept = []
+    for is_held in held:
+        thing = Thing()
+        living.add(thing)
+        kept += [thing] if is_held else []
+        del thing
+    assert list(living.all()) == kept
+    living.clear()
+    assert living.all() == ()
+
+
+def test_threads_may_add_and_free_while_others_list() -> None:
+    living: Living[Thing] = Living()
+
+    def add_free_and_list(_: int) -> bool:
+        for _ in range(300):
+            thing = Thing()
+            living.add(thing)
+            if thing not in living.all():
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(add_free_and_list, range(4)))
+    assert living.all() == ()

@@ -1,0 +1,54 @@
+"""What Dynamo keeps of a function goes, and what it keeps of others stays."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo import eval_frame, pgo
+from torch.fx import GraphModule
+
+from nimble_fx.frontend.model_function import own_function
+from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+
+
+class Eager:
+    """A backend of its own."""
+
+    def __init__(self) -> None:
+        self.n_compiles = 0
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.n_compiles += 1
+        return gm.forward
+
+
+def n_kept() -> tuple[int, int]:
+    """The backends and functions in Dynamo's tables; a test that reads them sees them renamed."""
+    sizes: Any = pgo._CODE_STATE
+    return len(eval_frame.cached_backends), len(sizes or ())
+
+
+def test_all_of_a_function_goes_and_all_of_another_stays() -> None:
+    x, other, other_backend = torch.ones(2), own_function(torch.cos), Eager()
+    stays: Callable[[Tensor], Tensor] = torch.compile(other, backend=other_backend)
+    stays(x)
+    before = n_kept()
+    goes, backend = own_function(torch.sin), Eager()
+    torch.compile(goes, backend=backend)(x)
+    assert all(now > then for now, then in zip(n_kept(), before, strict=True))
+    drop_compiled(goes.__code__, backend)
+    assert n_kept() == before
+    stays(x)
+    assert other_backend.n_compiles == 1
+
+
+def test_a_table_that_another_pytorch_has_not_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    function, backend = own_function(torch.sin), Eager()
+    torch.compile(function, backend=backend)(torch.ones(2))
+    monkeypatch.delattr(eval_frame, "cached_backends")
+    monkeypatch.setattr(pgo, "_CODE_STATE", None)
+    drop_compiled(function.__code__, backend)

@@ -1,0 +1,42 @@
+"""Which values of a graph lie in memory that the caller gets or somebody writes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nimble_fx.tracing.exposed_memory import exposed
+from tests.support.schedules import aten_graph
+
+
+def written_in_part(x: Tensor) -> Tensor:
+    made = torch.zeros(3)
+    made[1:].add_(1)
+    return x + made.sum()
+
+
+def statistics(x: Tensor) -> Tensor:
+    mean, var = torch.zeros(3), torch.ones(3)
+    normal, *_ = torch.ops.aten.native_batch_norm.default(x, None, None, mean, var, True, 0.1, 1e-5)
+    return normal * 1
+
+
+ITEMS = ("getitem", "getitem_1", "getitem_2")
+EXPOSED: dict[str, tuple[Callable[..., Any], set[str]]] = {
+    "returned": (lambda x: (x + 1, x.sin().t().unsqueeze(0)), {"add", "sin", "t", "unsqueeze"}),
+    "returned in part": (lambda x: x.exp().unbind()[0], {"exp", "unbind", *ITEMS}),
+    "one of several": (lambda x: x.exp().split(1)[0] * 1, {"mul"}),
+    "written": (written_in_part, {"zeros", "slice_1", "add_", "add"}),
+    "written in secret": (statistics, {"zeros", "ones", "mul"}),
+}
+"""Programs, and the operators whose results are exposed."""
+
+
+@pytest.mark.parametrize("name", EXPOSED)
+def test_what_is_returned_or_written_is_exposed_with_all_that_shares_its_memory(name: str) -> None:
+    function, expected = EXPOSED[name]
+    graph = aten_graph(function, torch.rand(3, 3), functional=False).graph
+    found = {node.name for node in exposed(graph) if node.op == "call_function"}
+    assert found == expected

@@ -1,0 +1,98 @@
+"""Names that a user recognises."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.tracing.user_names import input_names, input_paths, program_name, renamed
+
+
+class Outer(nn.Module):
+    """A module with a list inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2, bias=False)])
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, x: Tensor, extra: list[Tensor]) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        self.scale: Tensor
+        return x * self.scale + extra[0]
+
+
+def names_of(model: nn.Module, *inputs: object) -> tuple[str, list[str]]:
+    seen: list[tuple[str, list[str]]] = []
+
+    def capture(gm: torch.fx.GraphModule, _: list[object]) -> object:
+        seen.append((program_name(gm), input_names(gm)))
+        return gm.forward
+
+    torch.compile(model, backend=capture)(*inputs)
+    return seen[0]
+
+
+def test_inputs_are_named_by_their_place_in_the_model() -> None:
+    name, inputs = names_of(Outer(), torch.ones(2), [torch.ones(2)])
+    assert name == "Outer.forward"
+    assert sorted(inputs) == [
+        "extra_0", "layers_0_bias", "layers_0_weight", "layers_1_weight", "scale", "x",
+    ]  # fmt: skip
+
+
+def timed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def wrapper(*args: Tensor) -> Tensor:
+        return function(*args) + 1
+
+    return wrapper
+
+
+class Decorated(nn.Module):
+    """A module whose forward is wrapped."""
+
+    @timed
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+def test_a_program_has_the_name_of_the_function_and_not_of_its_decorator() -> None:
+    assert names_of(Decorated(), torch.ones(2))[0] == "Decorated.forward"
+
+
+def test_a_better_beginning_of_a_name_replaces_it_as_a_whole_word() -> None:
+    better = {"args_1": "extra", "kwargs_y": "y"}
+    names = ["args_1", "args_1_0", "args_10", "kwargs_y_w", "my_args_1"]
+    expected = ["extra", "extra_0", "args_10", "y_w", "my_args_1"]
+    assert [renamed(name, better) for name in names] == expected
+
+
+def paths_of(function: Callable[..., Any], *inputs: object) -> list[str]:
+    seen: list[list[str]] = []
+
+    def capture(gm: torch.fx.GraphModule, _: list[object]) -> object:
+        seen.append(input_paths(gm))
+        return gm.forward
+
+    torch.compile(function, backend=capture)(*inputs)
+    return seen[0]
+
+
+def test_parameters_and_buffers_have_the_paths_that_the_module_gives_them() -> None:
+    model = Outer()
+    paths = paths_of(model, torch.ones(2), [torch.ones(2)])
+    assert sorted(filter(None, paths)) == sorted(model.state_dict())
+    assert paths.count("") == 2
+
+
+def test_paths_that_two_modules_share_begin_with_the_modules_names() -> None:
+    left, right = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+
+    def both(x: Tensor) -> Tensor:
+        return left(x) + right(x)
+
+    assert sorted(paths_of(both, torch.ones(2))) == ["", "bias", "left.weight", "right.weight"]

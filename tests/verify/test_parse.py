@@ -1,0 +1,246 @@
+"""Emitted modules read back: what the text says, and what happens when it was edited by hand."""
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+import nimble_fx
+from nimble_fx.codegen.emit import emit
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph
+from nimble_fx.verify import verify, verify_source
+from nimble_fx.verify.parse import parse
+from tests.grammar import AtenProgram
+from tests.strategies import SCALAR, aten_programs
+from tests.support.judges import verifier_accepts, verifier_accepts_text
+from tests.support.mutants import edited
+from tests.support.schedules import schedule_of, scheduled, schedules, two_branches
+
+aten = torch.ops.aten
+
+
+@given(schedules())
+def test_the_text_of_every_schedule_is_legal_alone_and_as_its_schedule(graph: TaskGraph) -> None:
+    verify_source(emit(graph))
+    verify_source(emit(graph), graph)
+
+
+@given(schedules())
+def test_the_text_reads_back_as_the_schedule_that_it_was_made_from(graph: TaskGraph) -> None:
+    parsed = parse(emit(graph))
+    assert parsed.graph.n_streams == graph.n_streams
+    pairs = zip(parsed.graph.tasks, graph.tasks, strict=True)
+    names = {text.name: task.name for text, task in pairs} | {"p.w": "w"}
+    assert {names[name] for name in parsed.forks} == set(graph.forks)
+    assert {names[name] for name in parsed.joins} == set(graph.joins)
+    for text, task in zip(parsed.graph.tasks, graph.tasks, strict=True):
+        assert (text.target, text.stream) == (task.target, task.stream)
+        for found, expected in (
+            (text.waits, task.waits),
+            (text.frees, task.frees),
+            (text.uses, task.uses),
+            ({*text.reads, *text.writes}, {*task.reads, *task.writes}),
+            (text.writes, task.writes),
+            (text.holds, task.holds),
+        ):
+            assert sorted(names.get(name, name) for name in found) == sorted(expected)
+
+
+@given(aten_programs())
+def test_the_text_of_a_traced_program_is_legal_alone_and_as_its_schedule(
+    program: AtenProgram,
+) -> None:
+    graph = schedule_of(program.function(), *program.example_inputs())
+    verify_source(emit(graph))
+    verify_source(emit(graph), graph)
+
+
+def test_values_may_have_other_names_in_the_text() -> None:
+    graph = schedule_of(two_branches, torch.randn(2, 4))
+    renamed = re.sub(r"\bx_1\b", "given", re.sub(r"\brelu\b(?!\.default)", "first", emit(graph)))
+    assert "first = aten.relu.default(given)" in renamed
+    verify_source(renamed, graph)
+
+
+def test_items_are_read_back_as_the_operators_results() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        values, indices = x.topk(2)
+        a, b = torch._foreach_add([x, x], 1)
+        return values.exp(), indices + 1, x.sort()[0].sin(), a.exp(), b.sin()
+
+    torch.compile(program, backend="nimble")(torch.randn(4))
+    text = nimble_fx.programs()[-1].source
+    verify_source(text)
+    tasks = parse(text).graph.by_name
+    assert tasks["topk"].allocates == ("topk.0", "topk.1")
+    assert tasks["_foreach_add"].allocates[1:] == ("_foreach_add.0", "_foreach_add.1")
+    (sort,) = (task for task in tasks.values() if task.target == aten.sort.default)
+    (item,) = (task for task in tasks.values() if task.frees == (sort.name,))
+    assert (item.target, item.args) == (operator.getitem, (Ref(sort.name), 0))
+
+
+def test_an_item_that_is_not_there_is_refused() -> None:
+    text = emit(schedule_of(lambda x: x.topk(2)[0].exp(), torch.randn(4)))
+    with pytest.raises(ScheduleError, match="topk has 2 results"):
+        verify_source(text.replace("getitem = topk[0]", "getitem = topk[2]"))
+
+
+def test_pieces_that_are_views_race_as_the_whole_does() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = torch.ops.aten.split.Tensor(x.exp(), 2)
+        return left.mul_(2), right.sin()
+
+    text = emit(schedule_of(program, torch.randn(4)))
+    tasks = parse(text).graph.by_name
+    assert not tasks["split"].launches
+    assert tasks["getitem"].holds == tasks["getitem_1"].holds == ("exp",)
+
+
+def test_literals_are_read_back_as_themselves() -> None:
+    values = (
+        1, -2.5, float("inf"), True, None, "it's", 1 + 2j, torch.float32, torch.device("cuda", 0),
+        torch.strided, torch.channels_last, slice(None, 3, -1), -0.0, float("nan"), [1, [2, None]],
+    )  # fmt: skip
+    graph = TaskGraph("g", (), (), (), values)
+    assert repr(parse(emit(graph)).graph.outputs[:-1]) == repr(values[:-1])
+    assert parse(emit(graph)).graph.outputs[-1] == (1, (2, None))
+    verify_source(emit(graph), replace(graph, outputs=(*values[:-1], (1, (2, None)))))
+    for other in (1.0, True):
+        with pytest.raises(ScheduleError, match="does not return"):
+            verify_source(emit(graph), replace(graph, outputs=(other, *values[1:])))
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (-0.0, 0.0), (0.0, float("nan")), (complex(0.0, -0.0), 0j), (slice(1), slice(True)),
+        ((1,), (1, 1)), ((1,), 1), ("1", 1), (None, False),
+    ],
+)  # fmt: skip
+def test_literals_that_are_equal_but_not_the_same_are_told_apart(value: Arg, other: Arg) -> None:
+    graph = TaskGraph("g", (), (), (), (value,))
+    verify_source(emit(graph), graph)
+    with pytest.raises(ScheduleError, match="does not return"):
+        verify_source(emit(graph), replace(graph, outputs=(other,)))
+
+
+def copy_or_view(copies: bool) -> TaskGraph:
+    """relu on stream 0; on stream 1 contiguous(x), which is a copy or a view, and sigmoid of it."""
+    contiguous = Task(
+        "contiguous", aten.contiguous.default, (Ref("x"),), type=SCALAR, index=1, holds=("x",)
+    )
+    if copies:
+        own = ("contiguous",)
+        contiguous = replace(contiguous, reads=("x",), writes=own, allocates=own, holds=own)
+    tasks = [
+        new("relu", aten.relu.default, ("x",), 0, ("x",)),
+        contiguous,
+        new("sigmoid", aten.sigmoid.default, ("contiguous",), 2, contiguous.holds),
+        new("add", aten.add.Tensor, ("relu", "sigmoid"), 3, ("relu", "sigmoid")),
+    ]
+    after = {"sigmoid": ("contiguous",) * copies, "add": ("relu", "sigmoid")}
+    placed = tuple(replace(task, after=after.get(task.name, ())) for task in tasks)
+    return scheduled(TaskGraph("g", (Input("x", SCALAR, ("x",)),), (), placed, (Ref("add"),)))
+
+
+def new(
+    name: str, target: Callable[..., object], uses: tuple[str, ...], i: int, reads: tuple[str, ...]
+) -> Task:
+    return Task(name, target, tuple(map(Ref, uses)), type=SCALAR, index=i, reads=reads,
+                writes=(name,), allocates=(name,), holds=(name,))  # fmt: skip
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_whether_a_composite_operator_copies_is_taken_from_the_graph(copies: bool) -> None:
+    graph = copy_or_view(copies)
+    verify(graph)
+    verify_source(emit(graph), graph)
+    contiguous = parse(emit(graph), graph).graph.by_name["contiguous"]
+    assert contiguous.launches == copies
+    assert contiguous.holds == (("contiguous",) if copies else ("x",))
+    unknown = parse(emit(graph)).graph.by_name["contiguous"]
+    assert unknown.launches
+    assert set(unknown.holds) == {"x", "contiguous"}
+
+
+def sharing_inputs() -> TaskGraph:
+    """x and y lie in one memory; y is written after x was read."""
+    given = (Input("x", SCALAR, ("m",)), Input("y", SCALAR, ("m",)))
+    tasks = (
+        new("relu", aten.relu.default, ("x",), 0, ("m",)),
+        Task("add_", aten.add_.Tensor, (Ref("y"), 1), type=SCALAR, index=1, reads=("m",),
+             writes=("m",), holds=("m",), after=("relu",)),
+    )  # fmt: skip
+    return scheduled(TaskGraph("g", given, (), tasks, (Ref("relu"),)), "serial")
+
+
+def test_a_text_says_which_inputs_share_memory() -> None:
+    graph = sharing_inputs()
+    apart = edited(edited(graph, "add_", stream=1, frees=()), "relu", frees=())
+    assert 'MEMORY = {\n    "y": ("x",),\n}' in emit(graph)
+    assert not verifier_accepts(apart)
+    assert not verifier_accepts_text(emit(apart), apart)
+    assert not verifier_accepts_text(emit(apart))
+    verify_source(emit(graph))
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ("", "lies in the memory of"),
+        ("MEMORY = {'y': ('y',)}", "says of 'y'"),
+        ("MEMORY = {'z': ('x',)}", "says of 'z'"),
+        ("MEMORY = {'y': 'x'}", "says of 'y'"),
+        ("MEMORY = 5", "says of 5"),
+        ("MEMORY = {'x': ('y',)}", "lies in the memory of"),
+        ("MEMORY = {'y': ()}", "writes a value that has no memory"),
+    ],
+)
+def test_a_table_of_memory_that_is_not_the_graphs_is_refused(memory: str, message: str) -> None:
+    graph = sharing_inputs()
+    text = re.sub(r"MEMORY = \{[^}]*\}", memory, emit(graph))
+    with pytest.raises(ScheduleError, match=message):
+        verify_source(text, graph)
+
+
+def test_numbers_among_the_inputs_hold_no_memory() -> None:
+    given = (Input("x", SCALAR, ("x",)), Input("n", None))
+    tasks = (
+        Task("mul", operator.mul, (Ref("n"), 2), index=0),
+        Task("full", aten.full.default, ((Ref("mul"),), 1), type=SCALAR, index=1,
+             writes=("full",), allocates=("full",), holds=("full",)),
+        new("add", aten.add.Tensor, ("x", "full"), 2, ("x", "full")),
+    )  # fmt: skip
+    after = (replace(tasks[2], after=("full",)),)
+    graph = scheduled(TaskGraph("g", given, (), (*tasks[:2], *after), (Ref("add"),)))
+    verify_source(emit(graph))
+    verify_source(emit(graph), graph)
+    assert [value.holds for value in parse(emit(graph)).graph.inputs] == [("x",), ()]
+
+
+def test_an_input_with_the_name_of_what_makes_arguments_does_no_harm() -> None:
+    for name in ("float", "slice", "complex"):
+        task = new("t", aten.relu.default, (name,), 0, (name,))
+        given = (Input(name, SCALAR, (name,)),)
+        graph = scheduled(TaskGraph("g", given, (), (task,), (Ref("t"), float("inf"), slice(1))))
+        verify_source(emit(graph), graph)
+
+
+def test_items_of_a_list_are_taken_before_it_is_used_as_a_whole() -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.ops.aten._foreach_add.List([x, x], [y, y])
+        return torch.ops.aten.zero_.default(both[0]), both[1] + 1
+
+    text = emit(schedule_of(program, torch.randn(2), torch.randn(2)))
+    verify_source(text)
+    item = next(line for line in text.split("\n") if "= _foreach_add[1]" in line)
+    whole = "        whole = aten.cat.default(_foreach_add)"
+    verify_source(text.replace(item, f"{item}\n{whole}"))
+    with pytest.raises(ScheduleError, match="before it is used as a whole"):
+        verify_source(text.replace(item, f"{whole}\n{item}"))

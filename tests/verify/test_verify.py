@@ -1,0 +1,376 @@
+"""The verifier against an oracle, on schedules and on schedules that were broken on purpose."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.task_graph import Input, Ref, Source, Task, TaskGraph
+from nimble_fx.verify import verify
+from nimble_fx.verify.diagnostics import excerpt
+from tests.strategies import SCALAR, task_graphs
+from tests.support.judges import oracle_accepts, verifier_accepts
+from tests.support.mutants import edited
+from tests.support.oracle import races
+from tests.support.schedules import schedule_of, scheduled, schedules, traced, two_branches
+
+
+@given(schedules())
+def test_every_schedule_that_the_passes_make_is_legal(graph: TaskGraph) -> None:
+    verify(graph)
+    assert oracle_accepts(graph)
+
+
+@given(schedules())
+def test_a_deleted_wait_is_caught_exactly_if_something_races(graph: TaskGraph) -> None:
+    for task in graph.tasks:
+        for name in task.waits:
+            waits = tuple(other for other in task.waits if other != name)
+            broken = edited(graph, task.name, waits=waits)
+            assert verifier_accepts(broken) == oracle_accepts(broken)
+
+
+@given(task_graphs())
+def test_no_wait_of_policy_nimble_can_be_spared(graph: TaskGraph) -> None:
+    graph = scheduled(graph)
+    for task in graph.tasks:
+        for name in task.waits:
+            broken = edited(graph, task.name, waits=tuple(n for n in task.waits if n != name))
+            real_orders = races(broken)
+            assert real_orders or is_order_of_a_rider(graph, name, task.name)
+            assert verifier_accepts(broken) == (not real_orders and oracle_accepts(broken))
+
+
+def is_order_of_a_rider(graph: TaskGraph, first: str, second: str) -> bool:
+    """Whether the order was added by chain-bookkeeping and is no hazard."""
+    one, two = graph.by_name[first], graph.by_name[second]
+    touched = {*two.reads, *two.writes}
+    return not (touched & set(one.writes) or set(two.writes) & set(one.reads))
+
+
+@given(schedules(), st.data())
+def test_a_value_freed_elsewhere_is_caught_exactly_if_it_is_unsafe(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    freed = [(task.name, name) for task in graph.tasks for name in task.frees]
+    if not freed:
+        return
+    at, name = data.draw(st.sampled_from(freed))
+    made = next((i for i, task in enumerate(graph.tasks) if task.name == name), 0)
+    elsewhere = data.draw(st.sampled_from(graph.tasks[made:]))
+    moved = edited(graph, at, frees=tuple(n for n in graph.by_name[at].frees if n != name))
+    frees = (*moved.by_name[elsewhere.name].frees, name)
+    moved = edited(moved, elsewhere.name, frees=frees)
+    assert verifier_accepts(moved) == oracle_accepts(moved)
+
+
+@given(schedules(), st.data())
+def test_a_task_on_another_stream_is_caught_exactly_if_something_races(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    if graph.n_streams < 2:
+        return
+    task = data.draw(st.sampled_from(graph.launching))
+    stream = data.draw(st.integers(0, graph.n_streams - 1))
+    moved = edited(graph, task.name, stream=stream)
+    if moved.n_streams == graph.n_streams:
+        assert verifier_accepts(moved) == oracle_accepts(moved)
+
+
+@given(schedules())
+def test_random_draws_out_of_program_order_are_caught(graph: TaskGraph) -> None:
+    draws = [task for task in graph.tasks if task.ordered]
+    if len(draws) < 2:
+        return
+    first, last = draws[0], draws[-1]
+    swapped = edited(edited(graph, first.name, index=last.index), last.name, index=first.index)
+    with pytest.raises(ScheduleError):
+        verify(swapped)
+
+
+@pytest.mark.parametrize("urgent", [2, -1, True, 0.0, "0", []])
+def test_the_urgent_stream_is_one_of_the_schedules(urgent: Any) -> None:
+    graph = branchy()
+    for stream in (None, 0, 1):
+        verify(replace(graph, urgent=stream))
+    with pytest.raises(ScheduleError, match=r"its urgent stream is .*, none of 2"):
+        verify(replace(graph, urgent=urgent))
+
+
+def branchy() -> TaskGraph:
+    return schedule_of(two_branches, torch.randn(2, 2))
+
+
+def test_the_message_names_both_tasks_their_streams_the_storage_and_the_line() -> None:
+    source = Source("model.py", 7, "relu(x) + sigmoid(x)")
+    graph = edited(branchy(), "sigmoid", source=source)
+    with pytest.raises(ScheduleError) as caught:
+        verify(edited(graph, "add", waits=()))
+    assert "race on storage sigmoid" in str(caught.value)
+    assert "add (stream 0" in str(caught.value)
+    assert "sigmoid (stream 1, model.py:7: relu(x) + sigmoid(x))" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "relu"}, "two values are named relu"),
+        ({"args": (Ref("nothing"),)}, "which is not made before it"),
+        ({"stream": None}, "without a stream"),
+        ({"stream": 5}, "streams"),
+        ({"waits": ("add",)}, "before its launch"),
+        ({"frees": ("nothing",)}, "which it may not"),
+    ],
+)
+def test_malformed_schedules_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        verify(edited(branchy(), "sigmoid", **changes))
+
+
+def test_a_host_only_task_on_a_stream_is_refused() -> None:
+    graph = branchy()
+    view = Task("view", graph.tasks[0].target, (Ref("add"),), type=SCALAR, index=9, stream=0)
+    with pytest.raises(ScheduleError, match="launches nothing"):
+        verify(replace(graph, tasks=(*graph.tasks, view)))
+
+
+def test_a_lost_task_is_caught_by_comparison_with_the_program() -> None:
+    graph = branchy()
+    verify(graph, traced=graph)
+    smaller = replace(graph, tasks=graph.tasks[:-1], outputs=())
+    verify(smaller)
+    with pytest.raises(ScheduleError, match="loses or adds tasks"):
+        verify(smaller, traced=replace(graph, outputs=()))
+
+
+def test_a_changed_task_is_caught_by_comparison_with_the_program() -> None:
+    graph = branchy()
+    changed = edited(graph, "relu", target=graph.by_name["sigmoid"].target)
+    with pytest.raises(ScheduleError, match="changes target of relu"):
+        verify(changed, traced=graph)
+
+
+def test_a_task_that_hides_what_it_reads_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="does not say that it accesses"):
+        verify(edited(branchy(), "add", reads=()))
+
+
+def test_tasks_that_share_an_index_are_refused() -> None:
+    graph = branchy()
+    with pytest.raises(ScheduleError, match="share an index"):
+        verify(edited(graph, "sigmoid", index=graph.by_name["relu"].index))
+
+
+def test_memory_of_the_callers_stream_is_not_given_back_before_a_side_stream_is_done() -> None:
+    graph = branchy()
+    add = graph.by_name["add"]
+    assert "x_1" in add.frees
+    early = edited(graph, "add", frees=tuple(name for name in add.frees if name != "x_1"))
+    early = edited(early, "sigmoid", frees=("x_1",))
+    with pytest.raises(ScheduleError, match=r"x_1 is freed after sigmoid.*before sigmoid"):
+        verify(early)
+
+
+def test_a_stream_that_is_not_joined_is_caught() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.exp(), x.sin()
+
+    graph = schedule_of(program, torch.randn(2))
+    assert graph.joins == ("sin",)
+    verify(graph)
+    vars(graph)["joins"] = ()
+    with pytest.raises(ScheduleError, match=r"sin \(stream 1\) does not happen before the end"):
+        verify(graph)
+
+
+def test_a_stream_that_does_not_fork_is_caught() -> None:
+    graph = branchy()
+    assert graph.forks == ("sigmoid",)
+    vars(graph)["forks"] = ()
+    with pytest.raises(ScheduleError, match=r"sigmoid .* starts a stream that never forks"):
+        verify(graph)
+
+
+def test_returning_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="returns"):
+        verify(replace(branchy(), outputs=(Ref("nothing"),)))
+
+
+def test_returning_what_was_freed_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="has been freed"):
+        verify(replace(branchy(), outputs=(Ref("relu"),)))
+
+
+def with_sources(graph: TaskGraph) -> TaskGraph:
+    lines = enumerate(graph.tasks, 1)
+    return graph.replace_tasks(
+        replace(task, source=Source("model.py", i, f"y = {task.name}(x)")) for i, task in lines
+    )
+
+
+def long_branches() -> TaskGraph:
+    """Two branches of eight tasks and a join."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        left = right = x
+        for _ in range(8):
+            left, right = left.exp(), right.sin()
+        return left + right
+
+    return with_sources(schedule_of(program, torch.randn(2, 2)))
+
+
+def message_of(graph: TaskGraph) -> list[str]:
+    with pytest.raises(ScheduleError) as caught:
+        verify(graph)
+    return str(caught.value).split("\n")
+
+
+def marked(lines: list[str]) -> list[str]:
+    return [line.split()[2] for line in lines if line.startswith(">")]
+
+
+def test_a_missing_wait_is_shown_with_the_tasks_around_and_what_would_order_them() -> None:
+    graph = long_branches()
+    assert graph.by_name["add"].waits == ("sin_7",)
+    lines = message_of(edited(graph, "add", waits=()))
+    assert "race on storage sin_7: add (stream 0, model.py:17: y = add(x)) reads" in lines[0]
+    assert "sin_7 (stream 1, model.py:16: y = sin_7(x))" in lines[0]
+    assert lines[1] == (
+        "add is task 9 of stream 0 and waits for nothing; sin_7 is task 8 of stream 1, of which "
+        "none is sure to be done by then: add needs to wait for sin_7"
+    )
+    assert marked(lines) == ["sin_7", "add"]
+    assert len(lines[5:]) == 10
+    assert lines[4].split() == ["#", "task", "operator", "stream", "waits", "frees", "source"]
+    assert lines[-1].split()[:5] == [">", "16", "add", "aten.add.Tensor", "0"]
+
+
+def test_an_early_free_is_shown_with_the_tasks_around() -> None:
+    graph = long_branches()
+    lines = message_of(edited(graph, "exp_1", frees=("exp", "exp_1")))
+    assert "exp_2 (stream 0, model.py:" in lines[0]
+    assert "uses exp_1, which has been freed" in lines[0]
+    assert lines[1] == (
+        "it is freed after exp_1 (stream 0, model.py:2: y = exp_1(x)): "
+        "exp_1 needs to be freed later"
+    )
+    assert marked(lines) == ["exp_1", "exp_2"]
+
+
+def test_a_second_free_is_shown_with_the_first_one() -> None:
+    graph = long_branches()
+    first = next(task.name for task in graph.tasks if "exp" in task.frees)
+    lines = message_of(edited(graph, "add", frees=("exp",)))
+    assert lines[0].startswith("add (stream 0, model.py:17: y = add(x)) frees exp, which it may")
+    assert f"not: it is freed after {first} (stream 0, model.py:" in lines[0]
+    assert lines[0].endswith(") already")
+    assert marked(lines) == [first, "add"]
+
+
+def test_a_free_of_what_is_not_made_yet_is_refused() -> None:
+    lines = message_of(edited(long_branches(), "exp", frees=("add",)))
+    assert lines[0].endswith("frees add, which it may not: it is not made by then")
+
+
+def test_a_changed_stream_is_shown_with_the_tasks_around() -> None:
+    graph = long_branches()
+    lines = message_of(edited(graph, "exp_4", stream=1))
+    assert "race on storage exp_3: exp_4 (stream 1, model.py:" in lines[0]
+    assert "exp_3 (stream 0, model.py:" in lines[0]
+    assert "exp_4 needs to wait for exp_3" in lines[1]
+    assert marked(lines) == ["exp_3", "exp_4"]
+
+
+def test_memory_given_back_too_early_is_shown_with_who_gets_it_and_who_is_not_done() -> None:
+    graph = long_branches()
+    lines = message_of(edited(edited(graph, "add", frees=()), "sin", frees=("x_1",)))
+    assert lines[0].startswith("x_1 is freed after sin (stream 1, model.py:9: y = sin(x)), but ")
+    assert lines[0].endswith(
+        "may get its memory before sin (stream 1, model.py:9: y = sin(x)) is done with it"
+    )
+    assert lines[1] == (
+        "stream 0 has been given nothing that waits for sin; its newest task is exp_7: "
+        "x_1 needs to be freed later"
+    )
+    assert marked(lines) == ["exp_7", "sin"]
+
+
+def test_tasks_that_are_far_apart_are_shown_with_five_around_each() -> None:
+    graph = long_branches()
+    lines = message_of(edited(graph, "add", frees=("x_1", "exp_7", "sin_7", "exp")))
+    assert "frees exp, which it may not" in lines[0]
+    far = edited(graph, graph.tasks[0].name, frees=("x_1",))
+    second = graph.tasks[-1]
+    lines = message_of(edited(far, second.name, args=(Ref("x_1"), *second.args[1:])))
+    assert marked(lines)
+    text = "\n".join(excerpt(graph, [0, len(graph.tasks) - 1]))
+    assert text.count("model.py") == 10
+    assert "\n   ...\n" in text
+
+
+def test_a_task_launched_before_what_it_needs_by_program_order_is_told_to_move() -> None:
+    graph = branchy()
+    add, relu = graph.by_name["add"], graph.by_name["relu"]
+    write = replace(relu, name="w", target=add.target, index=-1, writes=("x_1",), allocates=())
+    broken = replace(graph, tasks=(*graph.tasks, replace(write, holds=("x_1",), waits=("add",))))
+    broken = edited(broken, "add", frees=())
+    lines = message_of(broken)
+    assert "w needs to be launched before" in lines[1]
+
+
+def test_a_wait_for_what_is_known_already_takes_nothing_away() -> None:
+    verify(edited(long_branches(), "add", waits=("sin_7", "sin")))
+
+
+def test_tasks_of_one_stream_that_are_launched_in_the_wrong_order_are_caught() -> None:
+    graph = edited(scheduled(branchy(), "serial"), "add", frees=())
+    write = replace(graph.by_name["relu"], name="w", index=-1, writes=("x_1",), allocates=())
+    late = replace(graph, tasks=(*graph.tasks, replace(write, holds=("x_1",), frees=())))
+    assert not oracle_accepts(late)
+    assert "w needs to be launched before" in message_of(late)[1]
+
+
+def test_two_writes_that_nothing_reads_between_are_ordered() -> None:
+    first = replace(branchy().by_name["relu"], reads=(), writes=("x_1",), allocates=())
+    first = replace(first, holds=("x_1",), frees=())
+    second = replace(first, name="second", index=1, stream=1)
+    graph = replace(branchy(), tasks=(first, second), outputs=(Ref("x_1"),))
+    assert "overwrites what is written by relu" in message_of(graph)[0]
+
+
+def test_a_schedule_that_is_given_or_returns_something_else_is_refused() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) - torch.sigmoid(y)
+
+    trace = traced(program, torch.randn(2), torch.randn(2)).graph
+    graph = scheduled(trace)
+    verify(graph, trace)
+    for changed in (
+        replace(graph, inputs=graph.inputs[::-1]),
+        replace(graph, inputs=(replace(graph.inputs[0], static=True), *graph.inputs[1:])),
+        replace(graph, outputs=(Ref("sub"), Ref("sub"))),
+    ):
+        with pytest.raises(ScheduleError, match=r"given something else|loses or adds"):
+            verify(changed, trace)
+
+
+def test_an_input_that_nobody_uses_keeps_no_memory() -> None:
+    """Its last reference goes as the call begins, though it lies in the memory of another."""
+    x = Ref("x")
+    tasks = (
+        Task("b", torch.ops.aten.sigmoid.default, (x,), index=0, reads=("x",), writes=("b",),
+             allocates=("b",), holds=("b",), stream=1, frees=("x",)),
+        Task("c", torch.ops.aten.full.default, ((2,), 1.0), index=1, writes=("c",),
+             allocates=("c",), holds=("c",), stream=0),
+        Task("d", torch.ops.aten.add.Tensor, (Ref("c"), Ref("b")), index=2, reads=("c", "b"),
+             writes=("d",), allocates=("d",), holds=("d",), stream=0, waits=("b",)),
+    )  # fmt: skip
+    for names in (("x",), ("x", "y")):
+        inputs = tuple(Input(name, SCALAR, ("x",)) for name in names)
+        with pytest.raises(ScheduleError, match="x is freed after b"):
+            verify(TaskGraph("g", inputs, (), tasks, (Ref("d"),)))
