@@ -10,7 +10,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
-from nimble_fx.runtime.freeze import Terms
+from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 
 
@@ -58,8 +58,8 @@ class _Keeping(Compiler):
         super().__init__(gm, options, keep=kept.programs.append)
         self._kept = kept
 
-    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """The program, which notes what it is given."""
         return self._kept.keeping(
-            f"{len(self._kept.programs)} {name}", super().build(gm, name, terms)
+            f"{len(self._kept.programs)} {name}", super().build(gm, name, capture_options)
         )

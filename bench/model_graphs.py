@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
-from nimble_fx.runtime.freeze import Terms
+from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 
 
@@ -33,7 +33,7 @@ class _Traced(Compiler):
         super().__init__(gm, Options())
         self._graphs = graphs
 
-    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """The graph itself; keeps its trace."""
         self._graphs.append(self.trace(gm, name).traced.graph)
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]

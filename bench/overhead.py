@@ -32,10 +32,10 @@ from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType
 from nimble_fx.pipeline import passes, schedule
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.freeze import Frozen, Terms
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.freeze import CaptureOptions, Frozen
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.tracing.aten_to_tasks import trace
 
 N_PARAMETERS = (1, 64, 256, 1024)
@@ -133,7 +133,13 @@ def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
     run: Callable[[list[Any]], object] = launcher
     bare: Callable[[], object] = partial(torch.relu, x)
     if how == "frozen":
-        run = Frozen(launcher, Arena(launcher.device), Status(), Reporter("error"), Terms())
+        run = Frozen(
+            launcher,
+            PoolGroup(launcher.device),
+            CaptureStatus(),
+            Reporter("error"),
+            CaptureOptions(),
+        )
         bare = partial(int)
     return {"call": lambda: run([x, *parameters]), "bare": bare}
 

@@ -10,12 +10,12 @@ from nimble_fx.cost.cold import cold_values
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.times import measured_times
 from nimble_fx.cost.work import value_types
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.runtime.freeze import Terms
+from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
@@ -48,12 +48,12 @@ class _TimedGraphs(Compiler):
         super().__init__(gm, Options(policy="serial", freeze=False), keep=unlisted.append)
         self._timed = timed
 
-    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """The program, which says that it runs."""
         unscheduled = self.trace(gm, name)
         graph = unscheduled.traced.graph
         timed = graph, _seconds(graph, unscheduled.device)
-        run = super().build(gm, name, terms)
+        run = super().build(gm, name, capture_options)
 
         def noting(args: list[Any]) -> Any:
             self._timed.graphs.append(timed)
@@ -63,7 +63,7 @@ class _TimedGraphs(Compiler):
         return noting
 
 
-def _seconds(graph: TaskGraph, device: Device) -> dict[str, float]:
+def _seconds(graph: TaskGraph, device: DeviceRuntime) -> dict[str, float]:
     """What each launching task takes.
 
     Raises:

@@ -15,7 +15,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from nimble_fx.codegen.load import file_name
-from nimble_fx.devices import Device, device_for
+from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
@@ -26,11 +26,11 @@ from nimble_fx.pipeline import before_policies, schedule
 from nimble_fx.program import Program, Version, register
 from nimble_fx.runtime import gc_guard
 from nimble_fx.runtime.capture_checks import nothing_to_freeze, refuse_what_cannot_be_captured
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.freeze import Terms
-from nimble_fx.runtime.pool_group import Arena, Boxed
-from nimble_fx.selection.schedule_cache import Unscheduled
-from nimble_fx.selection.select import choose, not_legal
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.freeze import CaptureOptions
+from nimble_fx.runtime.pool_group import Boxed, PoolGroup
+from nimble_fx.selection.schedule_cache import TracedProgram
+from nimble_fx.selection.select import illegal_schedule, select
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.torch_internals.dynamo_errors import (
     DynamoOptionError,
@@ -96,12 +96,12 @@ class Compiler:
         self._static: set[str] = set()
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._reporter = Reporter(options.on_fallback)
-        self._terms = Terms(options.max_graphs, options.copy_outputs)
-        self._arena: Arena | None = None
+        self._capture_options = CaptureOptions(options.max_graphs, options.copy_outputs)
+        self._pool_group: PoolGroup | None = None
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        return self.build(write_in_place(self._prepared(gm)), self._name, self._terms)
+        return self.build(write_in_place(self._prepared(gm)), self._name, self._capture_options)
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """The forward and the backward graph of a joint one; constants are in both of them."""
@@ -109,12 +109,14 @@ class Compiler:
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._learn_inputs(gm)
-        terms = replace(self._terms, n_seen=_n_seen(TracingContext.get().fw_metadata))
-        return self.build(gm, f"{self._name} (training)", terms)
+        capture_options = replace(
+            self._capture_options, n_seen=_n_seen(TracingContext.get().fw_metadata)
+        )
+        return self.build(gm, f"{self._name} (training)", capture_options)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
-        terms = replace(self._terms, is_backward=True)
-        return self.build(gm, f"{self._name} (backward)", terms)
+        capture_options = replace(self._capture_options, is_backward=True)
+        return self.build(gm, f"{self._name} (backward)", capture_options)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
         """The graph itself, changed: what each call would do alike is done, on the right device."""
@@ -147,24 +149,28 @@ class Compiler:
         better = unique([self._wanted[name] for name in renamed], taken)
         return dict(zip(renamed, better, strict=True))
 
-    def build(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """What runs in place of an ATen graph: what the host does of it, then a program."""
         parts = split(gm)
         if parts is None:
-            return self._scheduled(gm, name, terms)
+            return self._scheduled(gm, name, capture_options)
         for moved, given in parts.moved.items():
             self._wanted[moved], self._paths[moved] = self._wanted.get(given, given), ""
-        n_seen = None if terms.n_seen is None else parts.n_on_device(terms.n_seen)
-        return parts.run(self._scheduled(parts.device, name, replace(terms, n_seen=n_seen)))
+        n_seen = (
+            None if capture_options.n_seen is None else parts.n_on_device(capture_options.n_seen)
+        )
+        return parts.run(
+            self._scheduled(parts.device, name, replace(capture_options, n_seen=n_seen))
+        )
 
-    def _scheduled(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def _scheduled(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """What runs in place of a graph on one device, and keeps what is said of it."""
-        run = self._built(gm, name, terms)
+        run = self._built(gm, name, capture_options)
         run.reporter = self._reporter  # type: ignore[attr-defined]
         return run
 
     @gc_guard.paused()  # a compile makes much that lives, and no cycles
-    def _built(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def _built(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """The scheduled program; the graph itself where it cannot be scheduled."""
         try:
             unscheduled = self.trace(gm, name)
@@ -175,18 +181,18 @@ class Compiler:
             self._reporter.report(_fallback(name, AS_TRACED, error))
             return _as_traced(gm)
         except ScheduleError as error:
-            self._reporter.report(not_legal(name, AS_TRACED, error))
+            self._reporter.report(illegal_schedule(name, AS_TRACED, error))
             return _as_traced(gm)
         if _log.isEnabledFor(logging.INFO):  # the width takes time
             _log.info("%s", program.summary())
         _log.debug("%s: its module:\n%s", name, program.source)
         self._keep(program)
-        self._arena = self._arena or Arena(unscheduled.device)
-        run = program.runner(unscheduled.device, self._arena, self._reporter, terms)
+        self._pool_group = self._pool_group or PoolGroup(unscheduled.device)
+        run = program.runner(unscheduled.device, self._pool_group, self._reporter, capture_options)
         run.program = program  # type: ignore[attr-defined]  # which lives as long
         return run
 
-    def trace(self, gm: GraphModule, name: str) -> Unscheduled:
+    def trace(self, gm: GraphModule, name: str) -> TracedProgram:
         """The task graph of an ATen graph with the user's names, and where it runs.
 
         Raises:
@@ -202,9 +208,9 @@ class Compiler:
         traced = replace(traced, graph=graph)
         paths = {new: self._paths[old] for old, new in names.items() if self._paths[old]}
         device = self._device(traced.graph)
-        return Unscheduled(traced, paths, device, device.specs, known_sizes(gm))
+        return TracedProgram(traced, paths, device, device.specs, known_sizes(gm))
 
-    def program(self, unscheduled: Unscheduled) -> Program:
+    def program(self, unscheduled: TracedProgram) -> Program:
         """The program by the schedule that is chosen for it.
 
         Raises:
@@ -214,7 +220,7 @@ class Compiler:
         reason = self._why_not_freeze(unscheduled.traced.graph, device)
         frozen = self._is_to_freeze(unscheduled.traced.graph, reason)
         timed = reason is None and device.can_time
-        choice = choose(unscheduled, options, self._reporter, frozen=frozen, timed=timed)
+        choice = select(unscheduled, options, self._reporter, frozen=frozen, timed=timed)
         versions = tuple(written(graph, source, options) for graph, source in choice.schedules)
         return Program(
             graph=versions[0].graph,
@@ -222,7 +228,7 @@ class Compiler:
             path=versions[0].path,
             file=versions[0].file,
             device=device.name,
-            status=Status(reason=reason),
+            status=CaptureStatus(reason=reason),
             hardware=device.hardware or "",
             constants=unscheduled.traced.constants,
             parameters=unscheduled.paths,
@@ -237,7 +243,7 @@ class Compiler:
         """Whether its schedule is to be one for replays; `reason` is why it is not frozen here."""
         return reason is None
 
-    def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str | None:
+    def _why_not_freeze(self, graph: TaskGraph, device: DeviceRuntime) -> str | None:
         """Why a program will not be captured; reported if it is slower than was asked for."""
         if not self._options.freeze:
             return "freeze=False"
@@ -251,7 +257,7 @@ class Compiler:
             return str(error)
         return None
 
-    def _device(self, graph: TaskGraph) -> Device:
+    def _device(self, graph: TaskGraph) -> DeviceRuntime:
         """The one device of the graph's tensors, unless the user chose another."""
         types = [value.type for value in graph.values]
         used = next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))

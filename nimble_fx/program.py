@@ -12,26 +12,26 @@ from nimble_fx import serialization
 from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import file_name
 from nimble_fx.codegen.load import load as load_module
-from nimble_fx.devices import Device, device_named
-from nimble_fx.devices.specs import Device as Specs
+from nimble_fx.devices import DeviceRuntime, device_named
+from nimble_fx.devices.specs import Device
 from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.registry import Living
-from nimble_fx.runtime.autotuning import Decision, Trial
-from nimble_fx.runtime.bound_program import Bound
+from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_checks import nothing_to_freeze, refuse_what_cannot_be_captured
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.freeze import Frozen, Terms
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.freeze import CaptureOptions, Frozen
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Arena, Boxed
-from nimble_fx.selection.candidate import Candidate, shown
+from nimble_fx.runtime.pool_group import Boxed, PoolGroup
+from nimble_fx.selection.candidate import Candidate, candidate_table
 from nimble_fx.verify import verify, verify_source, verify_structure
 
 N_SHOWN = 3
-"""So many inputs are shown where one line must do."""
+"""So many inputs are candidate_table where one line must do."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Program:
     path: Path | None
     file: str
     device: str
-    status: Status
+    status: CaptureStatus
     hardware: str = ""
     constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
     sizes: Sizes = field(default_factory=dict, repr=False)
-    specs: Specs | None = field(default=None, repr=False)
+    specs: Device | None = field(default=None, repr=False)
     candidates: tuple[Candidate, ...] = ()
     contenders: tuple[Version, ...] = field(default=(), repr=False)
     settled: Callable[[tuple[TaskGraph, str]], None] | None = field(default=None, repr=False)
@@ -132,7 +132,7 @@ class Program:
             sizes=self.sizes,
         )
 
-    def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> Bound:
+    def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> BoundProgram:
         """A callable that runs the program with these parameters, frozen where the device can.
 
         A call takes the graph's other inputs in order (`graph.inputs` that are not static, nor a
@@ -148,35 +148,41 @@ class Program:
                 call, the same of an input.
         """
         device = _device(self.device)
-        anew = replace(self, status=Status(reason=self.status.reason))
-        run = anew.runner(device, Arena(device), Reporter(), Terms())
-        return Bound(self.graph, self.parameters, parameters, run, anew.status)
+        anew = replace(self, status=CaptureStatus(reason=self.status.reason))
+        run = anew.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
+        return BoundProgram(self.graph, self.parameters, parameters, run, anew.status)
 
-    def runner(self, device: Device, arena: Arena, reporter: Reporter, terms: Terms) -> Boxed:
+    def runner(
+        self,
+        device: DeviceRuntime,
+        pool_group: PoolGroup,
+        reporter: Reporter,
+        capture_options: CaptureOptions,
+    ) -> Boxed:
         """The loaded module on a device, frozen where that is possible and wanted."""
         launchers = [self._launcher(version, device) for version in self.contenders]
         launcher = launchers[0] if launchers else self._launcher(self.version, device)
         if self.status.reason is not None:
-            return arena.unfrozen(launcher) if terms.is_backward else launcher
-        trial = (
-            Trial(launchers, partial(self._decided, self.contenders))
+            return pool_group.unfrozen(launcher) if capture_options.is_backward else launcher
+        autotuner = (
+            Autotuner(launchers, partial(self._decided, self.contenders))
             if len(launchers) > 1
             else None
         )
-        return Frozen(launcher, arena, self.status, reporter, terms, trial)
+        return Frozen(launcher, pool_group, self.status, reporter, capture_options, autotuner)
 
     @property
     def version(self) -> Version:
         """The schedule that it has now."""
         return Version(self.graph, self.source, self.path, self.file)
 
-    def _launcher(self, version: Version, device: Device) -> Launcher:
+    def _launcher(self, version: Version, device: DeviceRuntime) -> Launcher:
         loaded = load_module(version.source, version.file)
         return Launcher(version.graph, loaded, self.constants, device)
 
-    def _decided(self, contenders: Sequence[Version], decision: Decision) -> None:
+    def _decided(self, contenders: Sequence[Version], result: AutotuneResult) -> None:
         """Takes over the schedule that has won, and what each took."""
-        winner, times = decision.winner, decision.times
+        winner, times = result.winner, result.times
         won, self.contenders = contenders[winner], ()
         self.graph, self.source, self.path, self.file = won.graph, won.source, won.path, won.file
         measured = (*times, *[None] * (len(self.candidates) - len(times)))
@@ -205,7 +211,9 @@ class Program:
             "passes": "\n           ".join(graph.provenance),
         }
         lines = [f"  {key:9}{text}" for key, text in rows.items() if text]
-        lines += [f"  {line}" for line in shown(self.candidates)] if self.candidates else []
+        lines += (
+            [f"  {line}" for line in candidate_table(self.candidates)] if self.candidates else []
+        )
         return "\n".join([graph.name, *lines])
 
     def __repr__(self) -> str:
@@ -225,7 +233,7 @@ def _streams(graph: TaskGraph) -> str:
     return f"{graph.n_streams} (width {graph.width}{first})"
 
 
-def _frozen(status: Status) -> str:
+def _frozen(status: CaptureStatus) -> str:
     if not status.frozen:
         gone = "the parameters that it was captured with are gone"
         return f"no: {status.reason or (gone if status.n_captures else 'not called yet')}"
@@ -233,7 +241,7 @@ def _frozen(status: Status) -> str:
     return f"{graphs}; no more: {status.reason}" if status.reason else graphs
 
 
-def _memory(status: Status) -> str:
+def _memory(status: CaptureStatus) -> str:
     """What the graphs own, by stream."""
     if not status.frozen:
         return ""
@@ -288,7 +296,7 @@ def _loaded(stored: serialization.Stored, trust_source: bool) -> Program:
         path=None,
         file=f"<nimble_fx {file_name(graph.name, source)}>",
         device=stored.device,
-        status=Status(reason=_why_not_freeze(graph, _device(stored.device))),
+        status=CaptureStatus(reason=_why_not_freeze(graph, _device(stored.device))),
         hardware=stored.hardware,
         constants=stored.constants,
         parameters=stored.parameters,
@@ -296,7 +304,7 @@ def _loaded(stored: serialization.Stored, trust_source: bool) -> Program:
     )
 
 
-def _why_not_freeze(graph: TaskGraph, device: Device) -> str | None:
+def _why_not_freeze(graph: TaskGraph, device: DeviceRuntime) -> str | None:
     try:
         refuse_what_cannot_be_captured(graph, device)
     except UnsupportedError as error:
@@ -304,7 +312,7 @@ def _why_not_freeze(graph: TaskGraph, device: Device) -> str | None:
     return nothing_to_freeze(graph, device)
 
 
-def _device(name: str) -> Device:
+def _device(name: str) -> DeviceRuntime:
     device = device_named(name)
     if device is None:
         raise UnsupportedError(

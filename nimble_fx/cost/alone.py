@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.synthetic import rows_elsewhere
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import called
 from nimble_fx.ir.task_graph import Ref, Task
 
@@ -28,7 +28,7 @@ MAX_COPIES = 64
 
 
 def task_seconds(
-    task: Task, values: Mapping[str, Any], cold: Mapping[str, int], device: Device
+    task: Task, values: Mapping[str, Any], cold: Mapping[str, int], device: DeviceRuntime
 ) -> float:
     """What a task takes, in seconds. What it writes of its arguments are copies.
 

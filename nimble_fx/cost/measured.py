@@ -50,7 +50,7 @@ class Measured:
 
     @staticmethod
     def of(
-        graph: TaskGraph, device: devices.Device, directory: Path, sizes: Sizes | None = None
+        graph: TaskGraph, device: devices.DeviceRuntime, directory: Path, sizes: Sizes | None = None
     ) -> "Measured":
         """The costs of a graph's tasks: from the directory's table, what it lacks measured now.
 

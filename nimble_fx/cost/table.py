@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock
 
 from nimble_fx.cost.work import Work
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import FileError
 from nimble_fx.serialization.atomic_write import write_atomically
 
@@ -63,7 +63,7 @@ class Table:
     times: Times
 
     @staticmethod
-    def of(directory: Path, device: Device) -> "Table":
+    def of(directory: Path, device: DeviceRuntime) -> "Table":
         """The table of a device in a directory; an empty one if there is none yet.
 
         Raises:
@@ -90,7 +90,7 @@ class Table:
         return Table(self.path, merged)
 
 
-def environment(device: Device) -> str:
+def environment(device: DeviceRuntime) -> str:
     """What times depend on besides the task: hardware, threads, versions. Cost: milliseconds."""
     hardware = device.hardware or ""
     if hardware == "cpu":

@@ -16,7 +16,7 @@ from nimble_fx.cost.signature import signature
 from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.table import Timed, Times
 from nimble_fx.cost.work import value_types, work_of
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import in_a_line
 from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, Type, target_name
 
@@ -26,7 +26,7 @@ _Failed = dict[str, str]
 """By signature: tasks, what they take, why they could not be timed."""
 
 
-def measured_times(graph: TaskGraph, device: Device, known: Times) -> tuple[Times, _Failed]:
+def measured_times(graph: TaskGraph, device: DeviceRuntime, known: Times) -> tuple[Times, _Failed]:
     """The times that are not known yet, and why some tasks have none.
 
     A device with graphs times each kind of task by itself, as nothing can be timed within a graph;
@@ -70,7 +70,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 
 
 def _each_alone(
-    new: _Alike, types: Mapping[str, Type | None], cold: Mapping[str, int], device: Device
+    new: _Alike, types: Mapping[str, Type | None], cold: Mapping[str, int], device: DeviceRuntime
 ) -> tuple[_Seconds, _Failed]:
     seconds: _Seconds = {}
     failed: _Failed = {}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from nimble_fx.devices.lock import Lock
-from nimble_fx.devices.specs import Device as Specs
+from nimble_fx.devices.specs import Device
 
 
 class Event(Protocol):
@@ -43,7 +43,7 @@ class Capture:
     nbytes: tuple[int, ...]
 
 
-class Device(Protocol):
+class DeviceRuntime(Protocol):
     """One device. `freeze` uses nothing else."""
 
     @property
@@ -55,7 +55,7 @@ class Device(Protocol):
         """What it is: "cpu", "NVIDIA H200"; None where this machine has no such device."""
 
     @property
-    def specs(self) -> Specs:
+    def specs(self) -> Device:
         """What a cost model knows of it, or of what it plays."""
 
     @property
@@ -156,7 +156,7 @@ class Device(Protocol):
         """
 
 
-def device_for(device: torch.device) -> Device | None:
+def device_for(device: torch.device) -> DeviceRuntime | None:
     """The device's implementation; None if there is none for its type."""
     from nimble_fx.devices.cpu import Cpu
     from nimble_fx.devices.cuda import Cuda
@@ -168,8 +168,8 @@ def device_for(device: torch.device) -> Device | None:
     return None
 
 
-def device_named(name: str) -> Device | None:
-    """The device of a name, as `Device.name` gives it; None if this machine has none."""
+def device_named(name: str) -> DeviceRuntime | None:
+    """The device of a name, as `DeviceRuntime.name` gives it; None if this machine has none."""
     from nimble_fx.devices.virtual.device import Virtual
 
     seed = re.fullmatch(r"virtual \(seed (-?[0-9]{1,20})\)", name)

@@ -14,8 +14,7 @@ import torch
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
-from nimble_fx.devices.specs import DEVICES, PLANNED, gpu
-from nimble_fx.devices.specs import Device as Specs
+from nimble_fx.devices.specs import DEVICES, PLANNED, Device, gpu
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool of each priority; past that, new ones are aliases of old ones."""
@@ -110,7 +109,7 @@ class Cuda:
         return torch.cuda.get_device_name(self._device)
 
     @property
-    def specs(self) -> Specs:
+    def specs(self) -> Device:
         """Its figures; those of `PLANNED` where it is not here."""
         hardware = self.hardware
         if hardware is None:

@@ -13,7 +13,7 @@ from nimble_fx.backend import reset
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.frontend.example_run import check_call, check_training, rehearse
+from nimble_fx.frontend.example_run import check_call, check_training, run_example
 from nimble_fx.frontend.model_function import (
     Arguments,
     argument_names,
@@ -21,7 +21,7 @@ from nimble_fx.frontend.model_function import (
     name_of,
     own_function,
 )
-from nimble_fx.frontend.preserve_state import unchanged
+from nimble_fx.frontend.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
@@ -67,9 +67,9 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _refuse_what_has_no_data(function, arguments)
     compiled = Compiled(function, parsed, training)
-    with unchanged(function, arguments.tensors):
+    with preserve_state(function, arguments.tensors):
         try:
-            rehearse(compiled, arguments.copies(), training)
+            run_example(compiled, arguments.copies(), training)
         except NimbleError:
             raise
         except Exception:

@@ -16,7 +16,7 @@ from nimble_fx.frontend.model_function import Arguments, name_of
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def rehearse(function: Callable[..., Any], arguments: Arguments, training: bool) -> None:
+def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> None:
     """Calls a function once; in training, backward too, which accumulates into no `.grad`.
 
     Args:

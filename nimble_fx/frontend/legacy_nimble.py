@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nimble_fx.errors import NotPreparedError, OptionError
 from nimble_fx.frontend.aot import Compiled, compile  # noqa: A004  # as torch.compile
-from nimble_fx.frontend.meta_copy import twin
+from nimble_fx.frontend.meta_copy import meta_copy
 from nimble_fx.frontend.model_function import name_of
 from nimble_fx.program import Program
 
@@ -55,7 +55,7 @@ class Nimble:
             OptionError: the dummy inputs are not tensors.
         """
         _refuse_others(dummy_inputs)
-        module = twin(self.original_module, lambda tensor: tensor).train(training)
+        module = meta_copy(self.original_module, lambda tensor: tensor).train(training)
         policy = "nimble" if use_multi_stream else "serial"
         self._compiled = compile(module, dummy_inputs, training=training, policy=policy)
         if training:

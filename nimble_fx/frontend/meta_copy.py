@@ -11,13 +11,13 @@ from torch import Tensor, nn
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def twin(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
+def meta_copy(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
     """A deep copy of the module in which `replaced` stands for each parameter and buffer."""
     tensors = chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): replaced(tensor) for tensor in tensors})
 
 
-class WithoutData:
+class ToMeta:
     """Makes tensors of the "meta" device, which have types and no data, like those it is given.
 
     Those that share memory share it on the "meta" device too.

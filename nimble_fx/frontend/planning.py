@@ -12,13 +12,12 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cuda import Cuda
-from nimble_fx.devices.specs import GPUS, find_device
-from nimble_fx.devices.specs import Device as Specs
+from nimble_fx.devices.specs import GPUS, Device, find_device
 from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.frontend.example_run import check_call, check_training, rehearse
-from nimble_fx.frontend.meta_copy import WithoutData, twin
+from nimble_fx.frontend.example_run import check_call, check_training, run_example
+from nimble_fx.frontend.meta_copy import ToMeta, meta_copy
 from nimble_fx.frontend.model_function import (
     Arguments,
     argument_names,
@@ -30,9 +29,9 @@ from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
-from nimble_fx.runtime.freeze import Terms
+from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
-from nimble_fx.selection.schedule_cache import Unscheduled
+from nimble_fx.selection.schedule_cache import TracedProgram
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 from nimble_fx.tracing.constant_folding import eagerly
 
@@ -44,7 +43,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
-    device: str | torch.device | Specs = "cuda",
+    device: str | torch.device | Device = "cuda",
     training: Literal[False] = False,
     **options: Any,
 ) -> Program: ...
@@ -55,7 +54,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
-    device: str | torch.device | Specs = "cuda",
+    device: str | torch.device | Device = "cuda",
     training: Literal[True],
     **options: Any,
 ) -> tuple[Program, Program]: ...
@@ -65,7 +64,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
-    device: str | torch.device | Specs = "cuda",
+    device: str | torch.device | Device = "cuda",
     training: bool = False,
     **options: Any,
 ) -> Program | tuple[Program, Program]:
@@ -107,7 +106,7 @@ def plan(
     if target.hardware is None:  # a file for a device that is not here would not be taken
         parsed = replace(parsed, cache_dir=None)
     arguments = Arguments.parse(example_inputs)
-    bare = WithoutData()
+    bare = ToMeta()
     function = _without_data(as_callable(model, arguments), bare)
     planner = _Planner(parsed, target, specs, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)
@@ -120,7 +119,7 @@ def plan(
     raise UnsupportedError(f"{name_of(function)} has nothing to schedule: {what} launches nothing")
 
 
-def _target(device: str | torch.device | Specs) -> tuple[Cuda, Specs]:
+def _target(device: str | torch.device | Device) -> tuple[Cuda, Device]:
     """The device to plan for, and its figures.
 
     Raises:
@@ -133,7 +132,7 @@ def _target(device: str | torch.device | Specs) -> tuple[Cuda, Specs]:
     if wanted.type == "cuda":
         target = Cuda.get(torch.device("cuda", wanted.index or 0))
         return target, target.specs
-    if isinstance(device, Specs) or (isinstance(device, str) and wanted is _META):
+    if isinstance(device, Device) or (isinstance(device, str) and wanted is _META):
         return Cuda.get(torch.device("cuda", 0)), find_device(device, GPUS)
     raise OptionError(
         f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
@@ -141,11 +140,11 @@ def _target(device: str | torch.device | Specs) -> tuple[Cuda, Specs]:
     )
 
 
-def _without_data(function: Callable[..., Any], bare: WithoutData) -> Callable[..., Any]:
+def _without_data(function: Callable[..., Any], bare: ToMeta) -> Callable[..., Any]:
     """The function on the "meta" device, if it is a module; else as it is."""
     if not isinstance(function, nn.Module):
         return function
-    module = twin(function, bare)
+    module = meta_copy(function, bare)
     for part in module.modules():
         if isinstance(part, GraphModule):
             _move_factories(part)
@@ -166,7 +165,7 @@ def _trace(
 ) -> None:
     own = own_function(function)
     try:
-        rehearse(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
+        run_example(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
     except NimbleError:
         raise
     except BackendCompilerFailed as error:  # what the planner raised, and no trace's fault
@@ -185,7 +184,7 @@ class _Planner:
     """A backend that keeps programs, and runs nothing but the trace's own graphs."""
 
     def __init__(
-        self, options: Options, target: Cuda, specs: Specs, names: Mapping[str, str]
+        self, options: Options, target: Cuda, specs: Device, names: Mapping[str, str]
     ) -> None:
         self.__name__ = "nimble"  # what torch's logs call it
         self.options, self.target, self.specs = options, target, specs
@@ -203,7 +202,7 @@ class _Planning(Compiler):
         super().__init__(gm, planner.options, names, planner.programs.append)
         self._planner = planner
 
-    def _scheduled(self, gm: GraphModule, name: str, terms: Terms) -> Boxed:
+    def _scheduled(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
         """The graph itself, to be run on tensors without data; keeps its program."""
         try:
             self._keep(self.program(self._planned(self.trace(gm, name))))
@@ -223,13 +222,13 @@ class _Planning(Compiler):
             return torch.device(target.name) if target.hardware is not None else _CPU
         return super()._place(device)
 
-    def _planned(self, traced: Unscheduled) -> Unscheduled:
+    def _planned(self, traced: TracedProgram) -> TracedProgram:
         """The traced graph on the target device."""
         graph = _moved(traced.traced.graph, torch.device(self._planner.target.name))
         moved = replace(traced.traced, graph=graph)
         return replace(traced, traced=moved, specs=self._planner.specs)
 
-    def _device(self, graph: TaskGraph) -> Device:
+    def _device(self, graph: TaskGraph) -> DeviceRuntime:
         return self._planner.target
 
     def _is_to_freeze(self, graph: TaskGraph, reason: str | None) -> bool:
@@ -240,7 +239,7 @@ class _Planning(Compiler):
             return False
         return self._options.freeze
 
-    def _why_not_freeze(self, graph: TaskGraph, device: Device) -> str:
+    def _why_not_freeze(self, graph: TaskGraph, device: DeviceRuntime) -> str:
         planned = f"{device.name} ({self._planner.specs.name})"
         return f"it is planned for {planned}, which need not be here"
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 @contextmanager
-def unchanged(model: Callable[..., Any], inputs: Sequence[Tensor]) -> Iterator[None]:
+def preserve_state(model: Callable[..., Any], inputs: Sequence[Tensor]) -> Iterator[None]:
     """Within, the model may be called; afterwards all is as before, however the block ends.
 
     That is: the bits of parameters and buffers, the modules' attributes, and the random numbers of

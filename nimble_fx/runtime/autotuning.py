@@ -6,7 +6,7 @@ from statistics import median
 from traceback import clear_frames
 
 from nimble_fx.errors import StateError
-from nimble_fx.runtime.captured_graph import Recording
+from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.candidate import MARGIN
 
@@ -24,7 +24,7 @@ Samples = dict[int, list[float]]
 
 
 @dataclass(frozen=True)
-class Decision:
+class AutotuneResult:
     """How a trial went.
 
     Attributes:
@@ -37,23 +37,25 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Autotuner:
     """The schedules of one program, to be timed when it is first captured.
 
     Attributes:
         launchers: of each schedule, one of them on one stream.
-        decided: is to be told how it went, once the winner runs.
+        on_result: is to be told how it went, once the winner runs.
 
-    Cost: for each schedule a capture, whose memory they hold at the same time, and up to
+    Cost: for each schedule a capture, whose memory they run at the same time, and up to
     `(N_ROUNDS + 1) * N_REPLAYS` replays.
     """
 
     launchers: Sequence[Launcher]
-    decided: Callable[[Decision], None]
+    on_result: Callable[[AutotuneResult], None]
 
-    def hold(
-        self, record: Callable[[Launcher], Recording], time_us: Callable[[Recording, int], float]
-    ) -> Decision | None:
+    def run(
+        self,
+        record: Callable[[Launcher], CapturedGraph],
+        time_us: Callable[[CapturedGraph, int], float],
+    ) -> AutotuneResult | None:
         """Times the schedules; None if not one could be captured, which its own capture explains.
 
         One that fails, for want of memory say, is out. All captures are gone at the end.
@@ -65,44 +67,46 @@ class Trial:
         Raises:
             StateError: the model's state is not what it was.
         """
-        recordings = self._captured(record)
-        if not recordings:
+        captured_graphs = self._captured(record)
+        if not captured_graphs:
             return None
         try:
-            samples = self._timed(recordings, time_us)
+            samples = self._timed(captured_graphs, time_us)
         finally:
-            recordings.clear()
+            captured_graphs.clear()
         times = {i: median(each) for i, each in samples.items()}
         in_order = [times.get(i) for i in range(len(self.launchers))]
-        return Decision(fastest(samples, self._serial) if samples else 0, in_order)
+        return AutotuneResult(fastest(samples, self._serial) if samples else 0, in_order)
 
     @property
     def _serial(self) -> int:
         streams = [launcher.graph.n_streams for launcher in self.launchers]
         return streams.index(min(streams))
 
-    def _captured(self, record: Callable[[Launcher], Recording]) -> dict[int, Recording]:
+    def _captured(self, record: Callable[[Launcher], CapturedGraph]) -> dict[int, CapturedGraph]:
         """The captures by position; the serial one first, without which none is known to win."""
-        recordings: dict[int, Recording] = {}
+        captured_graphs: dict[int, CapturedGraph] = {}
         for i in sorted(range(len(self.launchers)), key=lambda i: i != self._serial):
             try:
-                recordings[i] = record(self.launchers[i])
+                captured_graphs[i] = record(self.launchers[i])
             except StateError:
                 raise
             except Exception as error:
                 _forget_frames(error)
-        return recordings
+        return captured_graphs
 
     def _timed(
-        self, recordings: Mapping[int, Recording], time_us: Callable[[Recording, int], float]
+        self,
+        captured_graphs: Mapping[int, CapturedGraph],
+        time_us: Callable[[CapturedGraph, int], float],
     ) -> Samples:
         """Round by round, after one that uploads the graphs and wakes the device's clocks."""
         n = 1 if self.launchers[0].mutates else N_REPLAYS
-        samples: Samples = {i: [] for i in recordings}
+        samples: Samples = {i: [] for i in captured_graphs}
         for _ in range(1 + N_ROUNDS):
             for i in list(samples):
                 try:
-                    samples[i].append(time_us(recordings[i], n))
+                    samples[i].append(time_us(captured_graphs[i], n))
                 except StateError:
                     raise
                 except Exception as error:
@@ -112,7 +116,7 @@ class Trial:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Empties the frames that an error went through: they hold memory of the capture."""
+    """Empties the frames that an error went through: they run memory of the capture."""
     chained: BaseException | None = error
     while chained is not None:
         clear_frames(chained.__traceback__)

@@ -11,12 +11,12 @@ from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.symbolic_sizes import Sizes, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
-from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.capture_status import CaptureStatus
 
 _NUMBERS = (int, float, bool)
 
 
-class Bound:
+class BoundProgram:
     """Runs a program with parameters that it was given once.
 
     Attributes:
@@ -29,7 +29,7 @@ class Bound:
         paths: Mapping[str, str],
         parameters: nn.Module | Mapping[str, Tensor],
         run: Callable[[list[Any]], Sequence[Any]],
-        status: Status,
+        status: CaptureStatus,
     ) -> None:
         """Checks the parameters.
 

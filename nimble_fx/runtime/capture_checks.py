@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import numbers
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType, ref_names
@@ -29,14 +29,14 @@ _PLACE_OF_OFFSET = 3
 """Which argument of these is the offset, from the beginning of the storage if it is given."""
 
 
-def nothing_to_freeze(graph: TaskGraph, device: Device) -> str | None:
+def nothing_to_freeze(graph: TaskGraph, device: DeviceRuntime) -> str | None:
     """Why a capture would gain nothing; None if it would."""
     if not device.has_graphs:
         return f"{device.name} has no CUDA graphs"
     return None if graph.launching else "it launches nothing"
 
 
-def refuse_what_cannot_be_captured(graph: TaskGraph, device: Device) -> None:
+def refuse_what_cannot_be_captured(graph: TaskGraph, device: DeviceRuntime) -> None:
     """Looks for what keeps a graph from being captured on a device.
 
     Raises:

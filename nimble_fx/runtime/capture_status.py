@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Status:
+class CaptureStatus:
     """Whether a program is frozen, and if not, why.
 
     Attributes:

@@ -14,26 +14,26 @@ from nimble_fx.errors import StateError
 from nimble_fx.runtime.foreach_copy import GroupedCopy
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.outputs import Outputs
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 
 WARM_UPS = 3
 """Runs before a capture, so that libraries load, tune and allocate outside of it."""
 
 
 @dataclass(frozen=True)
-class Handing:
+class OutputPolicy:
     """Which outputs are handed out where they are: their positions.
 
     Attributes:
-        lent: those that the next replay may overwrite whoever holds them.
+        aliased: those that the next replay may overwrite whoever holds them.
         saved: those that a backward will read.
     """
 
-    lent: Sequence[int] = ()
+    aliased: Sequence[int] = ()
     saved: Sequence[int] = ()
 
 
-class Recording:
+class CapturedGraph:
     """A capture for one set of sizes and of addresses.
 
     It owns the memory that inputs are copied to. Parameters, and what a forward has saved, are read
@@ -43,29 +43,29 @@ class Recording:
     def __init__(
         self,
         launcher: Launcher,
-        arena: Arena,
+        pool_group: PoolGroup,
         given: list[Any],
         static: list[Tensor],
         fixed: Sequence[int],
-        handing: Handing,
+        output_policy: OutputPolicy,
         pool: Any,
     ) -> None:
         """Warms up and captures. Parameters, buffers and random numbers are left as they were.
 
         Args:
             launcher: the program.
-            arena: where it runs, and with whom.
+            pool_group: where it runs, and with whom.
             given: the inputs of a call, tensors and numbers; the numbers are part of the capture.
             static: the parameters.
             fixed: the positions in `given` of what is read where it is.
-            handing: which outputs are handed out where they are.
+            output_policy: which outputs are handed out where they are.
             pool: where it takes memory.
 
         Raises:
             Exception: whatever the program raised, or the device.
         """
         self.n_replays = 0
-        self._device, self._arena, self._fixed = launcher.device, arena, fixed
+        self._device, self._pool_group, self._fixed = launcher.device, pool_group, fixed
         self._buffers = [_buffer_like(value) for value in given]
         for k in fixed:
             self._buffers[k] = given[k]
@@ -78,10 +78,10 @@ class Recording:
         for k in fixed:
             self._buffers[k] = self._targets[k] = None
         captured, read_in_place = self._capture.outputs, self._fixed_inputs(given, static)
-        in_place = {*handing.lent, *handing.saved}
+        in_place = {*output_policy.aliased, *output_policy.saved}
         self._outputs = Outputs(captured, self._buffers, read_in_place, in_place)
         self._capture = replace(self._capture, outputs=())
-        saved = [captured[i] for i in handing.saved if i in self._outputs.in_place]
+        saved = [captured[i] for i in output_policy.saved if i in self._outputs.in_place]
         self.saved_addresses = {value.data_ptr() for value in saved}
         self._saved_storages = {value.untyped_storage()._cdata for value in saved}
         self._n_uses = self._count_uses()
@@ -103,13 +103,13 @@ class Recording:
 
     def replay(self, given: list[Any], static: list[Tensor]) -> list[Any]:
         """Runs the capture on new inputs, on the current stream; its outputs."""
-        caller = self._arena.wait()
+        caller = self._pool_group.wait()
         self._feed(given)
         self._capture.replay()
         self._copy_back(given, self._buffers)
         self.n_replays += 1
         outputs = self._outputs.hand_out(given, self._fixed_inputs(given, static))
-        self._arena.leave(caller)
+        self._pool_group.leave(caller)
         return outputs
 
     def time_us(self, given: list[Any], mutated: list[Tensor], n: int) -> float:
@@ -121,10 +121,10 @@ class Recording:
             n: at least 1.
         """
         with _undone(mutated):
-            self._arena.wait()
+            self._pool_group.wait()
             self._feed(given)
             took = self._device.time_us(self._capture.replay, n)
-            self._arena.leave()
+            self._pool_group.leave()
         return took
 
     def when_memory_goes(
@@ -143,7 +143,7 @@ class Recording:
         def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
             return launcher.enqueue(list(self._buffers), static, streams)
 
-        self._arena.wait()
+        self._pool_group.wait()
         mutated = [static[k] for k in launcher.mutated_static]
         for i in range(WARM_UPS):
             with _undone(mutated):  # each time: a counter that goes on would leave its table

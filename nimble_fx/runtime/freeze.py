@@ -12,21 +12,21 @@ from nimble_fx.errors import StateError
 from nimble_fx.fallback import Fallback, Reporter, count_event
 from nimble_fx.ir.task_graph import ScalarType
 from nimble_fx.runtime import gc_guard
-from nimble_fx.runtime.autotuning import Decision, Trial
+from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture_checks import described
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.captured_graph import Handing, Recording
-from nimble_fx.runtime.graph_cache import MAX_OWNERS, PAYS_OFF, Kept, Key
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.captured_graph import CapturedGraph, OutputPolicy
+from nimble_fx.runtime.graph_cache import MAX_OWNERS, PAYS_OFF, GraphCache, Key
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.torch_internals.fake_tensors import are_fake
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Terms:
-    """On which terms a program's captures and their callers share memory.
+class CaptureOptions:
+    """On which capture_options a program's captures and their callers share memory.
 
     Attributes:
         max_graphs: how many captures are kept.
@@ -41,16 +41,16 @@ class Terms:
     n_seen: int | None = None
     is_backward: bool = False
 
-    def handing(self, launcher: Launcher, saves_in_place: bool) -> Handing:
+    def output_policy(self, launcher: Launcher, saves_in_place: bool) -> OutputPolicy:
         """How the outputs of a capture are handed out.
 
         Those of a program that writes to its inputs are copied: one may come back as an input.
         """
         n_outputs = len(launcher.graph.outputs)
         n_seen = n_outputs if self.n_seen is None else self.n_seen
-        are_lent = not (self.copy_outputs or self.is_backward or launcher.mutated_given)
-        lent = range(n_seen if are_lent else 0)
-        return Handing(lent, saved=range(n_seen, n_outputs if saves_in_place else n_seen))
+        are_aliased = not (self.copy_outputs or self.is_backward or launcher.mutated_given)
+        aliased = range(n_seen if are_aliased else 0)
+        return OutputPolicy(aliased, saved=range(n_seen, n_outputs if saves_in_place else n_seen))
 
 
 class Frozen:
@@ -69,31 +69,35 @@ class Frozen:
     def __init__(
         self,
         launcher: Launcher,
-        arena: Arena,
-        status: Status,
+        pool_group: PoolGroup,
+        status: CaptureStatus,
         reporter: Reporter,
-        terms: Terms,
-        trial: Trial | None = None,
+        capture_options: CaptureOptions,
+        autotuner: Autotuner | None = None,
     ) -> None:
         """Runs a program, captured when it is called.
 
         Args:
             launcher: the program by the schedule that it has until others have been timed.
-            arena: where it runs, and with whom.
+            pool_group: where it runs, and with whom.
             status: of the program, which is kept up to date.
             reporter: is told of what runs slower than asked for.
-            terms: on which it shares memory with its callers.
-            trial: other schedules of the same program, to be timed at its first capture.
+            capture_options: on which it shares memory with its callers.
+            autotuner: other schedules of the same program, to be timed at its first capture.
         """
         self._boxed_call = True  # AOTAutograd's mark of the convention
-        self._trial = trial
-        self._launcher, self._arena, self._terms = launcher, arena, terms
+        self._autotuner = autotuner
+        self._launcher, self._pool_group, self._capture_options = (
+            launcher,
+            pool_group,
+            capture_options,
+        )
         self._status, self._reporter = status, reporter
         values = [launcher.graph.inputs[i] for i in launcher.given]
         self._numbers = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
         written = {*self._numbers, *launcher.mutated_given}
         self._readable = [k for k in range(len(values)) if k not in written]
-        self._kept = Kept(arena, terms.max_graphs, status)
+        self._kept = GraphCache(pool_group, capture_options.max_graphs, status)
         self._failed: Fallback | None = None
         reason = (
             "sizes or addresses of parameters change too often; calls whose own have come "
@@ -106,53 +110,53 @@ class Frozen:
         """Replays the program on the current stream; captures it first where it must."""
         if self._launcher.device.is_capturing or are_fake(args):
             return self._launcher(args)
-        if not self._arena.take():
+        if not self._pool_group.take():
             return self._launcher(args)
         try:
             return self._run(args)
         finally:
-            self._arena.give()
+            self._pool_group.give()
 
     def _run(self, args: list[Any]) -> Sequence[Any]:
-        """Replays the recording for the call; makes it first if there is none and may be one."""
+        """Replays the captured for the call; makes it first if there is none and may be one."""
         given, static = self._launcher.split(args)
         key = self._key(given, static)
-        recording = self._kept.get(key)
-        if recording is not None and recording.is_in_use:
+        captured = self._kept.get(key)
+        if captured is not None and captured.is_in_use:
             key = key._replace(saves_in_place=False)
-            recording = self._kept.get(key)
-        if recording is None:
+            captured = self._kept.get(key)
+        if captured is None:
             made = self._record(key, given, static)
             if isinstance(made, Fallback):
                 return self._run_unfrozen(made, args)
-            recording = made
+            captured = made
         args.clear()
-        return recording.replay(given, static)
+        return captured.replay(given, static)
 
     def _key(self, given: list[Any], static: list[Any]) -> Key:
         fixed: tuple[tuple[int, int], ...] = ()
-        if self._terms.is_backward:
-            saved = self._arena.saved
+        if self._capture_options.is_backward:
+            saved = self._pool_group.saved
             places = [(k, given[k].data_ptr()) for k in self._readable]
             fixed = tuple([place for place in places if place[1] in saved])
         numbers = tuple([given[k] for k in self._numbers]) if self._numbers else ()
         return Key(numbers, tuple([tensor.data_ptr() for tensor in static]), fixed)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
-        """Runs a call that has no recording.
+        """Runs a call that has no captured.
 
         If the call fails as its capture did, that is no reason: the error is the program's own.
         """
         outputs = self._launcher(args)
-        self._arena.leave()
+        self._pool_group.leave()
         if fallback is not self._too_often:
             self._failed = fallback
         self._status.reason = fallback.reason
         self._reporter.report(fallback)
         return outputs
 
-    def _record(self, key: Key, given: list[Any], static: list[Any]) -> Recording | Fallback:
-        """A new recording, unless there must be none or making it failed."""
+    def _record(self, key: Key, given: list[Any], static: list[Any]) -> CapturedGraph | Fallback:
+        """A new captured, unless there must be none or making it failed."""
         if self._failed is not None:
             return self._failed
         if not self._kept.is_worth_a_capture(key):
@@ -161,33 +165,33 @@ class Frozen:
             self._warn_of_eviction()
         try:
             with self._undisturbed(static):
-                decision = self._hold_trial(key, given, static)
-                pool = self._pool(key, self._handing(key))
-                recording = self._capture(self._launcher, key, given, static, pool)
+                result = self._autotune(key, given, static)
+                pool = self._pool(key, self._output_policy(key))
+                captured = self._capture(self._launcher, key, given, static, pool)
         except StateError:
             raise
         except Exception as error:
             return _failure(self._launcher, error)
-        self._kept.add(key, recording, given, static)
+        self._kept.add(key, captured, given, static)
         count_event("captures")
         _log.info("%s: captured for sizes %s", self._name, key.numbers)
-        if decision is not None and self._trial is not None:
-            decided, self._trial = self._trial.decided, None
-            decided(decision)
-        return recording
+        if result is not None and self._autotuner is not None:
+            on_result, self._autotuner = self._autotuner.on_result, None
+            on_result(result)
+        return captured
 
-    def _hold_trial(self, key: Key, given: list[Any], static: list[Any]) -> Decision | None:
+    def _autotune(self, key: Key, given: list[Any], static: list[Any]) -> AutotuneResult | None:
         """Decides on the schedule, if there are several and none has been timed."""
-        if self._trial is None:
+        if self._autotuner is None:
             return None
         mutated = [static[k] for k in self._launcher.mutated_static]
-        decision = self._trial.hold(
-            lambda each: self._capture(each, key, given, static, self._arena.own_pool()),
-            lambda recording, n: recording.time_us(given, mutated, n),
+        result = self._autotuner.run(
+            lambda each: self._capture(each, key, given, static, self._pool_group.own_pool()),
+            lambda captured, n: captured.time_us(given, mutated, n),
         )
-        if decision is not None:
-            self._launcher = self._trial.launchers[decision.winner]
-        return decision
+        if result is not None:
+            self._launcher = self._autotuner.launchers[result.winner]
+        return result
 
     @contextmanager
     def _undisturbed(self, static: list[Any]) -> Iterator[None]:
@@ -209,7 +213,7 @@ class Frozen:
         if not self._has_warned:
             self._reporter.warn(
                 f"{self._name} is called with more sets of sizes (max_graphs="
-                f"{self._terms.max_graphs}) or of parameters ({MAX_OWNERS}) than graphs are kept: "
+                f"{self._capture_options.max_graphs}) or of parameters ({MAX_OWNERS}) than graphs are kept: "
                 "for each new one the graph that was used least recently is dropped. Pad inputs "
                 "to a few sizes, or raise the option max_graphs"
             )
@@ -217,20 +221,22 @@ class Frozen:
 
     def _capture(
         self, launcher: Launcher, key: Key, given: list[Any], static: list[Any], pool: Any
-    ) -> Recording:
+    ) -> CapturedGraph:
         fixed = [k for k, _ in key.fixed]
-        return Recording(launcher, self._arena, given, static, fixed, self._handing(key), pool)
+        return CapturedGraph(
+            launcher, self._pool_group, given, static, fixed, self._output_policy(key), pool
+        )
 
-    def _handing(self, key: Key) -> Handing:
-        return self._terms.handing(self._launcher, key.saves_in_place)
+    def _output_policy(self, key: Key) -> OutputPolicy:
+        return self._capture_options.output_policy(self._launcher, key.saves_in_place)
 
-    def _pool(self, key: Key, handing: Handing) -> Any:
+    def _pool(self, key: Key, output_policy: OutputPolicy) -> Any:
         """Where a capture takes memory, so that no other overwrites what it leaves there."""
-        saved = self._arena.pool_of(key.fixed[0][1]) if key.fixed else None
+        saved = self._pool_group.pool_of(key.fixed[0][1]) if key.fixed else None
         if saved is not None:
             return saved
-        leaves_something = bool(handing.lent or handing.saved)
-        return self._arena.own_pool() if leaves_something else self._arena.shared_pool()
+        leaves_something = bool(output_policy.aliased or output_policy.saved)
+        return self._pool_group.own_pool() if leaves_something else self._pool_group.shared_pool()
 
     @property
     def _name(self) -> str:

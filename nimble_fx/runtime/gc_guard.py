@@ -36,7 +36,7 @@ class _Pauses:
         self.was_enabled = False
         self.held: list[object] = []
 
-    def hold(self, thing: object) -> None:
+    def free_later(self, thing: object) -> None:
         """Keeps a thing until no `paused` is under way any more.
 
         For what must not be freed at any moment, such as a CUDA graph while another is captured.
@@ -48,5 +48,5 @@ class _Pauses:
 
 _pauses = _Pauses()
 
-hold = _pauses.hold
+free_later = _pauses.free_later
 """It needs no module: those may be gone as Python exits."""

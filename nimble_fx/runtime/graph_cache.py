@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nimble_fx.fallback import count_event
 from nimble_fx.runtime import gc_guard
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.captured_graph import Recording
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.captured_graph import CapturedGraph
+from nimble_fx.runtime.pool_group import PoolGroup
 
 PAYS_OFF = 8
 """A capture costs about as much time as so many unfrozen calls."""
@@ -50,32 +50,32 @@ class Key(NamedTuple):
         return self.static, self.fixed
 
 
-class Kept:
+class GraphCache:
     """The captures of one program: `max_graphs` for each owner, those that were replayed last.
 
     A capture also goes when memory goes that it reads where it is. That may happen at any moment,
     in any thread.
     """
 
-    def __init__(self, arena: Arena, max_graphs: int, status: Status) -> None:
-        self._arena, self._max_graphs, self._status = arena, max_graphs, status
-        self._recordings: OrderedDict[Key, Recording] = OrderedDict()
+    def __init__(self, pool_group: PoolGroup, max_graphs: int, status: CaptureStatus) -> None:
+        self._pool_group, self._max_graphs, self._status = pool_group, max_graphs, status
+        self._graphs: OrderedDict[Key, CapturedGraph] = OrderedDict()
         self._lock = threading.RLock()
         self._n_wasted = 0
         self._n_calls: OrderedDict[Key, int] = OrderedDict()
-        arena.programs.add(self)
+        pool_group.programs.add(self)
 
-    def __del__(self, hold: Callable[[object], None] = gc_guard.hold) -> None:
+    def __del__(self, hold: Callable[[object], None] = gc_guard.free_later) -> None:
         self._status.n_graphs = 0
-        hold(list(self._recordings.values()))  # a default: modules may be gone as Python exits
+        hold(list(self._graphs.values()))  # a default: modules may be gone as Python exits
 
-    def get(self, key: Key) -> Recording | None:
+    def get(self, key: Key) -> CapturedGraph | None:
         """The capture for a key, if there is one; it is the last that will go."""
         with self._lock:
-            recording = self._recordings.get(key)
-            if recording is not None:
-                self._recordings.move_to_end(key)
-            return recording
+            captured = self._graphs.get(key)
+            if captured is not None:
+                self._graphs.move_to_end(key)
+            return captured
 
     def is_worth_a_capture(self, key: Key) -> bool:
         """Whether a call for which there is no capture should be captured.
@@ -93,7 +93,7 @@ class Kept:
     def make_room(self, key: Key) -> bool:
         """Drops what must go before a capture can be added; whether anything did."""
         with self._lock:
-            keys = list(self._recordings)
+            keys = list(self._graphs)
         of_owner = [other for other in keys if other.owner == key.owner]
         leaving = of_owner[: max(len(of_owner) + 1 - self._max_graphs, 0)]
         owners = dict.fromkeys(other.owner for other in keys)
@@ -105,27 +105,29 @@ class Kept:
             count_event("evictions")
         return bool(leaving)
 
-    def add(self, key: Key, recording: Recording, given: list[Any], static: list[Tensor]) -> None:
+    def add(
+        self, key: Key, captured: CapturedGraph, given: list[Any], static: list[Tensor]
+    ) -> None:
         """Keeps a capture that was made for these inputs."""
         with self._lock:
-            self._recordings[key] = recording
+            self._graphs[key] = captured
             self._n_calls.pop(key, None)
             self._status.n_captures += 1
-            self._status.n_graphs, self._status.nbytes = len(self._recordings), recording.nbytes
-        pool = weakref.ref(recording.pool)
-        self._arena.saved.update(dict.fromkeys(recording.saved_addresses, pool))
-        recording.when_memory_goes(given, static, partial(_forget, weakref.ref(self), key))
+            self._status.n_graphs, self._status.nbytes = len(self._graphs), captured.nbytes
+        pool = weakref.ref(captured.pool)
+        self._pool_group.saved.update(dict.fromkeys(captured.saved_addresses, pool))
+        captured.when_memory_goes(given, static, partial(_forget, weakref.ref(self), key))
 
     def forget(self, key: Key) -> None:
         """Drops a capture, if there is one."""
         with self._lock:
-            recording = self._recordings.pop(key, None)
-            self._status.n_graphs = len(self._recordings)
-        if recording is not None:  # it goes outside of the lock, and others may go with it
-            self._n_wasted += recording.n_replays < PAYS_OFF
-            for address in recording.saved_addresses:
-                self._arena.saved.pop(address, None)
-            gc_guard.hold(recording)
+            captured = self._graphs.pop(key, None)
+            self._status.n_graphs = len(self._graphs)
+        if captured is not None:  # it goes outside of the lock, and others may go with it
+            self._n_wasted += captured.n_replays < PAYS_OFF
+            for address in captured.saved_addresses:
+                self._pool_group.saved.pop(address, None)
+            gc_guard.free_later(captured)
 
     def forget_what_nobody_owns(self) -> None:
         """Drops the captures that read no memory where it is, whose going would tell of their end.
@@ -133,20 +135,20 @@ class Kept:
         Such are backwards of functions without parameters: they go with the forward's captures.
         """
         with self._lock:
-            keys = list(self._recordings)
+            keys = list(self._graphs)
         for key in keys:
             if not (key.static or key.fixed):
                 self.forget(key)
 
     def __len__(self) -> int:
-        return len(self._recordings)
+        return len(self._graphs)
 
 
-def _forget(kept: "weakref.ref[Kept]", key: Key, _: object) -> None:
+def _forget(kept: "weakref.ref[GraphCache]", key: Key, _: object) -> None:
     """Drops a capture of a program that may be gone itself, and what is of no use without it."""
     captures = kept()
     if captures is not None:
         captures.forget(key)
         if not captures:
-            for others in list(captures._arena.programs):
+            for others in list(captures._pool_group.programs):
                 others.forget_what_nobody_owns()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nimble_fx.codegen.load import Loaded
-from nimble_fx.devices import Device, Stream
+from nimble_fx.devices import DeviceRuntime, Stream
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.torch_internals.fake_tensors import like
 
@@ -31,7 +31,7 @@ class Launcher:
         graph: TaskGraph,
         loaded: Loaded,
         constants: Mapping[str, torch.Tensor],
-        device: Device,
+        device: DeviceRuntime,
     ) -> None:
         self._boxed_call = True  # AOTAutograd's mark of the convention
         self.graph, self.loaded, self.device = graph, loaded, device

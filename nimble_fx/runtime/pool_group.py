@@ -5,13 +5,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nimble_fx.devices import Device, Stream
+from nimble_fx.devices import DeviceRuntime, Stream
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """AOTAutograd's convention: a call takes a list of inputs and empties it."""
 
 
-class Arena:
+class PoolGroup:
     """The common ground of a forward and its backward, or of an inference program alone.
 
     Their captures may share memory that each overwrites, so they run one at a time, each after the
@@ -20,10 +20,10 @@ class Arena:
     Attributes:
         saved: the addresses of what captures of the forward save for the backward, and the pool
             that each is in.
-        programs: those that share it (`nimble_fx.runtime.graph_cache.Kept`).
+        programs: those that share it (`nimble_fx.runtime.graph_cache.GraphCache`).
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceRuntime) -> None:
         self._lock = threading.RLock()
         self._is_busy = False
         self._last = device.events(("replay",)).replay

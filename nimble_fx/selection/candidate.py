@@ -31,7 +31,7 @@ class Candidate:
     chosen: bool = False
 
 
-def shown(candidates: Sequence[Candidate]) -> list[str]:
+def candidate_table(candidates: Sequence[Candidate]) -> list[str]:
     """The table as lines: policy, streams, predicted and measured time, peak memory, which runs."""
     rows: list[Sequence[str]] = [("policy", "streams", "predicted", "measured", "peak memory", "")]
     rows += [

@@ -11,8 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from nimble_fx import serialization
-from nimble_fx.devices import Device
-from nimble_fx.devices.specs import Device as Specs
+from nimble_fx.devices import DeviceRuntime
+from nimble_fx.devices.specs import Device
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.fallback import count_event
 from nimble_fx.ir.symbolic_sizes import Sizes
@@ -25,7 +25,7 @@ Scheduled = tuple[TaskGraph, str]
 
 
 @dataclass(frozen=True)
-class Unscheduled:
+class TracedProgram:
     """A program that is about to be scheduled.
 
     Attributes:
@@ -38,8 +38,8 @@ class Unscheduled:
 
     traced: Traced
     paths: Mapping[str, str]
-    device: Device
-    specs: Specs
+    device: DeviceRuntime
+    specs: Device
     sizes: Sizes = field(default_factory=dict)
 
     def stored(self, graph: TaskGraph, source: str) -> serialization.Stored:
@@ -50,7 +50,7 @@ class Unscheduled:
 
 
 @dataclass(frozen=True)
-class Cache:
+class ScheduleCache:
     """A directory of program files, each named after what it was made from.
 
     Processes and threads may share it: files are written whole, and any of two for the same name
@@ -62,7 +62,7 @@ class Cache:
 
     def entry(
         self,
-        program: Unscheduled,
+        program: TracedProgram,
         made_by: Sequence[str],
         passes: Sequence[str] | None = None,
         max_streams: int | None = None,
@@ -96,7 +96,7 @@ class Entry:
     """
 
     path: Path | None
-    program: Unscheduled
+    program: TracedProgram
     passes: Sequence[str] | None
     max_streams: int | None
     warn: Callable[[str], None]
@@ -144,7 +144,7 @@ class Entry:
         return graph, stored.source
 
 
-def _key(program: Unscheduled, made_by: Sequence[str]) -> str:
+def _key(program: TracedProgram, made_by: Sequence[str]) -> str:
     """A name that is the same for the same program, passes, device and versions."""
     text = serialization.encode(program.stored(program.traced.graph, source=""))
     depends_on = [*made_by, repr(program.specs), program.device.max_streams]

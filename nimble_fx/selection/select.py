@@ -16,7 +16,7 @@ from nimble_fx.options import Options
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.pipeline import Pass, Policy, describe, passes, schedule
 from nimble_fx.selection.candidate import Candidate
-from nimble_fx.selection.schedule_cache import Cache, Scheduled, Unscheduled
+from nimble_fx.selection.schedule_cache import ScheduleCache, Scheduled, TracedProgram
 from nimble_fx.selection.search_space import Proposal, proposals
 from nimble_fx.verify import verify, verify_source
 
@@ -25,13 +25,13 @@ N_TIMED = 5
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The schedules that a program may run by.
 
     Attributes:
         schedules: each with its text, all proved; the first is the one to run until they have been
             timed.
-        candidates: what "auto" had to choose from, those of `schedules` first and in their order;
+        candidates: what "auto" had to select from, those of `schedules` first and in their order;
             none with another policy, nor for what was taken from `cache_dir`.
         settled: is to be told which schedule has won, if several are to be timed.
     """
@@ -41,9 +41,9 @@ class Choice:
     settled: Callable[[Scheduled], None] | None = None
 
 
-def choose(
-    program: Unscheduled, options: Options, reporter: Reporter, *, frozen: bool, timed: bool
-) -> Choice:
+def select(
+    program: TracedProgram, options: Options, reporter: Reporter, *, frozen: bool, timed: bool
+) -> Selection:
     """The schedules by the user's policy; the serial one if none of that is legal.
 
     Args:
@@ -57,14 +57,14 @@ def choose(
         ScheduleError: the serial schedule is not legal either.
     """
     name = program.traced.graph.name
-    chooser = _Chooser(program, options, reporter)
+    chooser = _Selector(program, options, reporter)
     try:
         return (
             chooser.best(frozen, timed) if options.policy == "auto" else chooser.by(options.policy)
         )
     except ScheduleError as error:
         serial = chooser.serial()
-        reporter.report(not_legal(name, "on one stream", error, options.policy))
+        reporter.report(illegal_schedule(name, "on one stream", error, options.policy))
         return serial
     except UnsupportedError as error:
         serial = chooser.serial()
@@ -74,7 +74,7 @@ def choose(
         return serial
 
 
-def not_legal(
+def illegal_schedule(
     name: str, runs: str, error: ScheduleError, policy: Policy | str = "auto"
 ) -> Fallback:
     """What to say of a program whose schedule is not legal."""
@@ -84,20 +84,20 @@ def not_legal(
     return Fallback(name, runs, f"{bug}: {error}")
 
 
-class _Chooser:
+class _Selector:
     """Makes the schedules of one program."""
 
-    def __init__(self, program: Unscheduled, options: Options, reporter: Reporter) -> None:
+    def __init__(self, program: TracedProgram, options: Options, reporter: Reporter) -> None:
         self._program, self._options, self._reporter = program, options, reporter
         self._graph = program.traced.graph
         limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
         self._limit = min(limits, default=None)
-        self._cache: Cache | None = None
+        self._cache: ScheduleCache | None = None
         if options.cache_dir is not None:
             directory = Path(options.cache_dir).expanduser().absolute()
-            self._cache = Cache(directory, reporter.warn)
+            self._cache = ScheduleCache(directory, reporter.warn)
 
-    def best(self, frozen: bool, timed: bool) -> Choice:
+    def best(self, frozen: bool, timed: bool) -> Selection:
         """What is predicted to take least; with the next best, if they are to be timed."""
         program = self._program
         entry = None
@@ -108,7 +108,7 @@ class _Chooser:
             entry = self._cache.entry(program, made_by, max_streams=self.n_queues)
             known = entry.find()
             if known is not None:
-                return Choice((known,))
+                return Selection((known,))
         costs, sizes = self._costs(), program.sizes
         found = proposals(
             self._graph,
@@ -127,15 +127,15 @@ class _Chooser:
         settled = None if entry is None else entry.keep
         if settled is not None and len(schedules) == 1:
             settled(schedules[0])
-        return Choice(tuple(schedules), tuple(candidates), settled)
+        return Selection(tuple(schedules), tuple(candidates), settled)
 
-    def by(self, policy: Policy | Literal["critical-path"]) -> Choice:
+    def by(self, policy: Policy | Literal["critical-path"]) -> Selection:
         """The schedule by a policy; from `cache_dir` if it is there."""
         if policy == "critical-path":
             policy = CriticalPath(self._costs(), self.n_queues, self._options.priorities)
         pipeline = passes(policy, self._limit)
         if self._cache is None:
-            return Choice((self._made(pipeline),))
+            return Selection((self._made(pipeline),))
         described = [describe(step) for step in pipeline]
         by_cost = isinstance(policy, CriticalPath)
         made_by = [*described, *(self._known_sizes if by_cost else ())]
@@ -144,11 +144,11 @@ class _Chooser:
         if known is None:
             known = self._made(pipeline)
             entry.keep(known)
-        return Choice((known,))
+        return Selection((known,))
 
-    def serial(self) -> Choice:
+    def serial(self) -> Selection:
         """The schedule on one stream."""
-        return Choice((self._made(passes("serial", None)),))
+        return Selection((self._made(passes("serial", None)),))
 
     @property
     def n_queues(self) -> int:

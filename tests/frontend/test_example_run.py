@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import OptionError
-from nimble_fx.frontend.example_run import rehearse
+from nimble_fx.frontend.example_run import run_example
 from nimble_fx.frontend.model_function import Arguments
 
 
@@ -31,7 +31,7 @@ def test_every_backward_runs_once_and_accumulates_nowhere() -> None:
         both: Tensor = Notes.apply(x, "x") + Notes.apply(hidden, "hidden")
         return {"both": both, "list": [Notes.apply(hidden, "again"), 3], "none": None}
 
-    rehearse(program, Arguments((x,), {}), training=True)
+    run_example(program, Arguments((x,), {}), training=True)
     assert sorted(ran) == ["again", "hidden", "x"]
     assert x.grad is None
     assert hidden.grad is None
@@ -47,12 +47,12 @@ def test_the_grad_mode_is_that_of_the_purpose_whatever_the_callers() -> None:
 
     for training in (False, True):
         with torch.no_grad():
-            rehearse(program, Arguments((x,), {}), training)
+            run_example(program, Arguments((x,), {}), training)
         assert torch.is_grad_enabled()
-        rehearse(program, Arguments((x,), {}), training)
+        run_example(program, Arguments((x,), {}), training)
     assert modes == [False, False, True, True]
 
 
 def test_training_without_an_output_that_has_a_gradient_is_refused() -> None:
     with pytest.raises(OptionError, match="needs an output that has a gradient"):
-        rehearse(torch.sin, Arguments((torch.ones(2),), {}), training=True)
+        run_example(torch.sin, Arguments((torch.ones(2),), {}), training=True)

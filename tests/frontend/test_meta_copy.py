@@ -3,13 +3,13 @@
 import torch
 from torch import nn
 
-from nimble_fx.frontend.meta_copy import WithoutData, twin
+from nimble_fx.frontend.meta_copy import ToMeta, meta_copy
 from tests.support.models import GoogLeNet
 
 
 def test_a_twin_has_other_tensors_and_shares_nothing_else() -> None:
     model = GoogLeNet()
-    copied = twin(model, WithoutData())
+    copied = meta_copy(model, ToMeta())
     assert [name for name, _ in copied.named_modules()] == [
         name for name, _ in model.named_modules()
     ]
@@ -24,7 +24,7 @@ def test_a_twin_has_other_tensors_and_shares_nothing_else() -> None:
 
 def test_a_twin_may_have_the_very_same_tensors() -> None:
     model = GoogLeNet()
-    copied = twin(model, lambda tensor: tensor)
+    copied = meta_copy(model, lambda tensor: tensor)
     for ours, theirs in (
         (copied.parameters(), model.parameters()),
         (copied.buffers(), model.buffers()),
@@ -34,7 +34,7 @@ def test_a_twin_may_have_the_very_same_tensors() -> None:
 
 def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> None:
     base = torch.randn(4, 6, requires_grad=True)
-    bare = WithoutData()
+    bare = ToMeta()
     whole, turned, other = bare(base), bare(base.detach()[1:].t()), bare(torch.randn(2))
     assert [x.device.type for x in (whole, turned, other)] == ["meta"] * 3
     assert (turned.shape, turned.stride(), turned.storage_offset()) == ((6, 3), (1, 6), 6)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.frontend.meta_copy import WithoutData
+from nimble_fx.frontend.meta_copy import ToMeta
 from nimble_fx.frontend.model_function import Arguments, argument_names, name_of, own_function
 from tests.support.eager import assert_same
 from tests.support.kinds import exported, graph_module, jit_traced, scripted
@@ -43,7 +43,7 @@ def test_copies_require_gradients_where_the_arguments_do_and_are_leaves() -> Non
 def test_an_argument_that_comes_twice_is_one_tensor_afterwards_too() -> None:
     x = torch.randn(2, requires_grad=True) * 2
     given = Arguments((x, [x]), {"again": x})
-    for made in (given.copies(), given.with_tensors(WithoutData())):
+    for made in (given.copies(), given.with_tensors(ToMeta())):
         first, second, third = made.tensors
         assert first is second
         assert second is third

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.frontend.preserve_state import unchanged
+from nimble_fx.frontend.preserve_state import preserve_state
 from tests.support.bits import bytes_of
 
 
@@ -50,7 +50,7 @@ def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
     model, x = Restless(), torch.randn(2, 3)
     before = state(model)
     try:
-        with unchanged(model, [x]):
+        with preserve_state(model, [x]):
             model(x)
             assert bits(model) != before[0]
             if fails:
@@ -63,7 +63,7 @@ def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
 def test_what_was_not_written_to_is_not_written_back() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     versions = [p._version for p in model.parameters()]
-    with unchanged(model, []):
+    with preserve_state(model, []):
         model(torch.randn(2, 3))
     assert [p._version for p in model.parameters()] == versions
 
@@ -85,7 +85,7 @@ def test_a_functions_modules_are_as_they_were(kind: str) -> None:
     }
     function = functions[kind]
     before = copy.deepcopy(bits(model))
-    with unchanged(function, []):
+    with preserve_state(function, []):
         function(torch.randn(2, 3))
     assert bits(model) == before
     assert model.calls == 0

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import StateError
-from nimble_fx.runtime.autotuning import N_REPLAYS, N_ROUNDS, Decision, Trial, fastest
-from nimble_fx.runtime.captured_graph import Recording
+from nimble_fx.runtime.autotuning import N_REPLAYS, N_ROUNDS, Autotuner, AutotuneResult, fastest
+from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.candidate import MARGIN
 
 
 def launcher(n_streams: int, *, mutates: bool = False) -> Launcher:
-    """As much of one as a trial looks at."""
+    """As much of one as a autotuner looks at."""
     graph = SimpleNamespace(n_streams=n_streams)
     return cast(Launcher, SimpleNamespace(graph=graph, mutates=mutates))
 
 
 class Captured:
-    """As much of a recording as a trial holds on to."""
+    """As much of a captured graph as an autotuner holds on to."""
 
     def __init__(self, i: int) -> None:
         self.i = i
@@ -41,19 +41,19 @@ class Bench:
         self.replayed: list[tuple[int, int]] = []
         self.memory: weakref.WeakSet[Captured] = weakref.WeakSet()
 
-    def hold(self) -> Decision | None:
-        return Trial(self.launchers, lambda _: None).hold(self.record, self.time_us)
+    def run(self) -> AutotuneResult | None:
+        return Autotuner(self.launchers, lambda _: None).run(self.record, self.time_us)
 
-    def record(self, launcher: Launcher) -> Recording:
+    def record(self, launcher: Launcher) -> CapturedGraph:
         i = self.launchers.index(launcher)
         captured = Captured(i)
         self.memory.add(captured)
         if self.took[i] is None:
             raise RuntimeError(f"schedule {i} does not fit into memory")
-        return cast(Recording, captured)
+        return cast(CapturedGraph, captured)
 
-    def time_us(self, recording: Recording, n: int) -> float:
-        i = cast(Captured, recording).i
+    def time_us(self, captured: CapturedGraph, n: int) -> float:
+        i = cast(Captured, captured).i
         self.replayed.append((i, n))
         took = self.took[i]
         assert took is not None
@@ -64,7 +64,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:
-    """What a trial leaves behind must go without Python's search for cycles."""
+    """What a autotuner leaves behind must go without Python's search for cycles."""
     gc.disable()
     yield
     gc.enable()
@@ -74,67 +74,67 @@ def _no_collector() -> Iterator[None]:
 def test_the_winner_is_the_fastest_unless_the_serial_one_is_nearly_as_fast(
     took: list[float],
 ) -> None:
-    decision = Bench(*took).hold()
-    assert decision is not None
+    result = Bench(*took).run()
+    assert result is not None
     best, serial = min(took), took[-1]
     expected = best if best <= (1 - MARGIN) * serial else serial
-    assert took[decision.winner] == expected
-    assert decision.times == took
+    assert took[result.winner] == expected
+    assert result.times == took
 
 
 def test_schedules_are_timed_in_turn_so_that_all_meet_the_same_noise() -> None:
     bench = Bench(3.0, 2.0, 4.0)
-    bench.hold()
+    bench.run()
     assert [i for i, _ in bench.replayed] == [2, 0, 1] * (1 + N_ROUNDS)
     assert {n for _, n in bench.replayed} == {N_REPLAYS}
 
 
 def test_what_changes_the_models_state_is_replayed_once_at_a_time() -> None:
     bench = Bench(3.0, 2.0, mutates=True)
-    bench.hold()
+    bench.run()
     assert {n for _, n in bench.replayed} == {1}
 
 
 @pytest.mark.parametrize("took", [(None, 2.0, 3.0), (2.0, None, 3.0), (None, None, 3.0)])
 def test_a_schedule_that_cannot_be_captured_is_out(took: tuple[float | None, ...]) -> None:
     bench = Bench(*took)
-    decision = bench.hold()
-    assert decision is not None
-    assert took[decision.winner] == min(us for us in took if us is not None)
-    assert decision.times == list(took)
+    result = bench.run()
+    assert result is not None
+    assert took[result.winner] == min(us for us in took if us is not None)
+    assert result.times == list(took)
     assert not bench.memory
 
 
 def test_a_schedule_whose_replays_fail_is_out() -> None:
     bench = Bench(1.0, 2.0, 3.0, failing=0)
-    assert bench.hold() == Decision(1, [None, 2.0, 3.0])
+    assert bench.run() == AutotuneResult(1, [None, 2.0, 3.0])
     assert not bench.memory
 
 
 def test_if_nothing_can_be_timed_the_first_runs() -> None:
-    assert Bench(1.0, None, failing=0).hold() == Decision(0, [None, None])
+    assert Bench(1.0, None, failing=0).run() == AutotuneResult(0, [None, None])
 
 
 def test_without_the_serial_one_the_fastest_of_the_others_wins() -> None:
-    decision = Bench(2.5, 2.49, None).hold()
-    assert decision is not None
-    assert decision.winner == 1
+    result = Bench(2.5, 2.49, None).run()
+    assert result is not None
+    assert result.winner == 1
 
 
 def test_if_none_can_be_captured_nothing_is_decided_and_no_memory_is_held() -> None:
     bench = Bench(None, None)
-    assert bench.hold() is None
+    assert bench.run() is None
     assert not bench.memory
 
 
 def test_a_state_that_is_lost_ends_the_trial() -> None:
     bench = Bench(1.0, 2.0)
 
-    def record(launcher: Any) -> Recording:
+    def record(launcher: Any) -> CapturedGraph:
         raise StateError("buffers")
 
     with pytest.raises(StateError):
-        Trial(bench.launchers, lambda _: None).hold(record, bench.time_us)
+        Autotuner(bench.launchers, lambda _: None).run(record, bench.time_us)
 
 
 @given(st.lists(st.tuples(st.floats(1, 9), st.floats(0.5, 1.5)), min_size=3, max_size=9))

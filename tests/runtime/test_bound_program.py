@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 import nimble_fx
 from nimble_fx.errors import InputError
 from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
-from nimble_fx.runtime.bound_program import Bound
-from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.bound_program import BoundProgram
+from nimble_fx.runtime.capture_status import CaptureStatus
 from tests.support.bits import assert_same_bits
 from tests.support.models import CASES, Branchy
 
@@ -160,7 +160,7 @@ def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
 
 def test_an_input_that_was_none_stays_none() -> None:
     graph = TaskGraph("program", (Input("x", None),), (), (), (Ref("x"),))
-    run = Bound(graph, {}, {}, lambda values: values, Status())
+    run = BoundProgram(graph, {}, {}, lambda values: values, CaptureStatus())
     assert run(None) == [None]
     with pytest.raises(InputError, match="input x is of type Tensor, and was compiled for None"):
         run(X)
@@ -228,8 +228,8 @@ def test_parameters_that_share_memory_by_now_are_read_where_none_is_written() ->
 
 def test_a_bound_program_is_frozen_where_the_device_can() -> None:
     program = compiled(Branchy(), X, options={"device": "virtual"})
-    bound = replace(program, status=Status()).bind(Branchy())
-    assert isinstance(bound, Bound)
+    bound = replace(program, status=CaptureStatus()).bind(Branchy())
+    assert isinstance(bound, BoundProgram)
     bound(X)
     assert bound.status.frozen
     assert not program.status.frozen

@@ -18,7 +18,7 @@ def _enabled_afterwards() -> Iterator[None]:
 def test_holding_needs_no_module_which_may_be_gone_as_python_exits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hold = gc_guard.hold
+    hold = gc_guard.free_later
     monkeypatch.delattr(gc_guard, "_pauses")
     monkeypatch.delattr(gc_guard, "threading")
     thing = {1, 2}

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.runtime import gc_guard, graph_cache
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.captured_graph import Recording
-from nimble_fx.runtime.graph_cache import PAYS_OFF, Kept, Key
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.captured_graph import CapturedGraph
+from nimble_fx.runtime.graph_cache import PAYS_OFF, GraphCache, Key
+from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.replaying import ReplayingDevice
 
 
 class Recorded:
-    """As much of a recording as matters to who keeps it."""
+    """As much of a captured as matters to who keeps it."""
 
     nbytes = (1, 2)
     pool = Pool(set(), lambda: None)
@@ -33,16 +33,19 @@ class Recorded:
         self._watched = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
 
 
-def keeping(max_graphs: int = 2) -> tuple[Kept, Arena, Status]:
-    arena, status = Arena(ReplayingDevice()), Status()
-    return Kept(arena, max_graphs, status), arena, status
+def keeping(max_graphs: int = 2) -> tuple[GraphCache, PoolGroup, CaptureStatus]:
+    pool_group, status = PoolGroup(ReplayingDevice()), CaptureStatus()
+    return GraphCache(pool_group, max_graphs, status), pool_group, status
 
 
 def add(
-    captures: Kept, key: Key, recorded: Recorded | None = None, static: list[Tensor] | None = None
+    captures: GraphCache,
+    key: Key,
+    recorded: Recorded | None = None,
+    static: list[Tensor] | None = None,
 ) -> None:
     captures.make_room(key)
-    captures.add(key, cast(Recording, recorded or Recorded()), [], static or [])
+    captures.add(key, cast(CapturedGraph, recorded or Recorded()), [], static or [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60), st.integers(1, 9))
@@ -77,16 +80,16 @@ def test_past_the_limit_all_captures_of_the_owner_that_was_used_least_recently_g
 
 
 def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
-    captures, arena, status = keeping()
+    captures, pool_group, status = keeping()
     parameter, key = torch.zeros(3), Key((), (1,), ())
     add(captures, key, Recorded(saved=7), [parameter])
     view = parameter[1:]
     del parameter
     assert captures.get(key) is not None
-    assert set(arena.saved) == {7}
+    assert set(pool_group.saved) == {7}
     del view
     assert captures.get(key) is None
-    assert set(arena.saved) == set()
+    assert set(pool_group.saved) == set()
     assert (status.frozen, status.n_captures) == (False, 1)
 
 
@@ -126,8 +129,8 @@ def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> 
 
 
 def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
-    forward, arena, _ = keeping()
-    backward, parameter = Kept(arena, 2, Status()), torch.zeros(3)
+    forward, pool_group, _ = keeping()
+    backward, parameter = GraphCache(pool_group, 2, CaptureStatus()), torch.zeros(3)
     add(forward, Key((), (1,), ()), static=[parameter])
     add(backward, Key((), (), ()))
     assert len(backward) == 1

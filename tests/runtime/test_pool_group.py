@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.runtime.freeze import Frozen
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.eager import assert_same
 from tests.support.replaying import ReplayingDevice
 
@@ -67,8 +67,8 @@ def test_a_backward_reads_what_was_saved_where_the_forward_left_it(
             run(torch.ones(2, 4)).sum().backward()
         assert_same(gradients(model), gradients(eager))
     assert device.n_captures == 2
-    (backward,) = [program for program in made if program._terms.is_backward]
-    (key,) = backward._kept._recordings
+    (backward,) = [program for program in made if program._capture_options.is_backward]
+    (key,) = backward._kept._graphs
     assert len(key.fixed) >= 2
 
 
@@ -170,29 +170,29 @@ def test_forwards_and_backwards_in_any_order_give_eagers_gradients(
 
 
 def test_the_shared_pool_goes_with_the_last_who_holds_it() -> None:
-    arena = Arena(ReplayingDevice())
-    pool = arena.shared_pool()
-    assert arena.shared_pool() is pool
+    pool_group = PoolGroup(ReplayingDevice())
+    pool = pool_group.shared_pool()
+    assert pool_group.shared_pool() is pool
     gone = weakref.ref(pool)
     del pool
     assert gone() is None
-    assert arena.own_pool() is not arena.own_pool()
+    assert pool_group.own_pool() is not pool_group.own_pool()
 
 
 def test_a_turn_is_refused_to_who_has_one_and_to_who_launches_while_another_has_one() -> None:
     device = ReplayingDevice()
-    arena = Arena(device)
-    assert arena.take()
-    assert not arena.take()
+    pool_group = PoolGroup(device)
+    assert pool_group.take()
+    assert not pool_group.take()
 
     def launch() -> bool:
         with device.exclusive():
-            return arena.take()
+            return pool_group.take()
 
     with ThreadPoolExecutor(1) as other:
         assert not other.submit(launch).result()
-    arena.give()
-    assert arena.take()
+    pool_group.give()
+    assert pool_group.take()
 
 
 def train(run: Callable[[Tensor], Tensor], *xs: Tensor) -> None:
@@ -245,17 +245,17 @@ def test_layers_that_share_code_are_called_in_another_order_than_captured(
 
 def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
     device = ReplayingDevice()
-    arena, x = Arena(device), torch.zeros(64)
+    pool_group, x = PoolGroup(device), torch.zeros(64)
     one, other = device.streams(3)[1:]
     for i in range(1, 20):
         with one:
-            arena.wait()
+            pool_group.wait()
             x.fill_(i)
-            arena.leave()
+            pool_group.leave()
         with other:
-            arena.wait()
+            pool_group.wait()
             seen = x.clone()
-            arena.leave()
+            pool_group.leave()
         device.synchronize()
         assert torch.equal(seen, torch.full((64,), float(i)))
 
@@ -264,17 +264,17 @@ def test_a_capture_comes_after_the_last_replay(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    wait, warm_up = Arena.wait, ReplayingDevice.warm_up
+    wait, warm_up = PoolGroup.wait, ReplayingDevice.warm_up
 
-    def watched_wait(arena: Arena) -> Any:
+    def watched_wait(pool_group: PoolGroup) -> Any:
         order.append("waits")
-        return wait(arena)
+        return wait(pool_group)
 
     def watched_warm_up(one: ReplayingDevice, *args: Any, **kwargs: Any) -> None:
         order.append("warms up")
         warm_up(one, *args, **kwargs)
 
-    monkeypatch.setattr(Arena, "wait", watched_wait)
+    monkeypatch.setattr(PoolGroup, "wait", watched_wait)
     monkeypatch.setattr(ReplayingDevice, "warm_up", watched_warm_up)
     _, _, compiled = both()
     with torch.no_grad():
@@ -286,14 +286,14 @@ def test_a_capture_comes_after_the_last_replay(
 def test_a_backward_that_is_not_frozen_takes_its_turn_too(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left: list[Arena] = []
-    leave = Arena.leave
+    left: list[PoolGroup] = []
+    leave = PoolGroup.leave
 
-    def watched(arena: Arena, *args: Any) -> None:
-        left.append(arena)
-        leave(arena, *args)
+    def watched(pool_group: PoolGroup, *args: Any) -> None:
+        left.append(pool_group)
+        leave(pool_group, *args)
 
-    monkeypatch.setattr(Arena, "leave", watched)
+    monkeypatch.setattr(PoolGroup, "leave", watched)
     monkeypatch.setattr("nimble_fx.compiler.refuse_what_cannot_be_captured", refuse_backwards)
     model, eager, compiled = both(on_fallback="silent")
     for run in (compiled, eager):

@@ -31,12 +31,12 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.fallback import Reporter
-from nimble_fx.runtime.bound_program import Bound
-from nimble_fx.runtime.captured_graph import Recording
+from nimble_fx.runtime.bound_program import BoundProgram
+from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.freeze import Frozen
-from nimble_fx.runtime.graph_cache import Kept
+from nimble_fx.runtime.graph_cache import GraphCache
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 from tests.scenarios.test_life import many_programs
 
 OPTIONS: list[dict[str, Any]] = [
@@ -45,7 +45,16 @@ OPTIONS: list[dict[str, Any]] = [
     {"device": "virtual", "freeze": False},
     {"device": "virtual", "copy_outputs": False, "max_graphs": 1},
 ]
-KINDS = (Arena, Bound, Frozen, Kept, Launcher, nimble_fx.Program, Recording, Reporter)
+KINDS = (
+    PoolGroup,
+    BoundProgram,
+    Frozen,
+    GraphCache,
+    Launcher,
+    nimble_fx.Program,
+    CapturedGraph,
+    Reporter,
+)
 """What may hold memory of a compiled model."""
 
 
@@ -104,7 +113,7 @@ class Lifetime(RuleBasedStateMachine):
         self.compiled: list[nimble_fx.Compiled] = []
         self.results: list[Tensor] = []
         self.programs: list[nimble_fx.Program] = []
-        self.bound: list[Bound] = []
+        self.bound: list[BoundProgram] = []
         self.errors: list[BaseException] = []
         self.is_kept_by_pytorch = False
         self.witnesses: list[weakref.ref[Any]] = []

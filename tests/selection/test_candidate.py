@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.selection.candidate import Candidate, shown
+from nimble_fx.selection.candidate import Candidate, candidate_table
 
 CANDIDATES = st.builds(
     Candidate,
@@ -18,7 +18,7 @@ CANDIDATES = st.builds(
 
 @given(st.lists(CANDIDATES, min_size=1, max_size=6))
 def test_each_candidate_has_a_line_with_its_figures(candidates: list[Candidate]) -> None:
-    header, *lines = shown(candidates)
+    header, *lines = candidate_table(candidates)
     columns = [header.index(name) for name in ("policy", "streams", "predicted", "measured")]
     for line, each in zip(lines, candidates, strict=True):
         cells = [line[start:].split("  ")[0] for start in columns]

@@ -247,16 +247,16 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
     from nimble_fx.codegen.emit import emit
     from nimble_fx.devices.cpu import Cpu
     from nimble_fx.pipeline import passes
-    from nimble_fx.selection.schedule_cache import Cache, Unscheduled
+    from nimble_fx.selection.schedule_cache import ScheduleCache, TracedProgram
     from tests.support.schedules import traced
 
-    program = Unscheduled(traced(nn.functional.gelu, X), {}, Cpu(), Cpu.specs)
+    program = TracedProgram(traced(nn.functional.gelu, X), {}, Cpu(), Cpu.specs)
     scheduled = schedule(program.traced.graph, passes("nimble", None))
     made, found = [], []
 
     def get() -> None:
         for _ in range(20):
-            entry = Cache(tmp_path, warnings.warn).entry(program, ["nimble"])
+            entry = ScheduleCache(tmp_path, warnings.warn).entry(program, ["nimble"])
             taken = entry.find()
             if taken is None:
                 taken = scheduled, emit(scheduled)

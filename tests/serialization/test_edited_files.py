@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import nimble_fx
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FileError
@@ -80,7 +80,7 @@ def test_an_edited_file_is_refused_or_computes_what_its_operators_say(
     tmp_path: Path, data: st.DataObject
 ) -> None:
     trial = data.draw(trials(max_steps=5))
-    devices: list[Device] = [Cpu(), Virtual(3)]
+    devices: list[DeviceRuntime] = [Cpu(), Virtual(3)]
     device = data.draw(st.sampled_from(devices))
     path = program_of(*trial.schedule(), device).save(tmp_path / "edited.json")
     path.write_text(data.draw(mutations(path.read_text())))

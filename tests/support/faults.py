@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.devices.virtual.queues import Kernel
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.captured_graph import Recording
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.freeze import Frozen
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 
 
 class Faulty:
@@ -26,8 +26,8 @@ class Faulty:
 
     Attributes:
         fails_at: which launch of the life that began with `begin`; None for none.
-        phases: for each launch so far, whether a recording was being made.
-        pools_at_fault: what was made for the recording that failed.
+        phases: for each launch so far, whether a captured was being made.
+        pools_at_fault: what was made for the captured that failed.
     """
 
     def __init__(self, device: Virtual, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ class Faulty:
         self._launch, self._pool = device.launch, device.pool
         monkeypatch.setattr(device, "launch", self.launch)
         monkeypatch.setattr(device, "pool", self.pool)
-        monkeypatch.setattr("nimble_fx.runtime.freeze.Recording", self.recording)
+        monkeypatch.setattr("nimble_fx.runtime.freeze.CapturedGraph", self.captured)
         monkeypatch.setattr("nimble_fx.program.Frozen", self.program)
 
     def begin(self, fails_at: int | None) -> None:
@@ -48,9 +48,9 @@ class Faulty:
         self.fails_from: int | None = None
         self.pools_at_fault: list[weakref.ref[Pool]] = []
         if self.programs:
-            arena = Arena(self.programs[0].launcher.device)
+            pool_group = PoolGroup(self.programs[0].launcher.device)
             for program in self.programs:
-                program.make(arena)
+                program.make(pool_group)
 
     def launch(self, kernel: Kernel) -> None:
         self.phases.append(self._is_recording)
@@ -65,9 +65,9 @@ class Faulty:
         self._pools.append(weakref.ref(pool))
         return pool
 
-    def recording(self, *args: Any) -> Recording:
+    def captured(self, *args: Any) -> CapturedGraph:
         with self._noting_a_recording():
-            return Recording(*args)
+            return CapturedGraph(*args)
 
     @property
     def n_mutated(self) -> int:
@@ -100,12 +100,12 @@ class Program:
     def __init__(self, *args: Any) -> None:
         self._boxed_call = True
         self.launcher: Launcher = args[0]
-        _, arena, _, *self._others = args
-        self.make(arena)
+        _, pool_group, _, *self._others = args
+        self.make(pool_group)
 
-    def make(self, arena: Arena) -> None:
-        self._status = Status()
-        self._frozen = Frozen(self.launcher, arena, self._status, *self._others)
+    def make(self, pool_group: PoolGroup) -> None:
+        self._status = CaptureStatus()
+        self._frozen = Frozen(self.launcher, pool_group, self._status, *self._others)
 
     @property
     def is_frozen(self) -> bool:

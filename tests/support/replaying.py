@@ -13,10 +13,10 @@ from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.fallback import Reporter
-from nimble_fx.runtime.capture_status import Status
-from nimble_fx.runtime.freeze import Frozen, Terms
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.freeze import CaptureOptions, Frozen
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Arena
+from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.schedules import scheduled, traced
 
 
@@ -69,4 +69,4 @@ def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevic
     graph = scheduled(result.graph)
     loaded = load(emit(graph), "frozen.py")
     launcher = Launcher(graph, loaded, result.constants, device)
-    return Frozen(launcher, Arena(device), Status(), Reporter(), Terms())
+    return Frozen(launcher, PoolGroup(device), CaptureStatus(), Reporter(), CaptureOptions())

@@ -12,11 +12,11 @@ from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.codegen.emit import emit
-from nimble_fx.devices import Device
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_status import Status
+from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.tracing.aten_to_tasks import Traced
 from tests.support.models import CASES
 
@@ -54,10 +54,10 @@ HOSTILE: tuple[Any, ...] = (
 """What a member of a file may be replaced by."""
 
 
-def program_of(traced: Traced, graph: TaskGraph, device: Device | None = None) -> Program:
+def program_of(traced: Traced, graph: TaskGraph, device: DeviceRuntime | None = None) -> Program:
     """A program that was never compiled: a trace and its schedule, on the CPU unless it is told."""
     source, device = emit(graph), device or Cpu()
-    status, hardware = Status(reason="it is only saved"), device.hardware or ""
+    status, hardware = CaptureStatus(reason="it is only saved"), device.hardware or ""
     return Program(graph, source, None, "<saved>", device.name, status, hardware, traced.constants)
 
 
