@@ -1,6 +1,7 @@
 """Compiled programs without what `torch.compile` does around them, so that they alone are timed."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -12,6 +13,7 @@ from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.this_machine import this_machine
 
 
 class KeptPrograms:
@@ -29,7 +31,18 @@ class KeptPrograms:
         self._last: dict[str, tuple[Boxed, list[Any]]] = {}
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return lower(gm, example_inputs, _Keeping(gm, self))
+        options = Options(policy=self.policy, on_fallback="error")
+        here = this_machine(options, keep=self.programs.append)
+
+        def executable(
+            compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+        ) -> Boxed:
+            """The program, which notes its inputs."""
+            number = len(self.programs)
+            return self._noting(f"{number} {name}", here.executable(compiler, gm, name, capture))
+
+        target = replace(here, executable=executable)
+        return lower(gm, example_inputs, Compiler(gm, options, target))
 
     @property
     def graphs(self) -> list[TaskGraph]:
@@ -41,8 +54,8 @@ class KeptPrograms:
         for run, args in self._last.values():
             run(list(args))
 
-    def keeping(self, name: str, run: Boxed) -> Boxed:
-        """A program that notes what it is given."""
+    def _noting(self, name: str, run: Boxed) -> Boxed:
+        """A program that notes its inputs."""
 
         def noting(args: list[Any]) -> Any:
             self._last[name] = run, list(args)
@@ -50,16 +63,3 @@ class KeptPrograms:
 
         noting._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return noting
-
-
-class _Keeping(Compiler):
-    def __init__(self, gm: GraphModule, kept: KeptPrograms) -> None:
-        options = Options(policy=kept.policy, on_fallback="error")
-        super().__init__(gm, options, keep=kept.programs.append)
-        self._kept = kept
-
-    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
-        """The program, which notes what it is given."""
-        return self._kept.keeping(
-            f"{len(self._kept.programs)} {name}", super().build(gm, name, capture_options)
-        )

@@ -1,6 +1,7 @@
 """The task graphs of a model before any pass, so that one trace serves all policies."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from functorch.compile import make_boxed_func
@@ -11,6 +12,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.this_machine import this_machine
 
 
 class Traces:
@@ -25,15 +27,13 @@ class Traces:
         self.graphs: list[TaskGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return lower(gm, example_inputs, _Traced(gm, self.graphs))
+        options = Options()
+        target = replace(this_machine(options), executable=self._executable)
+        return lower(gm, example_inputs, Compiler(gm, options, target))
 
-
-class _Traced(Compiler):
-    def __init__(self, gm: GraphModule, graphs: list[TaskGraph]) -> None:
-        super().__init__(gm, Options())
-        self._graphs = graphs
-
-    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
+    def _executable(
+        self, compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
         """The graph itself; keeps its trace."""
-        self._graphs.append(self.trace(gm, name).traced.graph)
+        self.graphs.append(compiler.trace(gm, name).traced.graph)
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]

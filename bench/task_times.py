@@ -1,6 +1,7 @@
 """How long each task of a model takes, on the device that is there."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -17,6 +18,7 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.this_machine import this_machine
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
 """A graph as it was traced, with no order that a pass added, and seconds by launching task."""
@@ -37,30 +39,28 @@ class TimedTasks:
         self.graphs: list[TimedGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return lower(gm, example_inputs, _TimedGraphs(gm, self))
-
-
-class _TimedGraphs(Compiler):
-    """Times the tasks of each ATen graph of one Dynamo graph, and builds what runs it."""
-
-    def __init__(self, gm: GraphModule, timed: TimedTasks) -> None:
         unlisted: list[Program] = []  # what is timed is none of the user's programs
-        super().__init__(gm, Options(policy="serial", freeze=False), keep=unlisted.append)
-        self._timed = timed
+        options = Options(policy="serial", freeze=False)
+        here = this_machine(options, keep=unlisted.append)
 
-    def build(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
-        """The program, which says that it runs."""
-        unscheduled = self.trace(gm, name)
-        graph = unscheduled.traced.graph
-        timed = graph, _seconds(graph, unscheduled.device)
-        run = super().build(gm, name, capture_options)
+        def executable(
+            compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+        ) -> Boxed:
+            """The program, which says that it runs."""
+            traced = compiler.trace(gm, name)
+            graph = traced.traced.graph
+            timed = graph, _seconds(graph, traced.device)
+            run = here.executable(compiler, gm, name, capture)
 
-        def noting(args: list[Any]) -> Any:
-            self._timed.graphs.append(timed)
-            return run(args)
+            def noting(args: list[Any]) -> Any:
+                self.graphs.append(timed)
+                return run(args)
 
-        noting._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
-        return noting
+            noting._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+            return noting
+
+        target = replace(here, executable=executable)
+        return lower(gm, example_inputs, Compiler(gm, options, target))
 
 
 def _seconds(graph: TaskGraph, device: DeviceRuntime) -> dict[str, float]:

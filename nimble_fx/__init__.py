@@ -16,8 +16,9 @@ from nimble_fx.errors import (
     UnsupportedError,
 )
 from nimble_fx.fallback import Fallback, fallbacks
+from nimble_fx.frontend.program_file import load
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
-from nimble_fx.program import Program, load, programs
+from nimble_fx.program import Program, programs
 from nimble_fx.selection.candidate import Candidate
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.verify import verify_source

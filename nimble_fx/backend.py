@@ -11,6 +11,7 @@ from nimble_fx import program as registry
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import OptionError
 from nimble_fx.options import Options
+from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo_errors import DynamoOptionError
 
 
@@ -32,7 +33,8 @@ def nimble(
     Raises:
         OptionError: before any work, if an option is not valid.
     """
-    return lower(gm, example_inputs, Compiler(gm, _parse(mode, options)))
+    parsed = _parse(mode, options)
+    return lower(gm, example_inputs, Compiler(gm, parsed, this_machine(parsed)))
 
 
 def reset() -> None:

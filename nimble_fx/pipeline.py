@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Protocol
 
@@ -81,8 +81,21 @@ _FROZEN = {("<string>", "__setattr__"), ("<string>", "__delattr__")}
 """Where a frozen dataclass refuses a change, which nobody wrote."""
 
 
-def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
+CHECKS = "checks between passes"
+
+Observer = Callable[[str], None]
+"""Called with the name of each pass when it has returned, and with `CHECKS` after its checks."""
+
+
+def schedule(
+    graph: TaskGraph, pipeline: Sequence[Pass], observe: Observer = lambda _: None
+) -> TaskGraph:
     """Runs the passes, checks the graph after each, and notes them in its provenance.
+
+    Args:
+        graph: traced, or scheduled as far as the passes before these do.
+        pipeline: the passes, in order.
+        observe: called after each pass and after its checks, such as to time them.
 
     Raises:
         ScheduleError: a pass broke the graph; the message says which.
@@ -98,6 +111,7 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
             *_, frame = (f for f in frames if (f.filename, f.name) not in _FROZEN)
             what = f"{type(error).__name__}: {error} [{frame.filename}:{frame.lineno}]"
             raise PassError(f"pass {step.name} raised {what}") from error
+        observe(step.name)
         try:
             _check_kind(graph)
             verify_structure(graph)
@@ -105,7 +119,8 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
                 check_placement(graph)
         except ScheduleError as error:
             raise ScheduleError(f"after pass {step.name}: {error}") from error
-        graph = replace(graph, provenance=(*graph.provenance, describe(step)))
+        observe(CHECKS)
+        graph = replace(graph, provenance=(*graph.provenance, describe_pass(step)))
         _log_counts(step, graph)
     return graph
 
@@ -113,7 +128,8 @@ def schedule(graph: TaskGraph, pipeline: Sequence[Pass]) -> TaskGraph:
 def _log_counts(step: Pass, graph: TaskGraph) -> None:
     if _log.isEnabledFor(logging.DEBUG):  # counting takes as long as some passes
         counts = graph.n_edges, graph.n_streams, graph.n_waits
-        _log.debug("%s: %s: %d orders, %d streams, %d waits", graph.name, describe(step), *counts)
+        what = graph.name, describe_pass(step)
+        _log.debug("%s: %s: %d orders, %d streams, %d waits", *what, *counts)
 
 
 def _check_kind(graph: object) -> None:
@@ -126,7 +142,7 @@ def _check_kind(graph: object) -> None:
         raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
 
 
-def describe(step: Pass) -> str:
+def describe_pass(step: Pass) -> str:
     """The pass and its options, as in `assign-streams(policy="nimble")`."""
     values = [(field.name, getattr(step, field.name)) for field in fields(step)]  # type: ignore[arg-type]
     options = ", ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in values)

@@ -1,99 +1,110 @@
 """What a user looks at: a compiled program's graph, source and state, and the list of them."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from nimble_fx import serialization
-from nimble_fx.codegen.emit import emit
-from nimble_fx.codegen.load import file_name
-from nimble_fx.codegen.load import load as load_module
-from nimble_fx.devices import DeviceRuntime, device_named
+from nimble_fx.devices import DeviceRuntime, device_here
 from nimble_fx.devices.specs import Device
-from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.registry import Living
-from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
-from nimble_fx.runtime.capture_checks import nothing_to_freeze, refuse_what_cannot_be_captured
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, Frozen
-from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
+from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate, candidate_table
-from nimble_fx.verify import verify, verify_source, verify_structure
+from nimble_fx.verify import verify, verify_source
 
 N_SHOWN = 3
-"""So many inputs are candidate_table where one line must do."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """One schedule of a program.
-
-    Attributes:
-        graph, source, path, file: as of a `Program`.
-    """
-
-    graph: TaskGraph
-    source: str
-    path: Path | None
-    file: str
+"""So many inputs are shown where one line must do."""
 
 
 @dataclass(eq=False)
 class Program:
     """A compiled program: one forward, backward or inference graph of a model.
 
-    With `policy="auto"` on a GPU its schedule (`graph`, `source`, `path`, `file`) is the one that
-    is predicted to be best, until the first capture has timed several; then it is the fastest.
+    With `policy="auto"` on a GPU its schedule is the one that is predicted to be best, until the
+    first capture has timed several; then it is the fastest.
 
     Attributes:
-        graph: the scheduled task graph.
-        source: the text of the emitted module.
-        path: where the text was written; None if it is in memory only.
-        file: what tracebacks call the module.
-        device: the device that it runs on.
+        scheduled: the schedule that it runs by, and the text emitted for that.
         status: whether it is frozen, and if not, why.
-        hardware: what the device is, such as a GPU's name; "" for any of that name.
-        constants: the values of the graph's constants by name.
-        parameters: what the model calls parameters and buffers, by the graph's names:
-            "layers.0.weight" by "layers_0_weight".
-        sizes: what the symbols among the sizes of its inputs were in the call that it was compiled
-            for.
         specs: what it was planned for; None of a program from a file.
         candidates: the schedules that "auto" had to choose from, the best by prediction first; none
             with another policy, nor of a program from a file.
-        contenders: those of them that are still to be timed, when it is first captured.
-        settled: is told which of them has won.
+        alternatives: other schedules that its first capture will time.
+        on_winner: receives the fastest of these.
     """
 
-    graph: TaskGraph
-    source: str
-    path: Path | None
-    file: str
-    device: str
+    scheduled: ScheduledProgram
     status: CaptureStatus
-    hardware: str = ""
-    constants: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
-    sizes: Sizes = field(default_factory=dict, repr=False)
     specs: Device | None = field(default=None, repr=False)
     candidates: tuple[Candidate, ...] = ()
-    contenders: tuple[Version, ...] = field(default=(), repr=False)
-    settled: Callable[[tuple[TaskGraph, str]], None] | None = field(default=None, repr=False)
+    alternatives: tuple[ScheduledProgram, ...] = field(default=(), repr=False)
+    on_winner: Callable[[ScheduledProgram], None] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
         """What the user would call it, such as "Branchy.forward"."""
         return self.graph.name
+
+    @property
+    def graph(self) -> TaskGraph:
+        """The scheduled task graph."""
+        return self.scheduled.graph
+
+    @property
+    def source(self) -> str:
+        """The text of the emitted module."""
+        return self.scheduled.source
+
+    @property
+    def path(self) -> Path | None:
+        """The file that the text was written to; None if it is in memory only."""
+        return self.scheduled.path
+
+    @property
+    def file(self) -> str:
+        """The file name that tracebacks show for the module."""
+        return self.scheduled.file
+
+    @property
+    def device(self) -> str:
+        """The device that it runs on."""
+        return self.scheduled.device
+
+    @property
+    def hardware(self) -> str:
+        """What the device is, such as a GPU's name; "" for any of that name."""
+        return self.scheduled.hardware
+
+    @property
+    def constants(self) -> Mapping[str, Tensor]:
+        """The values of the graph's constants by name."""
+        return self.scheduled.constants
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The model's names of parameters and buffers by the graph's.
+
+        "layers.0.weight" by "layers_0_weight".
+        """
+        return self.scheduled.parameters
+
+    @property
+    def sizes(self) -> Sizes:
+        """The symbols among the sizes of its inputs, with their values at the compile."""
+        return self.scheduled.sizes
 
     def verify(self) -> None:
         """Proves the schedule legal again, and that the source is that schedule.
@@ -117,20 +128,8 @@ class Program:
             FileError: it cannot be written, or something in the program has no form in a file.
         """
         target = Path(path).expanduser().absolute()
-        serialization.write(target, serialization.encode(self.stored()))
+        serialization.write(target, serialization.encode(self.scheduled))
         return target
-
-    def stored(self) -> serialization.Stored:
-        """What a file holds of it."""
-        return serialization.Stored(
-            graph=self.graph,
-            source=self.source,
-            constants=self.constants,
-            parameters=self.parameters,
-            device=self.device,
-            hardware=self.hardware,
-            sizes=self.sizes,
-        )
 
     def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> BoundProgram:
         """A callable that runs the program with these parameters, frozen where the device can.
@@ -146,8 +145,9 @@ class Program:
         Raises:
             InputError: a parameter is missing or is not what the program was made for; from a
                 call, the same of an input.
+            UnsupportedError: this machine has no such device.
         """
-        device = _device(self.device)
+        device = device_here(self.device)
         anew = replace(self, status=CaptureStatus(reason=self.status.reason))
         run = anew.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
         return BoundProgram(self.graph, self.parameters, parameters, run, anew.status)
@@ -157,41 +157,26 @@ class Program:
         device: DeviceRuntime,
         pool_group: PoolGroup,
         reporter: Reporter,
-        capture_options: CaptureOptions,
+        capture: CaptureOptions,
     ) -> Boxed:
-        """The loaded module on a device, frozen where that is possible and wanted."""
-        launchers = [self._launcher(version, device) for version in self.contenders]
-        launcher = launchers[0] if launchers else self._launcher(self.version, device)
-        if self.status.reason is not None:
-            return pool_group.unfrozen(launcher) if capture_options.is_backward else launcher
-        autotuner = (
-            Autotuner(launchers, partial(self._decided, self.contenders))
-            if len(launchers) > 1
-            else None
-        )
-        return Frozen(launcher, pool_group, self.status, reporter, capture_options, autotuner)
+        """The callable that runs it on a device; arguments as for `runtime.runner.runner`."""
+        schedules = (self.scheduled, *self.alternatives)
 
-    @property
-    def version(self) -> Version:
-        """The schedule that it has now."""
-        return Version(self.graph, self.source, self.path, self.file)
+        def adopt(result: AutotuneResult) -> None:
+            self._adopt(schedules[result.winner], result)
 
-    def _launcher(self, version: Version, device: DeviceRuntime) -> Launcher:
-        loaded = load_module(version.source, version.file)
-        return Launcher(version.graph, loaded, self.constants, device)
+        return runner(schedules, device, pool_group, self.status, reporter, capture, adopt)
 
-    def _decided(self, contenders: Sequence[Version], result: AutotuneResult) -> None:
+    def _adopt(self, winner: ScheduledProgram, result: AutotuneResult) -> None:
         """Takes over the schedule that has won, and what each took."""
-        winner, times = result.winner, result.times
-        won, self.contenders = contenders[winner], ()
-        self.graph, self.source, self.path, self.file = won.graph, won.source, won.path, won.file
-        measured = (*times, *[None] * (len(self.candidates) - len(times)))
+        self.scheduled, self.alternatives = winner, ()
+        measured = (*result.times, *[None] * (len(self.candidates) - len(result.times)))
         self.candidates = tuple(
-            replace(each, measured_us=us, chosen=i == winner)
+            replace(each, measured_us=us, chosen=i == result.winner)
             for i, (each, us) in enumerate(zip(self.candidates, measured, strict=True))
         )
-        if self.settled is not None:
-            self.settled((won.graph, won.source))
+        if self.on_winner is not None:
+            self.on_winner(winner)
 
     def summary(self) -> str:
         """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""
@@ -254,71 +239,6 @@ def _memory(status: CaptureStatus) -> str:
 def _size(nbytes: int) -> str:
     kib = nbytes / 2**10
     return f"{kib:.0f} KiB" if kib < 100 else f"{kib / 2**10:.1f} MiB"
-
-
-def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
-    """The program of a file that `Program.save` wrote, proved legal again.
-
-    Nothing in the file is run: the graph is read, its operators are asked whether they do what it
-    says, it is proved, and written out afresh.
-
-    Args:
-        path: the file.
-        trust_source: whether you know who wrote it. Then the text in the file runs, edited as it
-            may be, if it is proved to be the graph's schedule; and operators outside of PyTorch's
-            own may be called.
-
-    Raises:
-        FileError: it is not a program file, was written by other versions or for another device,
-            needs an operator that is not here, says of a value's type or memory what is not so, or
-            does not prove legal.
-    """
-    file = Path(path).expanduser().absolute()
-    try:
-        stored = serialization.decode(serialization.read(file))
-        if not trust_source:
-            serialization.check_harmless(stored.graph)
-        return _loaded(stored, trust_source)
-    except (FileError, ScheduleError) as error:
-        raise FileError(f"{file}: {error}") from error
-
-
-def _loaded(stored: serialization.Stored, trust_source: bool) -> Program:
-    graph = stored.graph
-    verify_structure(graph)
-    serialization.check_claims(graph, stored.sizes)
-    verify(graph)
-    source = stored.source if trust_source else emit(graph)
-    verify_source(source, graph)
-    return Program(
-        graph=graph,
-        source=source,
-        path=None,
-        file=f"<nimble_fx {file_name(graph.name, source)}>",
-        device=stored.device,
-        status=CaptureStatus(reason=_why_not_freeze(graph, _device(stored.device))),
-        hardware=stored.hardware,
-        constants=stored.constants,
-        parameters=stored.parameters,
-        sizes=stored.sizes,
-    )
-
-
-def _why_not_freeze(graph: TaskGraph, device: DeviceRuntime) -> str | None:
-    try:
-        refuse_what_cannot_be_captured(graph, device)
-    except UnsupportedError as error:
-        return str(error)
-    return nothing_to_freeze(graph, device)
-
-
-def _device(name: str) -> DeviceRuntime:
-    device = device_named(name)
-    if device is None:
-        raise UnsupportedError(
-            f"this machine has no device {name}: save the program and load it on one that has"
-        )
-    return device
 
 
 _programs: Living[Program] = Living()

@@ -43,7 +43,7 @@ def _fresh_compiler() -> Iterator[None]:
 def device(monkeypatch: pytest.MonkeyPatch) -> ReplayingDevice:
     """Every program that the backend compiles runs on this device."""
     replaying = ReplayingDevice()
-    monkeypatch.setattr("nimble_fx.compiler.device_for", lambda _: replaying)
+    monkeypatch.setattr("nimble_fx.this_machine.device_for", lambda _: replaying)
     return replaying
 
 

@@ -65,7 +65,7 @@ def test_error_raises_what_the_user_can_catch() -> None:
 def test_error_is_raised_by_each_call_that_cannot_be_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nimble_fx.compiler.device_for", lambda _: ReplayingDevice(fail=True))
+    monkeypatch.setattr("nimble_fx.this_machine.device_for", lambda _: ReplayingDevice(fail=True))
     compiled = torch.compile(Branchy(), backend="nimble", options={"on_fallback": "error"})
     with torch.no_grad():
         for _ in range(2):

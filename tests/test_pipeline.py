@@ -14,7 +14,7 @@ from nimble_fx.errors import PassError, ScheduleError
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
-from nimble_fx.pipeline import describe, passes, schedule
+from nimble_fx.pipeline import describe_pass, passes, schedule
 from nimble_fx.verify import verify, verify_structure
 from tests.strategies import task_graphs
 from tests.support.schedules import traced
@@ -34,7 +34,7 @@ def test_provenance_lists_the_passes_with_their_options() -> None:
     graph = schedule(traced(torch.exp, torch.zeros(1)).graph, passes("nimble", 3))
     assert graph.provenance[0] == "trace"
     assert graph.provenance[3] == 'assign-streams(policy="nimble", max_streams=3)'
-    assert graph.provenance[1:] == tuple(describe(step) for step in passes("nimble", 3))
+    assert graph.provenance[1:] == tuple(describe_pass(step) for step in passes("nimble", 3))
 
 
 def test_a_pass_that_breaks_a_graph_is_named() -> None:

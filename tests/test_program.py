@@ -19,7 +19,7 @@ from nimble_fx.verify import verify
 from tests.support.bits import assert_same_bits
 from tests.support.models import Branchy, Mutates
 from tests.support.playing import SEED
-from tests.support.saved import mutations, program_of, programs_of_models
+from tests.support.saved import mutations, program_of, programs_of_models, with_changes
 from tests.support.trials import Trial, trials
 
 ONE_DIRECTORY = [HealthCheck.function_scoped_fixture]
@@ -72,7 +72,7 @@ def test_a_broken_program_does_not_verify() -> None:
     good.verify()
     tasks = tuple(replace(task, waits=()) for task in good.graph.tasks)
     with pytest.raises(ScheduleError, match="race"):
-        replace(good, graph=replace(good.graph, tasks=tasks)).verify()
+        with_changes(good, graph=replace(good.graph, tasks=tasks)).verify()
 
 
 def test_a_program_whose_source_was_changed_does_not_verify() -> None:
@@ -80,7 +80,7 @@ def test_a_program_whose_source_was_changed_does_not_verify() -> None:
     source = good.source.replace("        s0.wait_event(e.sigmoid)\n", "")
     assert source != good.source
     with pytest.raises(ScheduleError, match="<module>"):
-        replace(good, source=source).verify()
+        with_changes(good, source=source).verify()
     nimble_fx.verify_source(good.source)
     with pytest.raises(ScheduleError, match="race on storage mm_1"):
         nimble_fx.verify_source(source)
@@ -137,7 +137,7 @@ def loaded_or_refused(path: Path) -> nimble_fx.Program | None:
 def test_loading_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = program().save(tmp_path / "program.json")
     ran: list[str] = []
-    monkeypatch.setattr("nimble_fx.program.load_module", lambda source, _: ran.append(source))
+    monkeypatch.setattr("nimble_fx.runtime.runner.load", lambda source, _: ran.append(source))
     load_program(path)
     load_program(path, trust_source=True)
     assert ran == []
@@ -219,7 +219,7 @@ def test_a_write_that_a_file_hides_is_known_from_the_schema(tmp_path: Path) -> N
     assert graph.n_waits < saved.graph.n_waits
     verify(graph)  # which believes what tasks say of memory
     with pytest.raises(FileError, match=r"copy_ says that it writes \(\), but that is \(x\)"):
-        load_program(replace(saved, graph=graph).save(tmp_path / "lies.json"))
+        load_program(with_changes(saved, graph=graph).save(tmp_path / "lies.json"))
 
 
 def test_an_operator_of_a_stranger_needs_trust(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_program_of_a_device_that_is_gone_cannot_be_bound() -> None:
     with pytest.raises(UnsupportedError, match="no device cuda:77"):
-        replace(program(), device="cuda:77").bind(Branchy())
+        with_changes(program(), device="cuda:77").bind(Branchy())
 
 
 def test_constants_are_saved(tmp_path: Path) -> None:

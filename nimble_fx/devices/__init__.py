@@ -10,6 +10,7 @@ import torch
 
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.specs import Device
+from nimble_fx.errors import UnsupportedError
 
 
 class Event(Protocol):
@@ -180,3 +181,17 @@ def device_named(name: str) -> DeviceRuntime | None:
     except RuntimeError:  # no device of any machine
         return None
     return device if device is not None and device.hardware is not None else None
+
+
+def device_here(name: str) -> DeviceRuntime:
+    """The device of a name, as `device_named`.
+
+    Raises:
+        UnsupportedError: this machine has none.
+    """
+    device = device_named(name)
+    if device is None:
+        raise UnsupportedError(
+            f"this machine has no device {name}: save the program and load it on one that has"
+        )
+    return device

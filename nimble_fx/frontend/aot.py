@@ -25,6 +25,7 @@ from nimble_fx.frontend.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
+from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 
 
@@ -150,8 +151,8 @@ class _Backend:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
-        compiler = Compiler(gm, self._options, self._names, self._keep)
-        return lower(gm, example_inputs, compiler)
+        target = this_machine(self._options, self._keep)
+        return lower(gm, example_inputs, Compiler(gm, self._options, target, self._names))
 
     def reset(self) -> None:
         """What `torch.compiler.reset()` calls: Dynamo has dropped what was compiled."""

@@ -1,21 +1,19 @@
 """`nimble_fx.plan(model, example_inputs)`: the schedule for a GPU that need not be here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
-from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import GPUS, Device, find_device
-from nimble_fx.errors import NimbleError, OptionError, ScheduleError, UnsupportedError
+from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.frontend.example_run import check_call, check_training, run_example
 from nimble_fx.frontend.meta_copy import ToMeta, meta_copy
 from nimble_fx.frontend.model_function import (
@@ -25,17 +23,10 @@ from nimble_fx.frontend.model_function import (
     name_of,
     own_function,
 )
-from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType, TupleType
+from nimble_fx.frontend.planned_device import META, planned_device
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
-from nimble_fx.runtime.freeze import CaptureOptions
-from nimble_fx.runtime.pool_group import Boxed
-from nimble_fx.selection.schedule_cache import TracedProgram
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
-from nimble_fx.tracing.constant_folding import eagerly
-
-_META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
 @overload
@@ -101,14 +92,14 @@ def plan(
     program has PyTorch's general ones, where the GPU may have a kernel of its own.
     """
     check_training(training)
-    target, specs = _target(device)
+    runtime, specs = _runtime_and_specs(device)
     parsed = replace(Options.parse(None, options), cost_dir=None)
-    if target.hardware is None:  # a file for a device that is not here would not be taken
+    if runtime.hardware is None:  # a file for a device that is not here would not be taken
         parsed = replace(parsed, cache_dir=None)
     arguments = Arguments.parse(example_inputs)
     bare = ToMeta()
     function = _without_data(as_callable(model, arguments), bare)
-    planner = _Planner(parsed, target, specs, argument_names(function))
+    planner = _Planner(parsed, runtime, specs, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
         case [program] if not training:
@@ -119,20 +110,20 @@ def plan(
     raise UnsupportedError(f"{name_of(function)} has nothing to schedule: {what} launches nothing")
 
 
-def _target(device: str | torch.device | Device) -> tuple[Cuda, Device]:
+def _runtime_and_specs(device: str | torch.device | Device) -> tuple[Cuda, Device]:
     """The device to plan for, and its figures.
 
     Raises:
         OptionError: there is no such device, or it has no CUDA graphs.
     """
     try:
-        wanted = torch.device(device) if isinstance(device, str | torch.device) else _META
+        wanted = torch.device(device) if isinstance(device, str | torch.device) else META
     except RuntimeError:
-        wanted = _META
+        wanted = META
     if wanted.type == "cuda":
         target = Cuda.get(torch.device("cuda", wanted.index or 0))
         return target, target.specs
-    if isinstance(device, Device) or (isinstance(device, str) and wanted is _META):
+    if isinstance(device, Device) or (isinstance(device, str) and wanted is META):
         return Cuda.get(torch.device("cuda", 0)), find_device(device, GPUS)
     raise OptionError(
         f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
@@ -155,7 +146,7 @@ def _move_factories(gm: GraphModule) -> None:
     """Writes "meta" for each device that an exported graph names: those of tensors it makes."""
     for node in gm.graph.nodes:
         node.args, node.kwargs = pytree.tree_map_only(
-            torch.device, lambda _: _META, (node.args, node.kwargs)
+            torch.device, lambda _: META, (node.args, node.kwargs)
         )
     gm.recompile()
 
@@ -184,83 +175,12 @@ class _Planner:
     """A backend that keeps programs, and runs nothing but the trace's own graphs."""
 
     def __init__(
-        self, options: Options, target: Cuda, specs: Device, names: Mapping[str, str]
+        self, options: Options, runtime: Cuda, specs: Device, names: Mapping[str, str]
     ) -> None:
         self.__name__ = "nimble"  # what torch's logs call it
-        self.options, self.target, self.specs = options, target, specs
         self.programs: list[Program] = []
-        self._names = names
+        self._options, self._names = options, names
+        self._target = planned_device(options, runtime, specs, self.programs.append)
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return lower(gm, example_inputs, _Planning(gm, self, self._names))
-
-
-class _Planning(Compiler):
-    """Plans the ATen graphs of one Dynamo graph."""
-
-    def __init__(self, gm: GraphModule, planner: _Planner, names: Mapping[str, str]) -> None:
-        super().__init__(gm, planner.options, names, planner.programs.append)
-        self._planner = planner
-
-    def _scheduled(self, gm: GraphModule, name: str, capture_options: CaptureOptions) -> Boxed:
-        """The graph itself, to be run on tensors without data; keeps its program."""
-        try:
-            self._keep(self.program(self._planned(self.trace(gm, name))))
-        except ScheduleError as error:
-            report = "This is a bug in nimble_fx, please report it"
-            raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        with eagerly():
-            for node in gm.graph.find_nodes(op="get_attr"):
-                value = getattr(gm, node.target)
-                setattr(gm, node.target, value.to(node.meta["val"].device))
-        return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-
-    def _place(self, device: torch.device) -> torch.device | None:
-        """The target where it is here; else the CPU, which makes the same of literals."""
-        if device == _META:
-            target = self._planner.target
-            return torch.device(target.name) if target.hardware is not None else _CPU
-        return super()._place(device)
-
-    def _planned(self, traced: TracedProgram) -> TracedProgram:
-        """The traced graph on the target device."""
-        graph = _moved(traced.traced.graph, torch.device(self._planner.target.name))
-        moved = replace(traced.traced, graph=graph)
-        return replace(traced, traced=moved, specs=self._planner.specs)
-
-    def _device(self, graph: TaskGraph) -> DeviceRuntime:
-        return self._planner.target
-
-    def _is_to_freeze(self, graph: TaskGraph, reason: str | None) -> bool:
-        """Whether it would be frozen there."""
-        try:
-            refuse_what_no_device_captures(graph)
-        except UnsupportedError:
-            return False
-        return self._options.freeze
-
-    def _why_not_freeze(self, graph: TaskGraph, device: DeviceRuntime) -> str:
-        planned = f"{device.name} ({self._planner.specs.name})"
-        return f"it is planned for {planned}, which need not be here"
-
-
-def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:
-    """The graph with `device` in place of "meta", in types and in arguments."""
-
-    def moved(value: Any) -> Any:
-        if value == _META:
-            return device
-        if isinstance(value, TensorType):
-            return replace(value, device=moved(value.device))
-        if isinstance(value, TupleType):
-            return TupleType(moved(value.items))
-        return tuple(map(moved, value)) if isinstance(value, tuple) else value
-
-    def given(values: Iterable[Input]) -> tuple[Input, ...]:
-        return tuple(replace(value, type=moved(value.type)) for value in values)
-
-    tasks = graph.replace_tasks(
-        task.updated(type=moved(task.type), args=moved(task.args), kwargs=moved(task.kwargs))
-        for task in graph.tasks
-    )
-    return replace(tasks, inputs=given(graph.inputs), constants=given(graph.constants))
+        return lower(gm, example_inputs, Compiler(gm, self._options, self._target, self._names))

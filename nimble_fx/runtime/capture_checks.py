@@ -1,6 +1,6 @@
 """What keeps a program from being captured, as far as its graph and its device tell."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -29,23 +29,31 @@ _PLACE_OF_OFFSET = 3
 """Which argument of these is the offset, from the beginning of the storage if it is given."""
 
 
-def nothing_to_freeze(graph: TaskGraph, device: DeviceRuntime) -> str | None:
-    """Why a capture would gain nothing; None if it would."""
+def why_not_captured(
+    graph: TaskGraph,
+    device: DeviceRuntime,
+    report: Callable[[UnsupportedError], None] = lambda _: None,
+) -> str | None:
+    """The reason why a graph is not captured on a device; None if it can be, and gains by it.
+
+    Args:
+        graph: traced, or scheduled.
+        device: would capture it.
+        report: receives the error if something in the graph, or in how the device is set up,
+            keeps it from being captured; not called where a capture would gain nothing.
+    """
     if not device.has_graphs:
         return f"{device.name} has no CUDA graphs"
-    return None if graph.launching else "it launches nothing"
-
-
-def refuse_what_cannot_be_captured(graph: TaskGraph, device: DeviceRuntime) -> None:
-    """Looks for what keeps a graph from being captured on a device.
-
-    Raises:
-        UnsupportedError: as `refuse_what_no_device_captures`; or the device is set up so that it
-            cannot capture.
-    """
-    if device.why_not_capture is not None:
-        raise UnsupportedError(device.why_not_capture)
-    refuse_what_no_device_captures(graph)
+    if not graph.launching:
+        return "it launches nothing"
+    try:
+        if device.why_not_capture is not None:
+            raise UnsupportedError(device.why_not_capture)
+        refuse_what_no_device_captures(graph)
+    except UnsupportedError as error:
+        report(error)
+        return str(error)
+    return None
 
 
 def refuse_what_no_device_captures(graph: TaskGraph) -> None:

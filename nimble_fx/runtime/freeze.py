@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """On which capture_options a program's captures and their callers share memory.
+    """On which options a program's captures and their callers share memory.
 
     Attributes:
         max_graphs: how many captures are kept.
@@ -72,7 +72,7 @@ class Frozen:
         pool_group: PoolGroup,
         status: CaptureStatus,
         reporter: Reporter,
-        capture_options: CaptureOptions,
+        options: CaptureOptions,
         autotuner: Autotuner | None = None,
     ) -> None:
         """Runs a program, captured when it is called.
@@ -82,22 +82,22 @@ class Frozen:
             pool_group: where it runs, and with whom.
             status: of the program, which is kept up to date.
             reporter: is told of what runs slower than asked for.
-            capture_options: on which it shares memory with its callers.
+            options: on which it shares memory with its callers.
             autotuner: other schedules of the same program, to be timed at its first capture.
         """
         self._boxed_call = True  # AOTAutograd's mark of the convention
         self._autotuner = autotuner
-        self._launcher, self._pool_group, self._capture_options = (
+        self._launcher, self._pool_group, self._options = (
             launcher,
             pool_group,
-            capture_options,
+            options,
         )
         self._status, self._reporter = status, reporter
         values = [launcher.graph.inputs[i] for i in launcher.given]
         self._numbers = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
         written = {*self._numbers, *launcher.mutated_given}
         self._readable = [k for k in range(len(values)) if k not in written]
-        self._kept = GraphCache(pool_group, capture_options.max_graphs, status)
+        self._kept = GraphCache(pool_group, options.max_graphs, status)
         self._failed: Fallback | None = None
         reason = (
             "sizes or addresses of parameters change too often; calls whose own have come "
@@ -135,7 +135,7 @@ class Frozen:
 
     def _key(self, given: list[Any], static: list[Any]) -> Key:
         fixed: tuple[tuple[int, int], ...] = ()
-        if self._capture_options.is_backward:
+        if self._options.is_backward:
             saved = self._pool_group.saved
             places = [(k, given[k].data_ptr()) for k in self._readable]
             fixed = tuple([place for place in places if place[1] in saved])
@@ -212,10 +212,10 @@ class Frozen:
     def _warn_of_eviction(self) -> None:
         if not self._has_warned:
             self._reporter.warn(
-                f"{self._name} is called with more sets of sizes (max_graphs="
-                f"{self._capture_options.max_graphs}) or of parameters ({MAX_OWNERS}) than graphs are kept: "
-                "for each new one the graph that was used least recently is dropped. Pad inputs "
-                "to a few sizes, or raise the option max_graphs"
+                f"{self._name} is called with more sets of sizes "
+                f"(max_graphs={self._options.max_graphs}) or of parameters ({MAX_OWNERS}) than "
+                "graphs are kept: for each new one the graph that was used least recently is "
+                "dropped. Pad inputs to a few sizes, or raise the option max_graphs"
             )
         self._has_warned = True
 
@@ -228,7 +228,7 @@ class Frozen:
         )
 
     def _output_policy(self, key: Key) -> OutputPolicy:
-        return self._capture_options.output_policy(self._launcher, key.saves_in_place)
+        return self._options.output_policy(self._launcher, key.saves_in_place)
 
     def _pool(self, key: Key, output_policy: OutputPolicy) -> Any:
         """Where a capture takes memory, so that no other overwrites what it leaves there."""

@@ -5,48 +5,17 @@ traced, so a broken or a forged file costs time, not correctness.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from nimble_fx import serialization
-from nimble_fx.devices import DeviceRuntime
-from nimble_fx.devices.specs import Device
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.fallback import count_event
-from nimble_fx.ir.symbolic_sizes import Sizes
-from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.tracing.aten_to_tasks import Traced
+from nimble_fx.ir.scheduled_program import ScheduledProgram
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.verify import verify, verify_source
-
-Scheduled = tuple[TaskGraph, str]
-"""A schedule and its text."""
-
-
-@dataclass(frozen=True)
-class TracedProgram:
-    """A program that is about to be scheduled.
-
-    Attributes:
-        traced: its graph and constants.
-        paths: what the model calls parameters and buffers, by the graph's names.
-        device: where it runs.
-        specs: what it is planned for.
-        sizes: what its symbolic sizes are in the call that it is compiled for.
-    """
-
-    traced: Traced
-    paths: Mapping[str, str]
-    device: DeviceRuntime
-    specs: Device
-    sizes: Sizes = field(default_factory=dict)
-
-    def stored(self, graph: TaskGraph, source: str) -> serialization.Stored:
-        """What a file holds of the program, scheduled or not."""
-        hardware = self.device.hardware or ""
-        name, constants = self.device.name, self.traced.constants
-        return serialization.Stored(graph, source, constants, self.paths, name, hardware)
 
 
 @dataclass(frozen=True)
@@ -101,7 +70,7 @@ class Entry:
     max_streams: int | None
     warn: Callable[[str], None]
 
-    def find(self) -> Scheduled | None:
+    def find(self) -> ScheduledProgram | None:
         """The schedule that is kept, proved to be one of this program; None if there is none."""
         if self.path is None:
             return None
@@ -115,17 +84,17 @@ class Entry:
         count_event("cache_hits")
         return taken
 
-    def keep(self, scheduled: Scheduled) -> None:
+    def keep(self, scheduled: ScheduledProgram) -> None:
         """Writes a schedule there."""
         if self.path is None:
             return
         count_event("cache_misses")
         try:
-            serialization.write(self.path, serialization.encode(self.program.stored(*scheduled)))
+            serialization.write(self.path, serialization.encode(_without_sizes(scheduled)))
         except FileError as error:
             self.warn(f"cache_dir: {error}")
 
-    def _taken(self, stored: serialization.Stored) -> Scheduled:
+    def _taken(self, stored: ScheduledProgram) -> ScheduledProgram:
         """The schedule of a file, and its text, each proved to be what it should be.
 
         The text is proved even where the user wants no proofs: it was not emitted here.
@@ -141,11 +110,17 @@ class Entry:
             raise FileError(f"it has {graph.n_streams} streams, of at most {self.max_streams}")
         verify(graph, traced)
         verify_source(stored.source, graph)
-        return graph, stored.source
+        return self.program.scheduled(graph, stored.source)
 
 
 def _key(program: TracedProgram, made_by: Sequence[str]) -> str:
     """A name that is the same for the same program, passes, device and versions."""
-    text = serialization.encode(program.stored(program.traced.graph, source=""))
+    unscheduled = program.scheduled(program.traced.graph, source="")
+    text = serialization.encode(_without_sizes(unscheduled))
     depends_on = [*made_by, repr(program.specs), program.device.max_streams]
     return sha256(json.dumps([text, depends_on]).encode()).hexdigest()
+
+
+def _without_sizes(program: ScheduledProgram) -> ScheduledProgram:
+    """The program as it is for any call; what a policy by cost made of sizes is in `made_by`."""
+    return replace(program, sizes={})

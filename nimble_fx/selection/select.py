@@ -11,13 +11,15 @@ from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.errors import FileError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Pass, Policy, describe, passes, schedule
+from nimble_fx.pipeline import Pass, Policy, describe_pass, passes, schedule
 from nimble_fx.selection.candidate import Candidate
-from nimble_fx.selection.schedule_cache import ScheduleCache, Scheduled, TracedProgram
+from nimble_fx.selection.schedule_cache import ScheduleCache
 from nimble_fx.selection.search_space import Proposal, proposals
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.verify import verify, verify_source
 
 N_TIMED = 5
@@ -33,12 +35,12 @@ class Selection:
             timed.
         candidates: what "auto" had to select from, those of `schedules` first and in their order;
             none with another policy, nor for what was taken from `cache_dir`.
-        settled: is to be told which schedule has won, if several are to be timed.
+        on_winner: receives the schedule that has won, if several are to be timed.
     """
 
-    schedules: tuple[Scheduled, ...]
+    schedules: tuple[ScheduledProgram, ...]
     candidates: tuple[Candidate, ...] = ()
-    settled: Callable[[Scheduled], None] | None = None
+    on_winner: Callable[[ScheduledProgram], None] | None = None
 
 
 def select(
@@ -124,10 +126,10 @@ class _Selector:
         schedules = [self._emitted(each.graph) for each in running]
         candidates = [each.candidate for each in (*running, *others)]
         candidates[0] = replace(candidates[0], chosen=True)
-        settled = None if entry is None else entry.keep
-        if settled is not None and len(schedules) == 1:
-            settled(schedules[0])
-        return Selection(tuple(schedules), tuple(candidates), settled)
+        on_winner = None if entry is None else entry.keep
+        if on_winner is not None and len(schedules) == 1:
+            on_winner(schedules[0])
+        return Selection(tuple(schedules), tuple(candidates), on_winner)
 
     def by(self, policy: Policy | Literal["critical-path"]) -> Selection:
         """The schedule by a policy; from `cache_dir` if it is there."""
@@ -136,7 +138,7 @@ class _Selector:
         pipeline = passes(policy, self._limit)
         if self._cache is None:
             return Selection((self._made(pipeline),))
-        described = [describe(step) for step in pipeline]
+        described = [describe_pass(step) for step in pipeline]
         by_cost = isinstance(policy, CriticalPath)
         made_by = [*described, *(self._known_sizes if by_cost else ())]
         entry = self._cache.entry(self._program, made_by, described, self._limit)
@@ -177,7 +179,7 @@ class _Selector:
                 return measured
         return Roofline(program.specs, program.sizes)
 
-    def _made(self, pipeline: Sequence[Pass]) -> Scheduled:
+    def _made(self, pipeline: Sequence[Pass]) -> ScheduledProgram:
         """What passes make of the program.
 
         Raises:
@@ -185,7 +187,7 @@ class _Selector:
         """
         return self._emitted(schedule(self._graph, pipeline))
 
-    def _emitted(self, scheduled: TaskGraph) -> Scheduled:
+    def _emitted(self, scheduled: TaskGraph) -> ScheduledProgram:
         """The schedule and its text, both proved legal unless the user asked for no proof."""
         limit, policy = self._limit, self._options.policy
         if limit is not None and scheduled.n_streams > limit:
@@ -196,7 +198,7 @@ class _Selector:
         source = emit(scheduled)
         if proved:
             verify_source(source, scheduled)
-        return scheduled, source
+        return self._program.scheduled(scheduled, source)
 
 
 def worth_timing(found: Sequence[Proposal]) -> list[Proposal]:

@@ -6,7 +6,6 @@ files can be compared line by line.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from nimble_fx.devices import device_named
 from nimble_fx.errors import FileError
-from nimble_fx.ir.symbolic_sizes import Sizes
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph, TensorType
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.serialization.graphs import decode_graph, encode_graph
@@ -33,31 +32,8 @@ _MEMBERS = (
 )
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What a program file holds.
-
-    Attributes:
-        graph: the task graph.
-        source: the emitted text. For people: nothing here reads it, nor asks what it does.
-        constants: the values of the graph's constants by name.
-        parameters: what the model calls an input: "layers.0.weight" by "layers_0_weight".
-        device: the name of the device that the graph was made for.
-        hardware: what that device is; a file for another one is refused, "" is any.
-        sizes: what the symbols among the sizes of the graph's inputs are in one call.
-    """
-
-    graph: TaskGraph
-    source: str
-    constants: Mapping[str, Tensor]
-    parameters: Mapping[str, str]
-    device: str
-    hardware: str
-    sizes: Sizes = field(default_factory=dict)
-
-
-def encode(stored: Stored) -> str:
-    """The text of a program file.
+def encode(stored: ScheduledProgram) -> str:
+    """The text of a program file, without the path of the emitted module.
 
     Raises:
         FileError: something in the program has no form in a file.
@@ -76,7 +52,7 @@ def encode(stored: Stored) -> str:
     return "{\n" + ",\n".join(f"{_json(k)}: {_lines(v)}" for k, v in document.items()) + "\n}\n"
 
 
-def decode(text: str) -> Stored:
+def decode(text: str) -> ScheduledProgram:
     """What the text of a program file holds.
 
     Raises:
@@ -89,7 +65,7 @@ def decode(text: str) -> Stored:
     _check_device(members)
     graph = decode_graph(members)
     _check_fits_device(graph, members["device"])
-    return Stored(
+    return ScheduledProgram(
         graph=graph,
         source="\n".join(line.text() for line in members["source"].items()),
         constants=_decode_constants(graph, members["values"]),

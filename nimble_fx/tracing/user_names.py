@@ -9,10 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import Source
+from nimble_fx.ir.unique_names import unique
 
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
@@ -40,6 +42,52 @@ def program_name(gm: GraphModule) -> str:
         for _, module in (node.meta.get("nn_module_stack") or {}).values():
             return f"{getattr(module, '__name__', module)}.forward"
     return "program"
+
+
+class InputNames:
+    """What the user calls the inputs of the ATen graphs of one Dynamo graph.
+
+    Attributes:
+        static: the names, in ATen graphs, of the inputs that are parameters and buffers.
+    """
+
+    def __init__(self, gm: GraphModule, better: Mapping[str, str]) -> None:
+        """Reads the names off a Dynamo graph; `better` replaces their beginnings (`renamed`)."""
+        self.static: set[str] = set()
+        self._names = [renamed(name, better) for name in input_names(gm)]
+        self._paths = input_paths(gm)
+        self._wanted: dict[str, str] = {}
+        self._path_of: dict[str, str] = {}
+
+    def learn(self, gm: GraphModule, metadata: ViewAndMutationMeta | None) -> None:
+        """Matches the inputs of an inference or forward graph with those of the Dynamo graph.
+
+        A backward graph takes some of them under the same names.
+        """
+        placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+        if len(placeholders) == len(self._names):
+            self._wanted = dict(zip(placeholders, self._names, strict=True))
+            self._path_of = dict(zip(placeholders, self._paths, strict=True))
+        if metadata is not None:
+            self.static = {placeholders[i] for i in metadata.static_input_indices}
+
+    def rename_moved(self, moved: Mapping[str, str]) -> None:
+        """Calls copies of inputs on another device what the user calls the inputs."""
+        for copy, original in moved.items():
+            self._wanted[copy] = self._wanted.get(original, original)
+            self._path_of[copy] = ""
+
+    def better(self, gm: GraphModule) -> dict[str, str]:
+        """The user's names of the graph's inputs, where no other node is called that."""
+        names = [node.name for node in gm.graph.nodes]
+        known = [name for name in names if name in self._wanted]
+        taken = set(names).difference(known)
+        chosen = unique([self._wanted[name] for name in known], taken)
+        return dict(zip(known, chosen, strict=True))
+
+    def parameters(self, names: Mapping[str, str]) -> dict[str, str]:
+        """The model's names of parameters and buffers, "layers.0.weight", by those of `better`."""
+        return {new: self._path_of[old] for old, new in names.items() if self._path_of[old]}
 
 
 def input_names(gm: GraphModule) -> list[str]:

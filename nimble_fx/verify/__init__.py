@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
-from nimble_fx.verify.diagnostics import describe, illegal
+from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.equivalence import check_same_program, check_same_schedule
 from nimble_fx.verify.happens_before import (
     HappensBefore,
@@ -139,7 +139,7 @@ def _check_structure(graph: TaskGraph, uses: Uses) -> None:
             raise ScheduleError(f"two values are named {task.name}")
         if not (defined.issuperset(used) and defined.issuperset(task.after)):
             name = next(name for name in (*used, *task.after) if name not in defined)
-            message = f"{describe(task)} needs {name}, which is not made before it"
+            message = f"{describe_task(task)} needs {name}, which is not made before it"
             raise illegal(graph, message, task, graph.by_name.get(name))
         defined.add(task.name)
     for name in ref_names(graph.outputs):
@@ -157,7 +157,7 @@ def _check_accesses(graph: TaskGraph, uses: Uses) -> None:
     for task, used in zip(graph.tasks, uses, strict=True):
         storage = _accessed_in_secret(task, used, holds) if task.launches else None
         if storage is not None:
-            message = f"{describe(task)} does not say that it accesses {storage}"
+            message = f"{describe_task(task)} does not say that it accesses {storage}"
             raise illegal(graph, message, task)
 
 

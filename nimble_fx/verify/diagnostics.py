@@ -10,7 +10,7 @@ _N_SHOWN = 10
 _HEADER = ("", "#", "task", "operator", "stream", "waits", "frees", "source")
 
 
-def describe(task: Task) -> str:
+def describe_task(task: Task) -> str:
     """The task, its stream and the user's line: "add (stream 0, model.py:7: a + b)"."""
     where = "launches nothing" if task.stream is None else f"stream {task.stream}"
     line = f", {task.source}: {task.source.code}" if task.source else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
-from nimble_fx.verify.diagnostics import describe, illegal
+from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.parse import Parsed
 
 _MEANING = (
@@ -32,7 +32,9 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
         if found != expected:
             pairs = zip(_MEANING, found, expected, strict=True)
             changed = [attribute for attribute, one, other in pairs if one != other]
-            raise ScheduleError(f"the schedule changes {', '.join(changed)} of {describe(task)}")
+            raise ScheduleError(
+                f"the schedule changes {', '.join(changed)} of {describe_task(task)}"
+            )
         if task.args is not traced_task.args or task.kwargs is not traced_task.kwargs:
             _check_same_arguments(task, traced_task)
 
@@ -42,7 +44,7 @@ def _check_same_arguments(task: Task, traced: Task) -> None:
     for what in ("args", "kwargs"):
         found, expected = getattr(task, what), getattr(traced, what)
         if not _same(found, expected, {}):
-            raise ScheduleError(f"the schedule changes {what} of {describe(task)}")
+            raise ScheduleError(f"the schedule changes {what} of {describe_task(task)}")
 
 
 def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
@@ -59,8 +61,9 @@ def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
         names[text.name] = task.name
         for what, found, expected in _differences(text, task, names):
             message = (
-                f"the text is not the schedule of {graph.name}: {describe(text)} stands where "
-                f"{describe(task)} is meant\nits {what}: {_shown(found)}, not {_shown(expected)}"
+                f"the text is not the schedule of {graph.name}: {describe_task(text)} stands where "
+                f"{describe_task(task)} is meant\n"
+                f"its {what}: {_shown(found)}, not {_shown(expected)}"
             )
             if n_text != n_graph:
                 message += f"; {count}: a line may be missing, or one too many, here or before"

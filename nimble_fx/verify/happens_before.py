@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Task, TaskGraph
-from nimble_fx.verify.diagnostics import describe, illegal
+from nimble_fx.verify.diagnostics import describe_task, illegal
 
 Clock = list[int]
 
@@ -35,7 +35,7 @@ class HappensBefore:
                 continue
             for name in task.waits:
                 if name not in self.stream:
-                    message = f"{describe(task)} waits for {name} before its launch"
+                    message = f"{describe_task(task)} waits for {name} before its launch"
                     raise illegal(graph, message, task, graph.by_name.get(name))
                 clocks[stream] = self._later(clocks[stream], name)
             self.launched[stream] += 1
@@ -99,7 +99,7 @@ def check_placement(graph: TaskGraph) -> None:
     for task in graph.tasks:
         if not task.launches:
             if task.stream is not None or task.waits:
-                message = f"{describe(task)} launches nothing but has a stream or waits"
+                message = f"{describe_task(task)} launches nothing but has a stream or waits"
                 raise illegal(graph, message, task)
         elif task.stream is None:
             raise illegal(graph, f"{task.name} launches kernels without a stream", task)
@@ -121,8 +121,9 @@ def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
         if task.stream is not None and task.stream not in started:
             if task.name not in forks and not task.waits:
                 message = (
-                    f"{describe(task)} starts a stream that never forks\n{task.name} needs to wait "
-                    "for the fork, or for a task of a stream that has forked"
+                    f"{describe_task(task)} starts a stream that never forks\n"
+                    f"{task.name} needs to wait for the fork, or for a task of a stream that "
+                    "has forked"
                 )
                 raise illegal(graph, message, task)
             started.add(task.stream)
@@ -141,7 +142,7 @@ def check_joins(graph: TaskGraph, joins: Collection[str], happened: HappensBefor
         if position > done[stream]:
             last = next(t for t in reversed(graph.launching) if t.stream == stream)
             message = (
-                f"{describe(task)} does not happen before the end of the program\n"
+                f"{describe_task(task)} does not happen before the end of the program\n"
                 f"stream 0 needs to wait for {last.name} at the end"
             )
             raise illegal(graph, message, task)
@@ -177,8 +178,8 @@ def _race(
     done: str,
 ) -> ScheduleError:
     message = (
-        f"race on storage {storage}: {describe(second)} {does} what is {done} by "
-        f"{describe(first)}, but does not happen after it\n{happened.missing(first, second)}"
+        f"race on storage {storage}: {describe_task(second)} {does} what is {done} by "
+        f"{describe_task(first)}, but does not happen after it\n{happened.missing(first, second)}"
     )
     return illegal(graph, message, first, second)
 
@@ -187,5 +188,5 @@ def check_host_order(graph: TaskGraph) -> None:
     """Random draws and side effects are launched in program order."""
     for first, second in pairwise(task for task in graph.tasks if task.ordered):
         if first.index > second.index:
-            message = f"{describe(second)} must be launched before {describe(first)}"
+            message = f"{describe_task(second)} must be launched before {describe_task(first)}"
             raise illegal(graph, message, first, second)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
-from nimble_fx.verify.diagnostics import describe, illegal
+from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.happens_before import HappensBefore
 
 
@@ -34,7 +34,7 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
     for task, used in zip(graph.tasks, uses, strict=True):
         if not alive.issuperset(used):
             name = next(name for name in used if name not in alive)
-            raise _freed(graph, f"{describe(task)} uses {name}", name, task)
+            raise _freed(graph, f"{describe_task(task)} uses {name}", name, task)
         alive.add(task.name)
         for name in task.frees:
             if name in kept or name not in alive:
@@ -48,16 +48,18 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
 def _not_to_free(graph: TaskGraph, name: str, task: Task, is_kept: bool) -> ScheduleError:
     before = graph.tasks[: graph.tasks.index(task) + (task.frees.count(name) > 1)]
     first = next((one for one in before if name in one.frees), None)
-    why = f"it is freed after {describe(first)} already" if first else "it is not made by then"
+    why = f"it is freed after {describe_task(first)} already" if first else "it is not made by then"
     why = "the caller keeps it" if is_kept else why
-    message = f"{describe(task)} frees {name}, which it may not: {why}"
+    message = f"{describe_task(task)} frees {name}, which it may not: {why}"
     return illegal(graph, message, task, first)
 
 
 def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
     last = next(task for task in graph.tasks if name in task.frees)
     cure = "needs to be freed later" if users else "is the caller's and must not be freed"
-    message = f"{what}, which has been freed\nit is freed after {describe(last)}: {name} {cure}"
+    message = (
+        f"{what}, which has been freed\nit is freed after {describe_task(last)}: {name} {cure}"
+    )
     return illegal(graph, message, last, *users)
 
 
@@ -148,10 +150,10 @@ class _Memory:
         self._given_back[stream].clear()
 
     def _too_early(self, freed: _Freed, task: Task | None, access: Task) -> ScheduleError:
-        next_one = describe(task) if task else "whatever stream 0 is given next"
+        next_one = describe_task(task) if task else "whatever stream 0 is given next"
         message = (
-            f"{freed} is freed after {describe(freed.after)}, but {next_one} "
-            f"may get its memory before {describe(access)} is done with it"
+            f"{freed} is freed after {describe_task(freed.after)}, but {next_one} "
+            f"may get its memory before {describe_task(access)} is done with it"
         )
         if task is not None:
             message += f"\n{self._happened.missing(access, task)}, or "

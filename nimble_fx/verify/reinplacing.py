@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
-from nimble_fx.verify.diagnostics import describe, illegal
+from nimble_fx.verify.diagnostics import describe_task, illegal
 
 _around = attrgetter("inputs", "constants", "outputs")
 _meaning = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
@@ -31,11 +31,11 @@ def check_contents(graph: TaskGraph, traced: TaskGraph) -> None:
         if task is other:
             continue
         if _meaning(task) != _meaning(other) or task.launches != other.launches:
-            raise illegal(graph, f"{describe(task)} is not what was traced", task)
+            raise illegal(graph, f"{describe_task(task)} is not what was traced", task)
         if task.target is not other.target and not (
             _is_in_place(task.target, other.target) and _overwrites_its_first(task, values)
         ):
-            message = f"{describe(task)} is not {other.target} over its first operand"
+            message = f"{describe_task(task)} is not {other.target} over its first operand"
             raise illegal(graph, message, task)
     for (reader, name, found), (_, _, expected) in zip(_read(graph), _read(traced), strict=True):
         if found != expected:

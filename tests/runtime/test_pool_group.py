@@ -53,7 +53,7 @@ def made(device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch) -> list[Froze
         programs.append(Frozen(*args))
         return programs[-1]
 
-    monkeypatch.setattr("nimble_fx.program.Frozen", watched)
+    monkeypatch.setattr("nimble_fx.runtime.runner.Frozen", watched)
     return programs
 
 
@@ -67,7 +67,7 @@ def test_a_backward_reads_what_was_saved_where_the_forward_left_it(
             run(torch.ones(2, 4)).sum().backward()
         assert_same(gradients(model), gradients(eager))
     assert device.n_captures == 2
-    (backward,) = [program for program in made if program._capture_options.is_backward]
+    (backward,) = [program for program in made if program._options.is_backward]
     (key,) = backward._kept._graphs
     assert len(key.fixed) >= 2
 
@@ -294,7 +294,9 @@ def test_a_backward_that_is_not_frozen_takes_its_turn_too(
         leave(pool_group, *args)
 
     monkeypatch.setattr(PoolGroup, "leave", watched)
-    monkeypatch.setattr("nimble_fx.compiler.refuse_what_cannot_be_captured", refuse_backwards)
+    monkeypatch.setattr(
+        "nimble_fx.runtime.capture_checks.refuse_what_no_device_captures", refuse_backwards
+    )
     model, eager, compiled = both(on_fallback="silent")
     for run in (compiled, eager):
         run(torch.ones(2, 4)).sum().backward()
@@ -305,6 +307,6 @@ def test_a_backward_that_is_not_frozen_takes_its_turn_too(
     assert "backward" in fallback.program
 
 
-def refuse_backwards(graph: nimble_fx.TaskGraph, device: object) -> None:
+def refuse_backwards(graph: nimble_fx.TaskGraph) -> None:
     if "backward" in graph.name:
         raise nimble_fx.UnsupportedError("it waits for the device")

@@ -32,7 +32,7 @@ def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield Faulty(cuda_stand_in.install(monkeypatch), monkeypatch)
         return
     device = ReplayingDevice()
-    monkeypatch.setattr("nimble_fx.compiler.device_for", lambda _: device)
+    monkeypatch.setattr("nimble_fx.this_machine.device_for", lambda _: device)
     yield Faulty(device, monkeypatch)
 
 

@@ -246,20 +246,24 @@ def test_what_is_chosen_for_some_sizes_is_not_taken_for_others(tmp_path: Path) -
 def test_threads_may_share_a_directory(tmp_path: Path) -> None:
     from nimble_fx.codegen.emit import emit
     from nimble_fx.devices.cpu import Cpu
+    from nimble_fx.ir.scheduled_program import ScheduledProgram
     from nimble_fx.pipeline import passes
-    from nimble_fx.selection.schedule_cache import ScheduleCache, TracedProgram
+    from nimble_fx.selection.schedule_cache import ScheduleCache
+    from nimble_fx.selection.traced_program import TracedProgram
     from tests.support.schedules import traced
 
     program = TracedProgram(traced(nn.functional.gelu, X), {}, Cpu(), Cpu.specs)
-    scheduled = schedule(program.traced.graph, passes("nimble", None))
-    made, found = [], []
+    graph = schedule(program.traced.graph, passes("nimble", None))
+    scheduled = program.scheduled(graph, emit(graph))
+    made: list[ScheduledProgram] = []
+    found: list[ScheduledProgram] = []
 
     def get() -> None:
         for _ in range(20):
             entry = ScheduleCache(tmp_path, warnings.warn).entry(program, ["nimble"])
             taken = entry.find()
             if taken is None:
-                taken = scheduled, emit(scheduled)
+                taken = scheduled
                 made.append(taken)
                 entry.keep(taken)
             found.append(taken)
@@ -269,7 +273,7 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [(scheduled, emit(scheduled))] * 160
+    assert found == [scheduled] * 160
     assert 1 <= len(made) <= 8
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -73,7 +73,7 @@ def test_without_a_device_to_time_on_the_best_prediction_runs() -> None:
     assert chosen(program).predicted_us == min(each.predicted_us for each in program.candidates)
     assert chosen(program).n_streams == program.graph.n_streams > 1
     assert all(each.measured_us is None for each in program.candidates)
-    assert program.contenders == ()
+    assert program.alternatives == ()
     won = [each.predicted_us for each in program.candidates]
     (serial,) = [each.predicted_us for each in program.candidates if each.policy == "serial"]
     assert sorted(us for us in won if us < 0.99 * serial) == won[: won.index(serial)]
@@ -88,7 +88,7 @@ def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..
     assert chosen(program).measured_us == pytest.approx(500)
     assert chosen(program).n_streams == program.graph.n_streams
     assert nimble_fx.programs() == (program,)
-    assert program.contenders == ()
+    assert program.alternatives == ()
     program.verify()
 
 

@@ -10,15 +10,15 @@ from hypothesis import given
 
 from nimble_fx import serialization
 from nimble_fx.errors import FileError
-from nimble_fx.serialization import Stored
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from tests.support.saved import programs_of_models
 from tests.support.schedules import schedules
 
 
-def stored() -> Stored:
+def stored() -> ScheduledProgram:
     """Branchy's inference on the CPU."""
     program = programs_of_models()[0]
-    return Stored(program.graph, program.source, {}, program.parameters, "cpu", "cpu")
+    return replace(program.scheduled, constants={}, device="cpu", hardware="cpu", sizes={})
 
 
 def changed(**members: Any) -> str:

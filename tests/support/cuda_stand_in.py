@@ -347,7 +347,7 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     """Puts the stand-in in place of `torch.cuda` and compiles for it, for the rest of a test."""
     gpu = Gpu(seed)
     monkeypatch.setattr(Gpu, "now", gpu, raising=False)
-    monkeypatch.setattr("nimble_fx.compiler.device_for", lambda _: gpu.cuda)
+    monkeypatch.setattr("nimble_fx.this_machine.device_for", lambda _: gpu.cuda)
     monkeypatch.setattr(autotuning, "N_ROUNDS", 2)  # a GPU takes 100,000 times less for each
     monkeypatch.setattr(autotuning, "N_REPLAYS", 2)
     for name, stand_in in STAND_INS.items():

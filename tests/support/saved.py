@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.tracing.aten_to_tasks import Traced
 from tests.support.models import CASES
 
@@ -56,9 +58,14 @@ HOSTILE: tuple[Any, ...] = (
 
 def program_of(traced: Traced, graph: TaskGraph, device: DeviceRuntime | None = None) -> Program:
     """A program that was never compiled: a trace and its schedule, on the CPU unless it is told."""
-    source, device = emit(graph), device or Cpu()
-    status, hardware = CaptureStatus(reason="it is only saved"), device.hardware or ""
-    return Program(graph, source, None, "<saved>", device.name, status, hardware, traced.constants)
+    traced_program = TracedProgram(traced, {}, device or Cpu(), Cpu.specs)
+    status = CaptureStatus(reason="it is only saved")
+    return Program(traced_program.scheduled(graph, emit(graph)), status)
+
+
+def with_changes(program: Program, **changes: Any) -> Program:
+    """The program with another graph, source, device or the like."""
+    return replace(program, scheduled=replace(program.scheduled, **changes))
 
 
 NIMBLE: dict[str, Any] = {"policy": "nimble"}

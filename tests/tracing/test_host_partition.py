@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx import compiler
+from nimble_fx import this_machine
 from nimble_fx.devices import device_for
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
@@ -112,7 +112,7 @@ def test_what_the_host_goes_on_to_write_has_been_copied() -> None:
 def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs on "meta" run, on tensors without values."""
     known = {GPU: Cpu()}
-    monkeypatch.setattr(compiler, "device_for", lambda d: known.get(d) or device_for(d))
+    monkeypatch.setattr(this_machine, "device_for", lambda d: known.get(d) or device_for(d))
 
 
 class Scaled(nn.Module):

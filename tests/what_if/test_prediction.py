@@ -23,6 +23,7 @@ from nimble_fx.what_if.prediction import WhatIf, whatif
 from nimble_fx.what_if.sources import Planned
 from tests.strategies.traces import Call, Played, written
 from tests.support.models import Branchy
+from tests.support.saved import with_changes
 
 NIMBLE: dict[str, Any] = {"policy": "nimble"}
 """On a CPU "auto" is the serial schedule, of which there is less to be asked."""
@@ -259,12 +260,14 @@ def test_a_program_for_a_device_without_figures_asks_for_one(program: nimble_fx.
     found = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA L4": "l4",
              "NVIDIA GeForce RTX 4090": "rtx4090"}  # fmt: skip
     for hardware, name in found.items():
-        source = whatif(replace(program, device="cuda", hardware=hardware, specs=None)).source
+        source = whatif(
+            replace(with_changes(program, device="cuda", hardware=hardware), specs=None)
+        ).source
         assert isinstance(source, Planned)
         assert source.device == find_device(name)
     for hardware in ("NVIDIA L40S", "NVIDIA GH200 480GB", ""):
         with pytest.raises(OptionError, match=r"say device=\.\.\., one of v100"):
-            whatif(replace(program, device="cuda", hardware=hardware, specs=None))
+            whatif(replace(with_changes(program, device="cuda", hardware=hardware), specs=None))
     assert whatif(program).baseline_us == whatif(program, "cpu").baseline_us
     planned = nimble_fx.plan(Branchy(), torch.randn(2, 4), device="v100")
     assert whatif(planned).baseline_us == whatif(planned, "v100").baseline_us
@@ -352,7 +355,7 @@ def test_other_streams_have_no_urgent_one_of_the_old_schedule() -> None:
     program = nimble_fx.plan(branches, torch.randn(64), device="h100", policy="critical-path")
     urgent = program.graph.urgent
     assert urgent is not None
-    last = replace(program, graph=replace(program.graph, urgent=program.graph.n_streams - 1))
+    last = with_changes(program, graph=replace(program.graph, urgent=program.graph.n_streams - 1))
     for n_streams in (1, 2, 3):
         source = whatif(last, "h100").streams(n_streams).source
         assert isinstance(source, Planned)

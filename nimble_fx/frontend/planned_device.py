@@ -1,0 +1,111 @@
+"""The target of `nimble_fx.plan`: a device that need not be here."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func
+from torch.fx import GraphModule
+
+from nimble_fx.compiler import Compiler, Freezing, Target
+from nimble_fx.devices import DeviceRuntime
+from nimble_fx.devices.cuda import Cuda
+from nimble_fx.devices.specs import Device
+from nimble_fx.errors import ScheduleError, UnsupportedError
+from nimble_fx.fallback import Reporter
+from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType, TupleType
+from nimble_fx.options import Options
+from nimble_fx.program import Program
+from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
+from nimble_fx.runtime.freeze import CaptureOptions
+from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.this_machine import constants_here
+from nimble_fx.tracing.constant_folding import eagerly
+
+META = torch.device("meta")
+_CPU = torch.device("cpu")
+
+
+def planned_device(
+    options: Options, runtime: Cuda, specs: Device, keep: Callable[[Program], None]
+) -> Target:
+    """Compiles graphs on "meta" for a CUDA device, and runs the graphs themselves there.
+
+    Args:
+        options: the user's.
+        runtime: a CUDA device, whether it is here or not.
+        specs: the figures to schedule for.
+        keep: receives each program.
+    """
+    device = torch.device(runtime.name)
+
+    def constants_on(wanted: torch.device) -> torch.device | None:
+        """The device where it is here; else the CPU, which makes the same of literals."""
+        if wanted != META:
+            return constants_here(wanted)
+        return device if runtime.hardware is not None else _CPU
+
+    def freezing(graph: TaskGraph, _: DeviceRuntime) -> Freezing:
+        reason = f"it is planned for {runtime.name} ({specs.name}), which need not be here"
+        return Freezing(reason, options.freeze and _can_be_captured(graph))
+
+    def executable(
+        compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
+        """The graph itself, to be run on tensors without data; keeps its program."""
+        try:
+            keep(compiler.program(compiler.trace(gm, name)))
+        except ScheduleError as error:
+            report = "This is a bug in nimble_fx, please report it"
+            raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
+        return _without_data(gm)
+
+    return Target(
+        reporter=Reporter(options.on_fallback),
+        runtime_for=lambda _: runtime,
+        retarget=lambda graph: _moved(graph, device),
+        specs=specs,
+        constants_on=constants_on,
+        freezing=freezing,
+        executable=executable,
+    )
+
+
+def _can_be_captured(graph: TaskGraph) -> bool:
+    try:
+        refuse_what_no_device_captures(graph)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _without_data(gm: GraphModule) -> Boxed:
+    """The graph, with its constants on the device that it was traced on."""
+    with eagerly():
+        for node in gm.graph.find_nodes(op="get_attr"):
+            value = getattr(gm, node.target)
+            setattr(gm, node.target, value.to(node.meta["val"].device))
+    return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+
+
+def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:
+    """The graph with `device` in place of "meta", in types and in arguments."""
+
+    def moved(value: Any) -> Any:
+        if value == META:
+            return device
+        if isinstance(value, TensorType):
+            return replace(value, device=moved(value.device))
+        if isinstance(value, TupleType):
+            return TupleType(moved(value.items))
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+    def given(values: Iterable[Input]) -> tuple[Input, ...]:
+        return tuple(replace(value, type=moved(value.type)) for value in values)
+
+    tasks = graph.replace_tasks(
+        task.updated(type=moved(task.type), args=moved(task.args), kwargs=moved(task.kwargs))
+        for task in graph.tasks
+    )
+    return replace(tasks, inputs=given(graph.inputs), constants=given(graph.constants))

@@ -1,0 +1,53 @@
+"""`nimble_fx.load(path)`: a saved program, proved legal again."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from nimble_fx import serialization
+from nimble_fx.codegen.emit import emit
+from nimble_fx.devices import device_here
+from nimble_fx.errors import FileError, ScheduleError
+from nimble_fx.ir.scheduled_program import ScheduledProgram
+from nimble_fx.program import Program
+from nimble_fx.runtime.capture_checks import why_not_captured
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.verify import verify, verify_source, verify_structure
+
+
+def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
+    """The program of a file that `Program.save` wrote, proved legal again.
+
+    Nothing in the file is run: the graph is read, its operators are asked whether they do what it
+    says, it is proved, and written out afresh.
+
+    Args:
+        path: the file.
+        trust_source: whether you know who wrote it. Then the text in the file runs, edited as it
+            may be, if it is proved to be the graph's schedule; and operators outside of PyTorch's
+            own may be called.
+
+    Raises:
+        FileError: it is not a program file, was written by other versions or for another device,
+            needs an operator that is not here, says of a value's type or memory what is not so, or
+            does not prove legal.
+    """
+    file = Path(path).expanduser().absolute()
+    try:
+        stored = serialization.decode(serialization.read(file))
+        if not trust_source:
+            serialization.check_harmless(stored.graph)
+        return _loaded(stored, trust_source)
+    except (FileError, ScheduleError) as error:
+        raise FileError(f"{file}: {error}") from error
+
+
+def _loaded(stored: ScheduledProgram, trust_source: bool) -> Program:
+    graph = stored.graph
+    verify_structure(graph)
+    serialization.check_claims(graph, stored.sizes)
+    verify(graph)
+    scheduled = stored if trust_source else replace(stored, source=emit(graph))
+    verify_source(scheduled.source, graph)
+    reason = why_not_captured(graph, device_here(stored.device))
+    return Program(scheduled, CaptureStatus(reason))

@@ -1,0 +1,49 @@
+"""A scheduled program: its task graph, the text that was emitted for it, and what both need."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from torch import Tensor
+
+from nimble_fx.ir.symbolic_sizes import Sizes
+from nimble_fx.ir.task_graph import TaskGraph
+
+
+@dataclass(frozen=True)
+class ScheduledProgram:
+    """One schedule of a program, as it is emitted, saved and run.
+
+    Attributes:
+        graph: the scheduled task graph.
+        source: the text of the emitted module.
+        device: the name of the device that it runs on, such as "cuda:0".
+        hardware: what that device is, such as a GPU's name; "" for any of that name.
+        constants: the values of the graph's constants by name.
+        parameters: the model's names of parameters and buffers by the graph's:
+            "layers.0.weight" by "layers_0_weight".
+        sizes: the symbols among the sizes of the inputs, each with its value in the call that the
+            program was compiled for.
+        path: the file that the text was written to; None if it is in memory only.
+    """
+
+    graph: TaskGraph
+    source: str
+    device: str
+    hardware: str = ""
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def file(self) -> str:
+        """The file name that tracebacks show for the emitted module."""
+        return f"<nimble_fx {self.file_name}>" if self.path is None else str(self.path)
+
+    @property
+    def file_name(self) -> str:
+        """A name that depends on title and text alone: "Branchy.forward_1a2b3c4d.py"."""
+        safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in self.graph.name)[:100]
+        return f"{safe}_{sha256(self.source.encode()).hexdigest()[:8]}.py"
