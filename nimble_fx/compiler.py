@@ -10,9 +10,6 @@ from typing import Any
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd.schemas import SubclassCreationMeta, ViewAndMutationMeta
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from nimble_fx.devices import DeviceRuntime
@@ -30,6 +27,12 @@ from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.selection.select import select
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
+from nimble_fx.torch_internals.dynamo import (
+    SubclassCreationMeta,
+    TracingContext,
+    ViewAndMutationMeta,
+    aot_autograd,
+)
 from nimble_fx.torch_internals.dynamo_errors import DynamoPassError, DynamoUnsupportedError
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants

@@ -8,6 +8,7 @@ from typing import Literal
 from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.registry import Living
+from nimble_fx.torch_internals.counters import count_event
 
 _log = logging.getLogger(__name__)
 
@@ -69,13 +70,6 @@ class Reporter:
         """Warns, unless the user wants silence."""
         if self._on_fallback != "silent":
             warnings.warn(message, NimbleWarning, stacklevel=2)
-
-
-def count_event(event: str) -> None:
-    """Adds one to `torch._dynamo.utils.counters["nimble"][event]`."""
-    from torch._dynamo.utils import counters  # takes a second, and a user may never compile
-
-    counters["nimble"][event] += 1
 
 
 _fallbacks: Living[Fallback] = Living()

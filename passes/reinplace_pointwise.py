@@ -14,10 +14,10 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
-from nimble_fx.ir.operators import is_composite
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, TensorType, Type, ref_names
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import is_composite, overload_name, schema_of
 
 _aten = torch.ops.aten
 _REARRANGE = {
@@ -170,7 +170,7 @@ def _makes_new(target: Any) -> bool:
     """Whether the memory of an operator's results is new: custom ones may not say what they do."""
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
-    return not is_composite(target) and all(r.alias_info is None for r in target._schema.returns)
+    return not is_composite(target) and all(r.alias_info is None for r in schema_of(target).returns)
 
 
 @cache
@@ -180,18 +180,18 @@ def in_place_form(target: Any) -> OpOverload | None:
         return None
     if torch.Tag.nondeterministic_seeded in target.tags or not _makes_new(target):
         return None
-    packet = getattr(torch.ops.aten, f"{target._schema.name.removeprefix('aten::')}_", None)
-    form = getattr(packet, target._overloadname, None)
+    packet = getattr(torch.ops.aten, f"{schema_of(target).name.removeprefix('aten::')}_", None)
+    form = getattr(packet, overload_name(target), None)
     return form if isinstance(form, OpOverload) and _writes_first(form, target) else None
 
 
 def _writes_first(form: OpOverload, target: OpOverload) -> bool:
     """Whether it takes what the target takes, and writes the first argument and no other."""
-    first, *others = form._schema.arguments
+    first, *others = schema_of(form).arguments
     writes = first.alias_info is not None and first.alias_info.is_write
     is_alike = _parameters(form) == _parameters(target) and not is_composite(form)
     return writes and is_alike and all(other.alias_info is None for other in others)
 
 
 def _parameters(op: OpOverload) -> list[tuple[str, str, Arg, bool]]:
-    return [(p.name, str(p.type), p.default_value, p.kwarg_only) for p in op._schema.arguments]
+    return [(p.name, str(p.type), p.default_value, p.kwarg_only) for p in schema_of(op).arguments]

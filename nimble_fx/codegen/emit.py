@@ -26,6 +26,7 @@ from nimble_fx.ir.task_graph import (
     target_name,
 )
 from nimble_fx.ir.unique_names import unique
+from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.version import __version__
 
 _RESERVED = {
@@ -271,7 +272,7 @@ def _is_view(task: Task) -> bool:
 def callee(target: Callable[..., Any]) -> str:
     """How the module calls a target: "aten.add.Tensor", "torch.ops.mine.scale.default"."""
     name = target_name(target)
-    is_foreign = isinstance(target, torch._ops.OpOverload) and target.namespace != "aten"
+    is_foreign = isinstance(target, OpOverload) and target.namespace != "aten"
     return f"torch.ops.{name}" if is_foreign else name
 
 

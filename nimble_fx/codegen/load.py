@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nimble_fx.ir.python_bindings import fastest
+from nimble_fx.torch_internals.names import OpOverloadPacket
 
 
 class _Operators:
@@ -28,7 +29,7 @@ class _Operators:
 class _Overloads:
     """An operator's overloads."""
 
-    def __init__(self, packet: torch._ops.OpOverloadPacket) -> None:
+    def __init__(self, packet: OpOverloadPacket) -> None:
         self._packet = packet
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

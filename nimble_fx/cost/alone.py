@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.synthetic import rows_elsewhere
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import called
 from nimble_fx.ir.task_graph import Ref, Task
+from nimble_fx.torch_internals.names import pytree
 
 WARM_NBYTES = 4 << 20
 """More than the cache of one processor holds, less than all of them share."""

@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.cold import MAX_COLD_NBYTES
@@ -15,6 +14,7 @@ from nimble_fx.cost.synthetic import is_expanded, randomize, rows_elsewhere, syn
 from nimble_fx.errors import UnsupportedError, in_a_line
 from nimble_fx.ir.operators import called
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
+from nimble_fx.torch_internals.names import pytree
 
 LEAST, GREATEST = 1e-6, 20.0
 """Results whose greatest number, by its size, is not between these are written over."""

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from statistics import fmean
 
 import torch
-from torch._dispatch.python import no_python_dispatcher
-from torch.utils._python_dispatch import _disable_current_modes
 
 from nimble_fx.cost.alone import task_seconds
 from nimble_fx.cost.cold import cold_values
@@ -19,6 +17,7 @@ from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import in_a_line
 from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, Type, target_name
+from nimble_fx.torch_internals.names import disable_modes, no_python_dispatcher
 
 _Alike = Mapping[str, list[Task]]
 _Seconds = dict[str, float]
@@ -65,7 +64,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
     on_gpu = device.type != "cpu"
     devices = [device.index or 0] if on_gpu else []
     forked = torch.random.fork_rng(devices, device_type=device.type if on_gpu else "cuda")
-    with no_python_dispatcher(), _disable_current_modes(), torch.no_grad(), forked:
+    with no_python_dispatcher(), disable_modes(), torch.no_grad(), forked:
         yield
 
 

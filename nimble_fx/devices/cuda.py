@@ -15,6 +15,7 @@ import torch
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.specs import DEVICES, PLANNED, Device, gpu
+from nimble_fx.torch_internals.names import clear_cublas_workspaces
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool of each priority; past that, new ones are aliases of old ones."""
@@ -52,11 +53,11 @@ def _fresh_workspaces() -> Iterator[None]:
     (pytorch issue 193402). This way each graph has its own, in its own pool, as those of
     `torch._inductor.cudagraph_trees` have.
     """
-    torch._C._cuda_clearCublasWorkspaces()
+    clear_cublas_workspaces()
     try:
         yield
     finally:
-        torch._C._cuda_clearCublasWorkspaces()
+        clear_cublas_workspaces()
 
 
 def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from nimble_fx.errors import OptionError
 from nimble_fx.frontend.model_function import Arguments, name_of
+from nimble_fx.torch_internals.names import pytree
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 

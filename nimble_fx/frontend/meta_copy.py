@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from nimble_fx.torch_internals.storages import key_of_storage
+
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -37,8 +39,8 @@ class ToMeta:
 
     def _storage(self, tensor: Tensor) -> torch.UntypedStorage:
         storage = tensor.untyped_storage()
-        made = self._storages.get(storage._cdata)
+        made = self._storages.get(key_of_storage(storage))
         if made is None:
             made = torch.UntypedStorage(storage.nbytes(), device="meta")  # type: ignore[no-untyped-call]
-            self._storages[storage._cdata] = made
+            self._storages[key_of_storage(storage)] = made
         return made

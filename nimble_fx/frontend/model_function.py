@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from nimble_fx.errors import OptionError
+from nimble_fx.torch_internals.names import lookup, pytree
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -95,9 +95,9 @@ def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:
 
 def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
     """A TorchScript model as an ExportedProgram."""
-    from torch._export.converter import TS2EPConverter  # takes long to import
+    converter = lookup("torch._export.converter.TS2EPConverter")  # takes long to import
 
-    convert: Any = TS2EPConverter(model, arguments.args, dict(arguments.kwargs))
+    convert: Any = converter(model, arguments.args, dict(arguments.kwargs))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Manually populate")  # unused state is kept
         exported: ExportedProgram = convert.convert()

@@ -6,9 +6,7 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
 
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.devices.cuda import Cuda
@@ -26,7 +24,9 @@ from nimble_fx.frontend.model_function import (
 from nimble_fx.frontend.planned_device import META, planned_device
 from nimble_fx.options import Options
 from nimble_fx.program import Program
+from nimble_fx.torch_internals.dynamo import BackendCompilerFailed
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+from nimble_fx.torch_internals.names import pytree
 
 
 @overload

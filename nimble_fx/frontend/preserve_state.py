@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from nimble_fx.torch_internals.names import is_wrapper_subclass
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
 
     Autograd's version is not enough: BatchNorm updates its statistics without a new one.
     """
-    if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+    if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
         return _version(tensor) != version
     return not torch.equal(_bytes(tensor.detach().cpu()), _bytes(value))
 

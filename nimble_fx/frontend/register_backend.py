@@ -7,9 +7,8 @@ while this module is imported, which Python does once, and the entry point's val
 reads the backend from its table.
 """
 
-from torch._dynamo import lookup_backend, register_backend
-
 from nimble_fx import backend
+from nimble_fx.torch_internals.dynamo import lookup_backend, register_backend
 
 
 def _reads_its_table() -> bool:

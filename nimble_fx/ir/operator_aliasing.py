@@ -3,7 +3,9 @@
 from functools import cache
 
 import torch
-from torch._ops import OpOverload
+
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
 
 VIEWS_WITHOUT_SAYING_SO = {
     torch.ops.aten._unsafe_view.default,
@@ -35,9 +37,9 @@ _UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
 @cache
 def touched(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
     """The parameters that matter to memory: (position, name, is it written, is it returned)."""
-    returned = {a for r in op._schema.returns if r.alias_info for a in r.alias_info.before_set}
+    returned = {a for r in schema_of(op).returns if r.alias_info for a in r.alias_info.before_set}
     touched = []
-    for i, parameter in enumerate(op._schema.arguments):
+    for i, parameter in enumerate(schema_of(op).arguments):
         alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
         if alias is not None:
             is_returned = bool(returned & alias.before_set)
@@ -51,5 +53,5 @@ def touched(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
 
 def _is_written_in_secret(op: OpOverload, parameter: str) -> bool:
     """Whether an operator writes an argument that its schema calls unchanged."""
-    name = op._schema.name.split("::")[-1]
+    name = schema_of(op).name.split("::")[-1]
     return name in _UPDATE_STATISTICS_WITHOUT_SAYING_SO and parameter.startswith("running_")

@@ -12,9 +12,9 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from nimble_fx.ir.python_bindings import fastest
+from nimble_fx.torch_internals.names import OpOverload, operator_names
 
 _ARITHMETIC = {
     *("abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "index", "inv", "invert"),
@@ -38,12 +38,6 @@ def is_importable(target: object) -> bool:
     return False
 
 
-def is_composite(op: OpOverload) -> bool:
-    """Whether it is made of other operators, which may return what they are given."""
-    name: str = op.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-
-
 def called(target: Callable[..., Any]) -> Callable[..., Any]:
     """What an emitted module calls for a target, once it is loaded."""
     return fastest(target) if isinstance(target, OpOverload) else target
@@ -60,7 +54,7 @@ def name_in_file(target: Callable[..., Any]) -> str | None:
 
 def operators_by_name(names: Iterable[str]) -> dict[str, OpOverload]:
     """The operators of those names that the dispatcher knows. Cost: milliseconds, once."""
-    known = set(torch._C._dispatch_get_all_op_names())  # so no attribute of torch.ops is made
+    known = set(operator_names())  # so no attribute of torch.ops is made
     found = {name: _overload(name) for name in names if name in known}
     return {name: op for name, op in found.items() if op is not None}
 

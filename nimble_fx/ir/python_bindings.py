@@ -12,7 +12,8 @@ from types import BuiltinFunctionType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from nimble_fx.torch_internals.names import OpOverload
 
 _LISTED = """
     _adaptive_avg_pool2d _embedding_bag _embedding_bag_forward_only _log_softmax

@@ -15,6 +15,7 @@ import torch
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.bipartite_matching import width
 from nimble_fx.ir.display import table
+from nimble_fx.torch_internals.names import OpOverload
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -355,6 +356,6 @@ def dtype_name(dtype: torch.dtype) -> str:
 @lru_cache(maxsize=4096)
 def target_name(target: Callable[..., Any]) -> str:
     """How a person would name it: "aten.mm.default", "operator.getitem"."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target)
     return f"{target.__module__.removeprefix('_')}.{target.__name__}"

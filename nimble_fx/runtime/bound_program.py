@@ -12,6 +12,7 @@ from nimble_fx.ir.display import plural
 from nimble_fx.ir.symbolic_sizes import Sizes, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.torch_internals.storages import storage_key
 
 _NUMBERS = (int, float, bool)
 
@@ -102,7 +103,7 @@ class BoundProgram:
         for value, tensor in zip(self._graph.inputs, values, strict=True):
             if not isinstance(tensor, Tensor):
                 continue
-            other = owners.setdefault(tensor.untyped_storage()._cdata, value)
+            other = owners.setdefault(storage_key(tensor), value)
             both = {*other.holds, *value.holds}
             if other.holds != value.holds and not self._written.isdisjoint(both):
                 raise InputError(

@@ -15,6 +15,7 @@ from nimble_fx.runtime.foreach_copy import GroupedCopy
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.outputs import Outputs
 from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.torch_internals.storages import key_of_storage, n_uses, storage_key
 
 WARM_UPS = 3
 """Runs before a capture, so that libraries load, tune and allocate outside of it."""
@@ -83,7 +84,7 @@ class CapturedGraph:
         self._capture = replace(self._capture, outputs=())
         saved = [captured[i] for i in output_policy.saved if i in self._outputs.in_place]
         self.saved_addresses = {value.data_ptr() for value in saved}
-        self._saved_storages = {value.untyped_storage()._cdata for value in saved}
+        self._saved_storages = {storage_key(value) for value in saved}
         self._n_uses = self._count_uses()
 
     @property
@@ -132,7 +133,7 @@ class CapturedGraph:
     ) -> None:
         """Has `gone` called when memory that is read where it is does not live any longer."""
         storages = [x.untyped_storage() for x in self._fixed_inputs(given, static)]
-        distinct = {storage._cdata: storage for storage in storages}
+        distinct = {key_of_storage(storage): storage for storage in storages}
         self._watched = [weakref.ref(storage, gone) for storage in distinct.values()]
 
     def _captured(
@@ -171,7 +172,7 @@ class CapturedGraph:
 
     def _count_uses(self) -> int:
         """How many tensors there are in the memory that is saved where it is."""
-        return sum(map(torch._C._storage_Use_Count, self._saved_storages))
+        return n_uses(self._saved_storages)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from nimble_fx.torch_internals.names import foreach_copy
+
 
 class GroupedCopy:
     """Copies some items of one list to the same places of another.
@@ -34,7 +36,7 @@ class GroupedCopy:
     def __call__(self, targets: list[Any], values: list[Any]) -> None:
         """Copies, on the current stream."""
         for items in self._groups:
-            torch._foreach_copy_(items(targets), items(values))
+            foreach_copy(items(targets), items(values))
         for place in self._singly:
             targets[place].copy_(values[place])
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nimble_fx.errors import StateError
-from nimble_fx.fallback import Fallback, Reporter, count_event
+from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.task_graph import ScalarType
 from nimble_fx.runtime import gc_guard
 from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
@@ -19,6 +19,7 @@ from nimble_fx.runtime.captured_graph import CapturedGraph, OutputPolicy
 from nimble_fx.runtime.graph_cache import MAX_OWNERS, PAYS_OFF, GraphCache, Key
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
 
 _log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nimble_fx.fallback import count_event
 from nimble_fx.runtime import gc_guard
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.torch_internals.counters import count_event
 
 PAYS_OFF = 8
 """A capture costs about as much time as so many unfrozen calls."""

@@ -16,6 +16,7 @@ from nimble_fx.codegen.load import Loaded
 from nimble_fx.devices import DeviceRuntime, Stream
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.torch_internals.fake_tensors import like
+from nimble_fx.torch_internals.names import DisableTorchFunction
 
 
 class Launcher:
@@ -80,5 +81,5 @@ class Launcher:
         values = (*static, *like(self._constants, (*given, *static)))
         parameters.__dict__.update(zip(self.loaded.parameters, values, strict=True))
         events = self.device.events(self.loaded.events)
-        with torch._C.DisableTorchFunction():  # modes and subclasses were served when traced
+        with DisableTorchFunction():  # modes and subclasses were served when traced
             return self.loaded.call(given, parameters, streams, events)

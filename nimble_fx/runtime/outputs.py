@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.runtime.foreach_copy import GroupedCopy
+from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 
 @dataclass(slots=True)
@@ -61,10 +62,10 @@ class Outputs:
             in_place: the positions of outputs that may be handed out where they are.
         """
         self._originals: list[Tensor] = []
-        self._buffers = {_storage(b): k for k, b in enumerate(buffers) if isinstance(b, Tensor)}
-        self._static = {_storage(value): j for j, value in enumerate(static)}
+        self._buffers = {storage_key(b): k for k, b in enumerate(buffers) if isinstance(b, Tensor)}
+        self._static = {storage_key(value): j for j, value in enumerate(static)}
         self._copied = {
-            _storage(value)
+            storage_key(value)
             for i, value in enumerate(captured)
             if isinstance(value, Tensor) and i not in in_place
         }
@@ -92,13 +93,13 @@ class Outputs:
         """Whether an output is handed out where it is, in memory of the capture."""
         if not isinstance(value, Tensor):
             return False
-        return _storage(value) not in self._elsewhere
+        return storage_key(value) not in self._elsewhere
 
     def _maker(self, value: Any, static: Sequence[Tensor], first: dict[int, int]) -> Make:
         """How an output is made; `first` knows the copy of each storage that has one."""
         if not isinstance(value, Tensor):
             return partial(_number, value)
-        storage, view = _storage(value), _View.of(value)
+        storage, view = storage_key(value), _View.of(value)
         if storage in self._static:
             j = self._static[storage]
             base = _View.of(static[j])
@@ -141,8 +142,7 @@ class _View:
         shift = shift * base.itemsize // self.dtype.itemsize
         bare = torch.empty(0, dtype=self.dtype, device=base.device)
         bare.set_(base.untyped_storage(), shift + self.offset, self.shape, self.stride)
-        bare = torch._neg_view(bare) if self.is_neg else bare
-        return torch._conj(bare) if self.is_conj else bare
+        return with_math_bits(bare, self.is_conj, self.is_neg)
 
 
 def _number(value: object, call: Call) -> object:
@@ -182,12 +182,6 @@ def _first_of_copy(n: int, view: _View, call: Call) -> Tensor:
 
 def _part_of_copy(n: int, view: _View, call: Call) -> Tensor:
     return view.on(call.copies[n])
-
-
-def _storage(tensor: Tensor) -> int:
-    """What tells storages apart; not the address, which all empty ones share."""
-    key: int = tensor.untyped_storage()._cdata
-    return key
 
 
 def _fills_its_storage(value: Tensor) -> bool:

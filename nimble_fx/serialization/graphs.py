@@ -6,8 +6,6 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
-from torch._ops import OpOverload
-
 from nimble_fx.errors import FileError
 from nimble_fx.ir.operators import function_by_name, name_in_file, operators_by_name
 from nimble_fx.ir.task_graph import (
@@ -30,6 +28,8 @@ from nimble_fx.serialization.arguments import (
     encode_argument,
 )
 from nimble_fx.serialization.json_field import Field
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
 def _schemas(graph: TaskGraph) -> dict[str, str]:
     """Each operator with its schema, which another build of torch may have changed."""
     targets = {task.target for task in graph.tasks if isinstance(task.target, OpOverload)}
-    named = {_encode_target(target): str(target._schema) for target in targets}
+    named = {_encode_target(target): str(schema_of(target)) for target in targets}
     return dict(sorted(named.items()))
 
 
@@ -137,9 +137,9 @@ def _decode_operators(field: Field) -> dict[str, OpOverload]:
                 f"operator {name!r} is not known in this process; import what defines it, or "
                 "compile the program again"
             )
-        if str(target._schema) != schema.value:
+        if str(schema_of(target)) != schema.value:
             raise FileError(
-                f"operator {name} is another one than in the file: here it is {target._schema}, "
+                f"operator {name} is another one than in the file: here it is {schema_of(target)}, "
                 f"there {schema.text()}; compile the program again"
             )
     return targets

@@ -1,9 +1,9 @@
 """Which operators a file may call if nobody vouches for it."""
 
-from torch._ops import OpOverload
-
 from nimble_fx.errors import FileError
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
 
 _OF_PYTORCH = {"aten", "prims"}
 _REACH_OUT = {"aten::from_file", "aten::_print"}
@@ -23,7 +23,7 @@ def check_harmless(graph: TaskGraph) -> None:
         target = task.target
         if not isinstance(target, OpOverload):
             continue
-        name = target._schema.name
+        name = schema_of(target).name
         if target.namespace not in _OF_PYTORCH or name in _REACH_OUT:
             raise FileError(
                 f"{task.name} calls {name}, which is not one of PyTorch's operators of tensors; if "

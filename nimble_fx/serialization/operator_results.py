@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from nimble_fx.ir.task_graph import Arg, ScalarType, TensorType, TupleType, Type
+from nimble_fx.torch_internals.names import FakeTensorMode, disable_modes
+from nimble_fx.torch_internals.storages import storage_key
 
 Kwargs = Mapping[str, Arg]
 
@@ -48,7 +48,7 @@ class Results:
         """
         key = (target, _key(args), _key(tuple(kwargs.items())))
         if key not in self._known:
-            with _disable_current_modes(), self._mode:
+            with disable_modes(), self._mode:
                 self._known[key] = self._called(target, args, kwargs)
         return self._known[key]
 
@@ -62,8 +62,8 @@ class Results:
         returned = target(*positional, **by_keyword)
         if geometries != list(map(_geometry, operands)):
             raise ValueError("it changes the shape of what it is given, which cannot be followed")
-        owners = {_storage(tensor): -1 - i for i, tensor in reversed(list(enumerate(operands)))}
-        lies_in = [owners.setdefault(_storage(t), i) for i, t in enumerate(_tensors(returned))]
+        owners = {storage_key(tensor): -1 - i for i, tensor in reversed(list(enumerate(operands)))}
+        lies_in = [owners.setdefault(storage_key(t), i) for i, t in enumerate(_tensors(returned))]
         return Returned(_type_of(returned), tuple(lies_in))
 
 
@@ -97,12 +97,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
-
-
-def _storage(tensor: Tensor) -> int:
-    """What tells storages apart."""
-    key: int = tensor.untyped_storage()._cdata
-    return key
 
 
 def _type_of(value: Any) -> Type | None:

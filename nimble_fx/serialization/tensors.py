@@ -7,11 +7,11 @@ from ctypes import string_at
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from nimble_fx.errors import FileError
 from nimble_fx.ir.task_graph import Input, TensorType
 from nimble_fx.serialization.json_field import Field
+from nimble_fx.torch_internals.names import disable_modes
 
 _NO_BYTES = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -28,7 +28,7 @@ def encode_tensor(tensor: Tensor, of: Input) -> str:
     Raises:
         FileError: the tensor is not of the constant's type.
     """
-    with _disable_current_modes():  # a compile has one in which tensors have no values
+    with disable_modes():  # a compile has one in which tensors have no values
         plain = tensor.detach().resolve_conj().resolve_neg()
         if type(plain) is not Tensor:
             raise FileError(f"constant {of.name} is a {type(plain).__name__}: it cannot be stored")
@@ -55,7 +55,7 @@ def decode_tensor(field: Field, of: Input) -> Tensor:
         raise field.error("base64") from error
     if len(data) != _span(shape, stride) * dtype.itemsize:
         raise field.error(f"the bytes of {of.type}: it has {len(data)}")
-    with _disable_current_modes():
+    with disable_modes():
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NO_BYTES
         return flat.view(dtype).to(of.type.device).as_strided(shape, stride)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
-from torch._ops import OpOverload
 
 from nimble_fx.errors import FileError, in_a_line
 from nimble_fx.ir.symbolic_sizes import symbols_in
@@ -23,6 +22,7 @@ from nimble_fx.ir.task_graph import (
 )
 from nimble_fx.serialization.operator_results import Results, Returned
 from nimble_fx.serialization.type_parts import n_parts
+from nimble_fx.torch_internals.names import OpOverload
 
 _DATA_DECIDE = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _LARGEST = 2**63 - 1

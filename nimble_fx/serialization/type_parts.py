@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from nimble_fx.ir.task_graph import Arg, TensorType
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
 
 _aten = torch.ops.aten
 _BY_LENGTH = {_aten.split.Tensor, _aten.split_copy.Tensor, _aten.unsafe_split.Tensor}
@@ -25,7 +26,7 @@ def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> i
     """
     if op not in _BY_LENGTH | _ONE_BY_ONE | _AT_MOST | _BY_NUMBER:
         return 0
-    names = [parameter.name for parameter in op._schema.arguments]
+    names = [parameter.name for parameter in schema_of(op).arguments]
     whole, *how = {**dict(zip(names, args, strict=False)), **kwargs}.items()
     by_name: dict[str, Any] = dict(how)
     dim = by_name.pop("dim", 0)

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from torch._dynamo.exc import ShortenTraceback
-
 from nimble_fx.errors import OptionError, PassError, UnsupportedError
+from nimble_fx.torch_internals.dynamo import ShortenTraceback
 
 
 class DynamoUnsupportedError(ShortenTraceback, UnsupportedError):

@@ -3,16 +3,17 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
+from nimble_fx.torch_internals.names import FakeTensor, lookup
+
+_FAKE = lookup("torch._C._TorchDispatchModeKey.FAKE")
+_dispatch_mode = lookup("torch._C._get_dispatch_mode")
 
 
 def are_fake(values: Iterable[Any]) -> bool:
     """Whether operators on these values, here and now, return fake tensors."""
-    return FakeTensor in map(type, values) or torch._C._get_dispatch_mode(_FAKE) is not None
+    return FakeTensor in map(type, values) or _dispatch_mode(_FAKE) is not None
 
 
 def like(tensors: Sequence[Tensor], values: Sequence[Any]) -> Sequence[Tensor]:
@@ -20,5 +21,5 @@ def like(tensors: Sequence[Tensor], values: Sequence[Any]) -> Sequence[Tensor]:
     if not tensors or not are_fake(values):
         return tensors
     known = (value.fake_mode for value in values if isinstance(value, FakeTensor))
-    mode = next(known, None) or torch._C._get_dispatch_mode(_FAKE)
+    mode = next(known, None) or _dispatch_mode(_FAKE)
     return [mode.from_tensor(tensor) for tensor in tensors]

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
-from nimble_fx.ir.operators import is_composite, is_importable
+from nimble_fx.ir.operators import is_importable
 from nimble_fx.ir.task_graph import (
     Arg,
     Input,
@@ -29,6 +28,9 @@ from nimble_fx.ir.task_graph import (
     TupleType,
     Type,
 )
+from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.operators import is_composite, schema_of
+from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.user_names import source_of
 
 _Value = TypeVar("_Value", Input, Task)
@@ -165,7 +167,7 @@ class _Tracer:
 
     def _effects(self, node: Node) -> dict[str, Any]:
         """The attributes of a task that say what it does to memory."""
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, OpOverload):
             return self._effects_of_operator(node, node.target)
         if node.target is operator.getitem:
             return {"holds": self._item(node)}
@@ -173,8 +175,8 @@ class _Tracer:
             return {}
         raise _unsupported(node, "is a higher-order operator or not an ATen operator")
 
-    def _effects_of_operator(self, node: Node, op: torch._ops.OpOverload) -> dict[str, Any]:
-        name = op._schema.name.split("::")[-1]
+    def _effects_of_operator(self, node: Node, op: OpOverload) -> dict[str, Any]:
+        name = schema_of(op).name.split("::")[-1]
         if name in _CHANGE_STORAGE:
             raise _unsupported(node, "gives a tensor other memory")
         if op.namespace in _COLLECTIVES:
@@ -217,9 +219,7 @@ class _Tracer:
             self._storage(node, tensor, storage)
         return tuple(dict.fromkeys(held))
 
-    def _by_schema(
-        self, node: Node, op: torch._ops.OpOverload
-    ) -> tuple[dict[str, None], dict[str, None]]:
+    def _by_schema(self, node: Node, op: OpOverload) -> tuple[dict[str, None], dict[str, None]]:
         """The storages that the operator writes, and those that its results alias."""
         written: dict[str, None] = {}
         aliased: dict[str, None] = {}
@@ -239,8 +239,7 @@ class _Tracer:
         """The storage of a fake tensor; `new` names it if it is seen for the first time."""
         if tensor.layout is not torch.strided:
             raise _unsupported(node, f"is a {tensor.layout} tensor, not a strided one")
-        key = tensor.untyped_storage()._cdata
-        return self._storages.setdefault(key, new)
+        return self._storages.setdefault(storage_key(tensor), new)
 
     def _argument(self, node: Node, value: Any) -> Arg:
         if isinstance(value, Node):
@@ -261,15 +260,13 @@ def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
 
 
 @cache
-def _keeps_program_order(op: torch._ops.OpOverload) -> bool:
+def _keeps_program_order(op: OpOverload) -> bool:
     """Whether it draws random numbers or may have side effects; custom operators do not tell."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
-    return seeded or not op._schema.returns or op.namespace not in {"aten", "prims"}
+    return seeded or not schema_of(op).returns or op.namespace not in {"aten", "prims"}
 
 
-def _same_memory(
-    op: torch._ops.OpOverload, given: Iterable[str], aliased: Iterable[str]
-) -> str | None:
+def _same_memory(op: OpOverload, given: Iterable[str], aliased: Iterable[str]) -> str | None:
     """The one storage that an operator's results are sure to lie in, if there is one.
 
     A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
@@ -285,17 +282,17 @@ def _same_memory(
 
 
 @cache
-def _returns_arguments(op: torch._ops.OpOverload) -> bool:
+def _returns_arguments(op: OpOverload) -> bool:
     """Whether its results are sure to lie in the memory of its arguments; a composite's are not."""
-    returns = op._schema.returns
+    returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info for r in returns) and not is_composite(op)
 
 
 @cache
-def _is_view(op: torch._ops.OpOverload) -> bool:
+def _is_view(op: OpOverload) -> bool:
     if op in VIEWS_WITHOUT_SAYING_SO:
         return True
-    returns = op._schema.returns
+    returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
 

@@ -12,12 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
+from nimble_fx.torch_internals.names import (
+    DisableAutocast,
+    DisableTorchFunction,
+    FakeTensor,
+    OpOverload,
+    disable_modes,
+    pytree,
+)
+from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.tracing.exposed_memory import exposed
 
 MAX_BYTES = 2**20
@@ -88,7 +93,7 @@ def _is_pure(node: Node) -> bool:
     if target is not operator.getitem:
         if not isinstance(target, OpOverload) or target.namespace != "aten":
             return False
-        if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+        if schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
             return False
         if target.overloadpacket.__name__.startswith(_NOT_FROM_ARGUMENTS_ALONE):
             return False
@@ -158,11 +163,11 @@ def eagerly() -> Iterator[None]:
     """Within, operators compute values: no modes of tracing or of the user, and no gradients."""
     with ExitStack() as stack:
         for context in (
-            _disable_current_modes(),
+            disable_modes(),
             torch.inference_mode(False),
             torch.no_grad(),
-            torch._C._DisableAutocast(),
-            torch._C.DisableTorchFunction(),
+            DisableAutocast(),
+            DisableTorchFunction(),
         ):
             stack.enter_context(context)
         yield

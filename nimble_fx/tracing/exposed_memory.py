@@ -4,11 +4,11 @@ import operator
 from collections.abc import Hashable, Iterable, Iterator
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree
 
 from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.storages import storage_key
 
 
 def exposed(graph: Graph) -> set[Node]:
@@ -55,4 +55,4 @@ def _given(node: Node, i: int, parameter: str) -> Iterable[Node]:
 def _storages(node: Node) -> Iterator[int]:
     for value in pytree.tree_leaves(node.meta.get("val")):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            yield value.untyped_storage()._cdata
+            yield storage_key(value)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
+from nimble_fx.torch_internals.names import pytree
 from nimble_fx.tracing.exposed_memory import exposed
 
 _aten = torch.ops.aten

@@ -6,7 +6,9 @@ the result back to the input.
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
+
+from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.storages import storage_key
 
 _aten = torch.ops.aten
 _WRITES_A_PART = {
@@ -50,5 +52,5 @@ def _is_returned(update: Node, output: Node) -> bool:
     """Whether the caller is given its result, which must not be the input's memory then."""
     values = [node.meta.get("val") for node in output.all_input_nodes]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    held = {tensor.untyped_storage()._cdata for tensor in tensors}
-    return update.meta["val"].untyped_storage()._cdata in held
+    held = {storage_key(tensor) for tensor in tensors}
+    return storage_key(update.meta["val"]) in held

@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
+from nimble_fx.torch_internals.dynamo import ViewAndMutationMeta
 
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'

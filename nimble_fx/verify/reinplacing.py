@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
-from torch._ops import OpOverload
-
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import overload_name, schema_of
 from nimble_fx.verify.diagnostics import describe_task, illegal
 
 _around = attrgetter("inputs", "constants", "outputs")
@@ -47,8 +47,8 @@ def _is_in_place(form: Any, target: Any) -> bool:
     """Whether an operator is the other one in place, by its name and what it takes."""
     if not isinstance(form, OpOverload) or not isinstance(target, OpOverload):
         return False
-    named = f"{target._schema.name}_", target._overloadname
-    return (form._schema.name, form._overloadname) == named and _takes(form) == _takes(target)
+    named = f"{schema_of(target).name}_", overload_name(target)
+    return (schema_of(form).name, overload_name(form)) == named and _takes(form) == _takes(target)
 
 
 def _overwrites_its_first(task: Task, values: Mapping[str, Input | Task]) -> bool:
@@ -63,7 +63,7 @@ def _overwrites_its_first(task: Task, values: Mapping[str, Input | Task]) -> boo
 
 
 def _takes(op: OpOverload) -> list[tuple[str, str]]:
-    return [(parameter.name, str(parameter.type)) for parameter in op._schema.arguments]
+    return [(parameter.name, str(parameter.type)) for parameter in schema_of(op).arguments]
 
 
 def _read(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]]:

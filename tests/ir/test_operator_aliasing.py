@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import nimble_fx
 from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
-from nimble_fx.ir.operators import is_composite
+from nimble_fx.torch_internals.operators import is_composite
 
 ON_VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble", "seed": 5}
 

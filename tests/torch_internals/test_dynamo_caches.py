@@ -10,7 +10,7 @@ from torch._dynamo import eval_frame, pgo
 from torch.fx import GraphModule
 
 from nimble_fx.frontend.model_function import own_function
-from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+from nimble_fx.torch_internals.dynamo_caches import BACKENDS, drop_compiled
 
 
 class Eager:
@@ -44,11 +44,12 @@ def test_all_of_a_function_goes_and_all_of_another_stays() -> None:
     assert other_backend.n_compiles == 1
 
 
-def test_a_table_that_another_pytorch_has_not_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_table_that_this_pytorch_does_not_have_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     function, backend = own_function(torch.sin), Eager()
     torch.compile(function, backend=backend)(torch.ones(2))
     monkeypatch.delattr(eval_frame, "cached_backends")
     monkeypatch.setattr(pgo, "_CODE_STATE", None)
     drop_compiled(function.__code__, backend)
+    assert [record.args for record in caplog.records] == [(BACKENDS,)]

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.devices.virtual.memory import POISON, not_owning
 from nimble_fx.devices.virtual.queues import Kernel
 from nimble_fx.devices.virtual.results import Geometry, Result, Returned, returned_by
 from nimble_fx.errors import OperatorError
 from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.names import TorchDispatchMode, pytree
+from nimble_fx.torch_internals.operators import is_composite, schema_of
 
 _DRAW_UNKNOWN_AMOUNTS = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
 _WRITE_NOTHING = {
@@ -89,7 +89,7 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if torch.Tag.inplace_view in func.tags or are_fake(pytree.tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
-        if _is_composite(func):  # they only come here in inference mode
+        if is_composite(func):  # they only come here in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
         if func.overloadpacket.__name__ in _DRAW_UNKNOWN_AMOUNTS:
@@ -97,7 +97,7 @@ class Launching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         returned = returned_by(func, args, kwargs)
         if returned is None:
             return self._at_once(func, args, kwargs)
-        if returned.is_view and not func._schema.is_mutable:
+        if returned.is_view and not schema_of(func).is_mutable:
             return func(*args, **kwargs)
         return self._later(func, args, kwargs, returned)
 
@@ -202,8 +202,3 @@ def _placed_in(tensor: Tensor, geometry: Geometry) -> Tensor:
     """A view of an argument, with its offset from there."""
     offset = int(tensor.storage_offset()) + geometry.offset
     return tensor.as_strided(geometry.shape, geometry.stride, offset)
-
-
-def _is_composite(func: Any) -> bool:
-    key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))

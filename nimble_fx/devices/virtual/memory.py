@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import torch
 
+from nimble_fx.torch_internals.storages import with_math_bits
+
 POISON = 0xFF
 """Each byte of it: NaN as a floating-point number, -1 as an integer."""
 
@@ -106,8 +108,7 @@ def not_owning(tensor: torch.Tensor) -> torch.Tensor:
     same = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
     bare = torch.empty(0, dtype=tensor.dtype, device="cpu")
     bare.set_(_storage_of(same), tensor.storage_offset(), tensor.shape, tensor.stride())
-    bare = torch._neg_view(bare) if tensor.is_neg() else bare
-    return torch._conj(bare) if tensor.is_conj() else bare
+    return with_math_bits(bare, tensor.is_conj(), tensor.is_neg())
 
 
 def _storage_of(memory: ctypes.Array[ctypes.c_char]) -> torch.UntypedStorage:

@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import (
+
+from nimble_fx.torch_internals.names import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorMode,
+    disable_modes,
+    pytree,
 )
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
+from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 _NEED_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _MAX_SIGNATURES = 8192
@@ -58,8 +61,7 @@ class Geometry:
         """Such a tensor in a storage."""
         bare = torch.empty(0, dtype=self.dtype, device="cpu")
         bare.set_(storage, self.offset, self.shape, self.stride)
-        bare = torch._neg_view(bare) if self.is_neg else bare
-        return torch._conj(bare) if self.is_conj else bare
+        return with_math_bits(bare, self.is_conj, self.is_neg)
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether a tensor is like this one; the stride of a lone element says nothing."""
@@ -123,12 +125,12 @@ _known: OrderedDict[Any, Returned | None] = OrderedDict()
 
 def returned_by(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None:
     """What an operator returns for such arguments; None if that depends on their values."""
-    modes = torch.get_default_dtype(), torch.is_grad_enabled(), torch._C._get_mkldnn_enabled()
+    modes = torch.get_default_dtype(), torch.is_grad_enabled(), torch.backends.mkldnn.enabled
     signature = (func, modes, _key(args), _key(kwargs))
     if signature in _known:
         _known.move_to_end(signature)
         return _known[signature]
-    with _disable_current_modes():
+    with disable_modes():
         returned = _learn(func, args, kwargs)
     _known[signature] = returned
     if len(_known) > _MAX_SIGNATURES:
@@ -148,7 +150,7 @@ def _learn(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None:
         return None
     except Exception as raised:  # some kernels take what their fakes do not
         error = raised
-    if func.namespace in {"aten", "prims"} and func._schema.returns:
+    if func.namespace in {"aten", "prims"} and schema_of(func).returns:
         try:
             return _rehearsed(func, args, kwargs)
         except Exception as raised:
@@ -201,7 +203,7 @@ def _run(
         return given[-1]
 
     args, kwargs = pytree.tree_map_only(Tensor, replaced, (args, kwargs))
-    homes = {tensor.untyped_storage()._cdata: k for k, tensor in reversed([*enumerate(given)])}
+    homes = {storage_key(tensor): k for k, tensor in reversed([*enumerate(given)])}
     offsets = [int(tensor.storage_offset()) for tensor in given]
     values, nesting = pytree.tree_flatten(func(*args, **kwargs))
     return Returned(tuple([_result(value, given, homes, offsets) for value in values]), nesting)
@@ -213,7 +215,7 @@ def _result(
     """One of an operator's results; one in an argument's memory has its offset from there."""
     if not isinstance(value, Tensor):
         return Result(value)
-    geometry, home = Geometry.of(value), homes.get(value.untyped_storage()._cdata)
+    geometry, home = Geometry.of(value), homes.get(storage_key(value))
     if home is None:
         return Result(geometry=geometry)
     shifted = replace(geometry, offset=geometry.offset - offsets[home])
@@ -223,7 +225,7 @@ def _result(
 
 def _pivots(func: Any, args: Any, kwargs: dict[str, Any]) -> set[int]:
     """The arguments that hold LAPACK's indices."""
-    parameters = [parameter.name for parameter in func._schema.arguments]
+    parameters = [parameter.name for parameter in schema_of(func).arguments]
     named = {**dict(zip(parameters, args, strict=False)), **kwargs}
     return {id(value) for name, value in named.items() if name in _COUNT_FROM_ONE}
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from nimble_fx.devices.virtual.launch import Draw
 from nimble_fx.devices.virtual.memory import Pool, poison
 from nimble_fx.devices.virtual.queues import Choose, Queues
+from nimble_fx.torch_internals.names import disable_modes
 
 
 class Recorded:
@@ -90,7 +90,7 @@ class Host(threading.local):
         """Within, the thread is outside of all streams: operators run at once."""
         before, self._entered = self._entered, [0]
         try:
-            with _disable_current_modes():
+            with disable_modes():
                 yield
         finally:
             self._entered = before

@@ -9,10 +9,10 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, Ref
+from nimble_fx.torch_internals.names import OpOverload, OpOverloadPacket, has_kernel
 
 Values = Mapping[str, Ref]
 """What an expression may name, each ready as an argument."""
@@ -120,7 +120,7 @@ def _overload(namespace: str, packet: str, overload: str) -> OpOverload:
 def _is_dispatched(op: OpOverload) -> bool:
     """Whether PyTorch's dispatcher has it: TorchScript has operators of its own."""
     name: str = op.name()  # type: ignore[no-untyped-call]
-    return torch._C._dispatch_has_kernel(name)
+    return bool(has_kernel(name))
 
 
 def _overloads(namespace: str, packet: str) -> Sequence[str]:

@@ -9,10 +9,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, ref_names
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import is_composite, schema_of
 
 Storages = tuple[str, ...]
 
@@ -204,7 +205,7 @@ class _Signature:
 
 @cache
 def _signature(op: OpOverload) -> _Signature:
-    schema = op._schema
+    schema = schema_of(op)
     if schema.name in _GIVES_OTHER_MEMORY:
         raise ScheduleError("the operator gives a tensor other memory, which cannot be followed")
     if op.namespace in _COLLECTIVES:
@@ -242,25 +243,22 @@ def _is_of_any_type(kind: Any) -> bool:
 
 def _is_written(op: OpOverload, parameter: Any) -> bool:
     declared = parameter.alias_info is not None and parameter.alias_info.is_write
-    undeclared = op._schema.name in _UNDECLARED_WRITES and parameter.name in _UNDECLARED_WRITTEN
+    undeclared = schema_of(op).name in _UNDECLARED_WRITES and parameter.name in _UNDECLARED_WRITTEN
     return declared or undeclared
 
 
 def _result(op: OpOverload, returned: Any) -> _Result:
     """A composite operator may return a view or a copy, whatever its schema says of its result."""
-    arguments = op._schema.arguments
+    arguments = schema_of(op).arguments
     tensors = tuple(p.name for p in arguments if "Tensor" in str(p.type))
     alias = returned.alias_info
     if "Tensor" not in str(returned.type):
         return _Result((), is_new=False)
     if op in _UNDECLARED_VIEWS:
         return _Result(tensors, is_new=False)
-    if op._schema.name in _RETURN_THEIR_FIRST_OR_A_COPY:
+    if schema_of(op).name in _RETURN_THEIR_FIRST_OR_A_COPY:
         return _Result(tensors[:1], is_new=True, is_either=True)
-    name: str = op.name()  # type: ignore[no-untyped-call]
-    key = "CompositeImplicitAutograd"
-    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
-    if is_composite and not (alias is not None and alias.is_write):
+    if is_composite(op) and not (alias is not None and alias.is_write):
         return _Result(tensors, is_new=True)
     if alias is None:
         return _Result((), is_new=True)

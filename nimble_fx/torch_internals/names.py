@@ -1,0 +1,94 @@
+"""The names of PyTorch that this project uses and that are not public.
+
+Every other module takes them from here, or from a module beside this one. Where a version of
+PyTorch lacks a type, nothing works and importing this module says so. Where it lacks a function,
+what needs that function raises an UnsupportedError: the compiler then runs the graph another way
+and reports it.
+"""
+
+from importlib import import_module
+from typing import Any, NoReturn
+
+import torch
+
+from nimble_fx.errors import UnsupportedError
+
+try:
+    from torch._ops import OpOverload, OpOverloadPacket
+    from torch._subclasses import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+    )
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError as error:
+    raise ImportError(
+        f"nimble_fx does not work with PyTorch {torch.__version__}: {error}. It needs PyTorch 2.11 "
+        "or newer; if yours is, look for a newer nimble_fx"
+    ) from error
+
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "OpOverloadPacket",
+    "TorchDispatchMode",
+    "pytree",
+]
+
+
+class Missing:
+    """Stands for a private name that this PyTorch does not have."""
+
+    def __init__(self, path: str) -> None:
+        self.__dict__["path"] = path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            f"PyTorch {torch.__version__} has no {self.path}, which nimble_fx needs here. Please "
+            "report this, and use an older PyTorch until it is mended"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self()
+
+
+def lookup(path: str) -> Any:
+    """The object of a dotted name, or a `Missing` if this PyTorch does not have it.
+
+    Args:
+        path: such as "torch._C._storage_Use_Count"; its modules are imported.
+    """
+    parts = path.split(".")
+    found: Any = torch
+    for i, part in enumerate(parts[1:], start=2):
+        if not hasattr(found, part):
+            try:
+                import_module(".".join(parts[:i]))
+            except ImportError:
+                return Missing(path)
+        found = getattr(found, part)
+    return found
+
+
+DisableAutocast = lookup("torch._C._DisableAutocast")
+DisableTorchFunction = lookup("torch._C.DisableTorchFunction")
+clear_cublas_workspaces = lookup("torch._C._cuda_clearCublasWorkspaces")
+disable_modes = lookup("torch.utils._python_dispatch._disable_current_modes")
+foreach_copy = lookup("torch._foreach_copy_")
+has_kernel = lookup("torch._C._dispatch_has_kernel")
+has_kernel_for_dispatch_key = lookup("torch._C._dispatch_has_kernel_for_dispatch_key")
+is_wrapper_subclass = lookup("torch.utils._python_dispatch.is_traceable_wrapper_subclass")
+neg_view = lookup("torch._neg_view")
+no_python_dispatcher = lookup("torch._dispatch.python.no_python_dispatcher")
+operator_names = lookup("torch._C._dispatch_get_all_op_names")
+storage_use_count = lookup("torch._C._storage_Use_Count")
