@@ -9,6 +9,7 @@ from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.registry import Living
 from nimble_fx.torch_internals.counters import count_event
+from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Reporter:
             _fallbacks.add(fallback)
             count_event("fallbacks")
             _log.info("%s", fallback)
+            trace_artifact("nimble_fallback", lambda: str(fallback))
         if self._on_fallback == "error":
             refused = f"{fallback.program} would run {fallback.runs}: {fallback.reason}"
             says = f'{refused} (an error because of on_fallback="error")'

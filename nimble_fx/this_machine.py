@@ -22,6 +22,7 @@ from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.torch_internals.dynamo_errors import DynamoOptionError
+from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +107,9 @@ class _ThisMachine:
         if _log.isEnabledFor(logging.INFO):  # the width takes time
             _log.info("%s", program.summary())
         _log.debug("%s: its module:\n%s", program.name, program.source)
+        trace_artifact("nimble_summary", program.summary)
+        trace_artifact("nimble_schedule", lambda: str(program.graph))
+        trace_artifact("nimble_module", lambda: program.source)
         self._keep(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
         run = program.runner(traced.device, self._pool_group, self.reporter, capture)

@@ -47,6 +47,32 @@ def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "looks_around runs unfrozen: as_strided" in caplog.text
 
 
+def test_torchs_structured_log_has_the_schedule_and_the_module(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="torch.__trace"):
+        compiled = nimble_fx.compile(two_branches, torch.randn(2, 4), **ON_VIRTUAL)
+    (program,) = compiled.programs
+    artifacts = artifacts_of(caplog.records)
+    assert artifacts["nimble_module"] == program.source
+    assert artifacts["nimble_schedule"] == str(program.graph)
+    assert artifacts["nimble_summary"].splitlines()[0] == "two_branches"
+    assert "nimble_fallback" not in artifacts
+
+
+def test_torchs_structured_log_has_fallbacks(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="torch.__trace"):
+        torch.compile(looks_around, backend="nimble", options=ON_VIRTUAL)(torch.randn(4))
+    (fallback,) = nimble_fx.fallbacks()
+    assert artifacts_of(caplog.records)["nimble_fallback"] == str(fallback)
+
+
+def artifacts_of(records: list[logging.LogRecord]) -> dict[str, str]:
+    """The texts in PyTorch's structured log by the names of the artifacts."""
+    found = [(getattr(each, "metadata", {}), getattr(each, "payload", "")) for each in records]
+    return {meta["artifact"]["name"]: text for meta, text in found if "artifact" in meta}
+
+
 def test_torchs_logging_sets_the_level_of_the_package() -> None:
     torch._logging.set_logs(modules={"nimble_fx": logging.DEBUG})  # type: ignore[attr-defined]
     try:
