@@ -12,7 +12,7 @@ from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.ir.task_graph import TaskGraph, TensorType
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.runtime import gc_guard
@@ -59,8 +59,7 @@ class _ThisMachine:
 
     def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
         """The one device of the graph's tensors, unless the user chose another."""
-        types = [value.type for value in graph.values]
-        used = next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))
+        used = graph.device
         if self._virtual is not None and used.type == "cpu":
             return self._virtual
         if self._virtual is not None:

@@ -72,7 +72,7 @@ def alternating(earlier: Earlier, costs: Mapping[str, Cost], device: Device) -> 
     def push(names: Iterable[str]) -> None:
         for name in names:
             cost = costs.get(name)
-            compute = cost is not None and is_compute_bound(cost, device)
+            compute = cost is not None and cost.is_compute_bound(device)
             demand = 0.0 if cost is None else max(cost.share, cost.bandwidth)
             heappush(by_compute if compute else by_memory, (demand, number[name], name))
 
@@ -86,11 +86,3 @@ def alternating(earlier: Earlier, costs: Mapping[str, Cost], device: Device) -> 
             queue, other = other, queue
         push(ready.after(order[-1]))
     return order
-
-
-def is_compute_bound(cost: Cost, device: Device) -> bool:
-    """Whether it does more operations for a byte than the device does at its peak in float32.
-
-    Source: Williams, Waterman, Patterson: "Roofline", CACM 52(4), 2009.
-    """
-    return cost.flops * device.gbps > cost.nbytes * device.tflops * 1e3

@@ -8,7 +8,7 @@ from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import TaskGraph
 
 Origin = Literal["roofline", "measured", "interpolated"]
-"""Where a figure is from, the surest in the middle."""
+"""Where a figure is from; "measured" is the most accurate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,13 @@ class Cost:
     share: float
     bandwidth: float
     origin: Origin = "roofline"
+
+    def is_compute_bound(self, device: Device) -> bool:
+        """Whether its operations per byte exceed the device's at its peak in float32.
+
+        Source: Williams, Waterman, Patterson: "Roofline", CACM 52(4), 2009.
+        """
+        return self.flops * device.gbps > self.nbytes * device.tflops * 1e3
 
 
 class CostModel(Protocol):

@@ -1,8 +1,8 @@
 """Which values have left the caches since they were last read, and how much has been read since."""
 
-from math import ceil, prod
+from math import ceil
 
-from nimble_fx.ir.symbolic_sizes import numbers
+from nimble_fx.ir.symbolic_sizes import n_elements
 from nimble_fx.ir.task_graph import TaskGraph, TensorType
 
 MAX_COLD_NBYTES = 64 << 20
@@ -19,9 +19,7 @@ def cold_values(graph: TaskGraph) -> dict[str, int]:
     static = {storage for value in given for storage in value.holds}
     types = (value.type for value in given)
     total = sum(
-        prod(numbers(each.shape)) * each.dtype.itemsize
-        for each in types
-        if isinstance(each, TensorType)
+        n_elements(each) * each.dtype.itemsize for each in types if isinstance(each, TensorType)
     )
     step = 1 << max(total.bit_length() - 3, 0)
     nbytes = min(MAX_COLD_NBYTES, step * ceil(total / step))

@@ -16,7 +16,7 @@ from nimble_fx.cost.table import Timed, Times
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import in_a_line
-from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, Type, target_name
+from nimble_fx.ir.task_graph import Task, TaskGraph, Type, target_name
 from nimble_fx.torch_internals.names import disable_modes, no_python_dispatcher
 
 _Alike = Mapping[str, list[Task]]
@@ -42,7 +42,7 @@ def measured_times(graph: TaskGraph, device: DeviceRuntime, known: Times) -> tup
         key = signature(task, types, cold)
         if key not in known:
             new[key].append(task)
-    with undisturbed(_device_of(graph)):
+    with undisturbed(graph.device):
         if device.has_graphs:
             seconds, failed = _each_alone(new, types, cold, device)
         else:
@@ -96,8 +96,3 @@ def _in_program(graph: TaskGraph, new: _Alike) -> tuple[_Seconds, _Failed]:
         else:
             failed[key] = took.failed[tasks[0].name]
     return seconds, failed
-
-
-def _device_of(graph: TaskGraph) -> torch.device:
-    types = [value.type for value in graph.values]
-    return next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))

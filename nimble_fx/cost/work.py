@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.symbolic_sizes import numbers
+from nimble_fx.ir.symbolic_sizes import n_elements, numbers
 from nimble_fx.ir.task_graph import (
     Arg,
     Ref,
@@ -77,7 +76,7 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
     read = list(_tensors(types[name] for name in task.uses))
     made = list(_tensors([task.type]))
     n_read = _elements_read(task, read)
-    n_made = [_n_elements(each) for each in made]
+    n_made = [n_elements(each) for each in made]
     counts, tensors = [*n_read, *n_made], [*read, *made]
     product = _product_flops(task, types)
     return Work(
@@ -103,7 +102,7 @@ def nbytes_of(task: Task) -> float:
     Raises:
         UnsupportedError: a size is symbolic.
     """
-    return sum(_n_elements(each) * each.dtype.itemsize for each in _tensors([task.type]))
+    return sum(n_elements(each) * each.dtype.itemsize for each in _tensors([task.type]))
 
 
 def value_types(graph: TaskGraph) -> dict[str, Type | None]:
@@ -143,7 +142,7 @@ def _shape(value: Type | None) -> Any:
 
 def _elements_read(task: Task, read: Sequence[TensorType]) -> list[int]:
     """How many elements of each argument are read."""
-    counts = [_n_elements(each) for each in read]
+    counts = [n_elements(each) for each in read]
     if _packet(task) in _LOOK_UPS and len(read) > 1:
         first = counts[0]
         rows = numbers(read[0].shape)[0] if read[0].shape else 1
@@ -164,10 +163,6 @@ def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
 def _packet(task: Task) -> Any:
     """The operator, whichever overload is called; None if it is none."""
     return getattr(task.target, "overloadpacket", None)
-
-
-def _n_elements(value: TensorType) -> int:
-    return prod(numbers(value.shape))
 
 
 def _tensors(values: Iterable[Type | None]) -> Iterator[TensorType]:

@@ -1,6 +1,6 @@
 """The target of `nimble_fx.plan`: a device that need not be here."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
-from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType, TupleType
+from nimble_fx.ir.arguments import map_leaves
+from nimble_fx.ir.task_graph import TaskGraph, TensorType, Type
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
@@ -92,20 +93,15 @@ def _without_data(gm: GraphModule) -> Boxed:
 def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:
     """The graph with `device` in place of "meta", in types and in arguments."""
 
-    def moved(value: Any) -> Any:
-        if value == META:
-            return device
-        if isinstance(value, TensorType):
-            return replace(value, device=moved(value.device))
-        if isinstance(value, TupleType):
-            return TupleType(moved(value.items))
-        return tuple(map(moved, value)) if isinstance(value, tuple) else value
-
-    def given(values: Iterable[Input]) -> tuple[Input, ...]:
-        return tuple(replace(value, type=moved(value.type)) for value in values)
+    def move(leaf: Any) -> Any:
+        return device if leaf == META else leaf
 
     tasks = graph.replace_tasks(
-        task.updated(type=moved(task.type), args=moved(task.args), kwargs=moved(task.kwargs))
+        task.updated(args=map_leaves(move, task.args), kwargs=map_leaves(move, task.kwargs))
         for task in graph.tasks
     )
-    return replace(tasks, inputs=given(graph.inputs), constants=given(graph.constants))
+
+    def placed(of: Type | None) -> Type | None:
+        return replace(of, device=move(of.device)) if isinstance(of, TensorType) else of
+
+    return tasks.map_types(placed)

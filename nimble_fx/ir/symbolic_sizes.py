@@ -67,14 +67,7 @@ def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
     """
     if not any(_is_symbolic(value.type) for value in graph.values):
         return graph
-    tasks = graph.replace_tasks(
-        task.updated(type=_concrete(task.type, sizes)) for task in graph.tasks
-    )
-    inputs, constants = (
-        tuple(replace(value, type=_concrete(value.type, sizes)) for value in values)
-        for values in (graph.inputs, graph.constants)
-    )
-    return replace(tasks, inputs=inputs, constants=constants)
+    return graph.map_types(lambda of: _concrete(of, sizes))
 
 
 def symbols_of(graph: TaskGraph) -> frozenset[str]:
@@ -115,8 +108,6 @@ def _is_symbolic(kind: Type | None) -> bool:
 
 def _concrete(kind: Type | None, sizes: Sizes) -> Type | None:
     match kind:
-        case TupleType(items):
-            return TupleType(tuple(_concrete(item, sizes) for item in items))
         case ScalarType(expression):
             return ScalarType(str(_known(expression, sizes)))
         case TensorType(shape, stride):
@@ -187,3 +178,18 @@ def _worth(node: ast.expr, sizes: Sizes) -> Number:
         case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*[_value(argument, sizes) for argument in arguments])
     raise ValueError(f"it has {ast.unparse(node)}")
+
+
+def n_elements(of: TensorType) -> int:
+    """The number of elements of a tensor.
+
+    Raises:
+        UnsupportedError: a size is symbolic.
+    """
+    return math.prod(numbers(of.shape))
+
+
+def extent(shape: Iterable[int], stride: Iterable[int]) -> int:
+    """The number of elements from the first of a tensor to its last, gaps included."""
+    steps = list(zip(shape, stride, strict=True))
+    return 1 + sum((n - 1) * step for n, step in steps) if all(n for n, _ in steps) else 0

@@ -277,6 +277,27 @@ class TaskGraph:
         return frozenset(self.joins).union(*(task.waits for task in self.tasks))
 
     @cached_property
+    def device(self) -> torch.device:
+        """The device of the first tensor; the CPU if there is none."""
+        types = (value.type for value in self.values)
+        return next((t.device for t in types if isinstance(t, TensorType)), torch.device("cpu"))
+
+    def map_types(self, function: Callable[[Type | None], Type | None]) -> "TaskGraph":
+        """The graph with `function` applied to the types of all values, to each item of tuples."""
+
+        def mapped(of: Type | None) -> Type | None:
+            if isinstance(of, TupleType):
+                return TupleType(tuple(map(mapped, of.items)))
+            return function(of)
+
+        tasks = self.replace_tasks(task.updated(type=mapped(task.type)) for task in self.tasks)
+        inputs, constants = (
+            tuple(replace(value, type=mapped(value.type)) for value in values)
+            for values in (self.inputs, self.constants)
+        )
+        return replace(tasks, inputs=inputs, constants=constants)
+
+    @cached_property
     def width(self) -> int:
         """The most tasks of which no two are ordered: the maximum logical concurrency."""
         return width(dependency_rows(self.launching))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from nimble_fx.ir.dependencies import missing_host_tasks
@@ -36,22 +37,17 @@ class Ready:
     """Tasks one by one: those that may come next, once all that they come after was taken."""
 
     def __init__(self, earlier: Earlier) -> None:
-        self._missing = {name: len(set(before)) for name, before in earlier.items()}
-        self._later: dict[str, list[str]] = {name: [] for name in earlier}
-        for name, before in earlier.items():
-            for other in dict.fromkeys(before):
-                self._later[other].append(name)
+        self._sorter = TopologicalSorter({name: set(before) for name, before in earlier.items()})
+        self._sorter.prepare()
 
-    def first(self) -> list[str]:
-        """What comes after nothing, in program order."""
-        return [name for name, missing in self._missing.items() if not missing]
+    def first(self) -> Iterable[str]:
+        """The tasks that come after no other."""
+        return self._sorter.get_ready()
 
     def after(self, name: str) -> Iterable[str]:
-        """What is made ready by taking `name`, in program order."""
-        for other in self._later[name]:
-            self._missing[other] -= 1
-            if not self._missing[other]:
-                yield other
+        """The tasks that become ready when `name` is taken."""
+        self._sorter.done(name)
+        return self._sorter.get_ready()
 
 
 def us_ahead(earlier: Earlier, us: Mapping[str, float]) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
 import base64
 import binascii
-from collections.abc import Iterable
 from ctypes import string_at
 
 import torch
 from torch import Tensor
 
 from nimble_fx.errors import FileError
+from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.ir.task_graph import Input, TensorType
 from nimble_fx.serialization.json_field import Field
 from nimble_fx.torch_internals.names import disable_modes
@@ -53,7 +53,7 @@ def decode_tensor(field: Field, of: Input) -> Tensor:
         data = base64.b64decode(field.text(), validate=True)
     except (binascii.Error, ValueError) as error:
         raise field.error("base64") from error
-    if len(data) != _span(shape, stride) * dtype.itemsize:
+    if len(data) != extent(shape, stride) * dtype.itemsize:
         raise field.error(f"the bytes of {of.type}: it has {len(data)}")
     with disable_modes():
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NO_BYTES
@@ -63,7 +63,7 @@ def decode_tensor(field: Field, of: Input) -> Tensor:
 def _bytes(tensor: Tensor) -> bytes:
     """From the first element to the last; zeros between elements."""
     shape, stride = tensor.shape, tensor.stride()
-    n = _span(shape, stride)
+    n = extent(shape, stride)
     elements = tensor.as_strided((n,), (1,)).cpu().contiguous().view(torch.uint8)
     used = torch.arange(n, device="cpu").as_strided(shape, stride).flatten()
     elements = elements.reshape(n, tensor.itemsize)
@@ -74,9 +74,3 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _geometry(of: TensorType) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     return tuple(map(int, of.shape)), tuple(map(int, of.stride)), of.dtype
-
-
-def _span(shape: Iterable[int], stride: Iterable[int]) -> int:
-    """How many elements lie from the first of a tensor to its last."""
-    steps = list(zip(shape, stride, strict=True))
-    return 1 + sum((n - 1) * step for n, step in steps) if all(n for n, _ in steps) else 0

@@ -3,10 +3,12 @@
 import operator
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 
 from nimble_fx.errors import FileError, in_a_line
+from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.symbolic_sizes import symbols_in
 from nimble_fx.ir.task_graph import (
     Arg,
@@ -156,13 +158,13 @@ class TypesOf:
 
     def _filled(self, arg: Arg) -> Arg:
         """An argument with types for tensors, and numbers."""
-        if type(arg) is Ref:
-            return self._numbers.get(arg.name, self._types[arg.name])
-        if type(arg) in (tuple, list):
-            return tuple(map(self._filled, arg))
-        if type(arg) is slice:
-            return slice(*map(self._filled, (arg.start, arg.stop, arg.step)))
-        return arg
+        filled: Arg = map_leaves(self._filled_leaf, arg)
+        return filled
+
+    def _filled_leaf(self, leaf: Any) -> Any:
+        if type(leaf) is not Ref:
+            return leaf
+        return self._numbers.get(leaf.name, self._types[leaf.name])
 
 
 def _lies(task: Task, said: Type | None, found: object) -> FileError:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from math import inf
 
@@ -294,20 +295,16 @@ def _work_us(activities: Iterable[Activity]) -> Iterable[float]:
 
 
 def _longest_path_us(activities: Sequence[Activity]) -> float:
-    later, n_missing = _successors(activities, hosts_only=True)
-    ready = [i for i, n in enumerate(n_missing) if not n]
-    starts, longest, n_seen = [0.0] * len(activities), 0.0, 0
-    while ready:
-        i = ready.pop()
-        n_seen += 1
-        end = starts[i] + activities[i].us
-        longest = max(longest, end)
-        for j, _ in later[i]:
-            starts[j] = max(starts[j], end)
-            n_missing[j] -= 1
-            if not n_missing[j]:
-                ready.append(j)
-    if n_seen < len(activities):
-        stuck = [a.name for a, n in zip(activities, n_missing, strict=True) if n]
-        raise ScheduleError(f"activities wait for each other, among them {', '.join(stuck[:3])}")
-    return longest
+    later, _ = _successors(activities, hosts_only=True)
+    before: dict[int, list[int]] = {i: [] for i in range(len(activities))}
+    for i, successors in enumerate(later):
+        for j, _ in successors:
+            before[j].append(i)
+    ends: dict[int, float] = {}
+    try:
+        for i in TopologicalSorter(before).static_order():
+            ends[i] = max((ends[j] for j in before[i]), default=0.0) + activities[i].us
+    except CycleError as error:
+        names = ", ".join(activities[i].name for i in error.args[1][:3])
+        raise ScheduleError(f"activities wait for each other, among them {names}") from error
+    return max(ends.values(), default=0.0)

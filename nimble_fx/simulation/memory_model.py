@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nimble_fx.ir.symbolic_sizes import numbers
+from nimble_fx.ir.symbolic_sizes import extent, numbers
 from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type
 from nimble_fx.simulation.caching_allocator import Allocator, Block
 
@@ -77,7 +77,6 @@ def _leaves(made: Type | None) -> Iterator[Type | None]:
 
 def _nbytes(made: Type | None) -> int:
     """From the first to the last byte of a tensor; nothing else has bytes."""
-    if not isinstance(made, TensorType) or 0 in made.shape:
+    if not isinstance(made, TensorType):
         return 0
-    pairs = zip(numbers(made.shape), numbers(made.stride), strict=True)
-    return (1 + sum((size - 1) * stride for size, stride in pairs)) * made.dtype.itemsize
+    return extent(numbers(made.shape), numbers(made.stride)) * made.dtype.itemsize

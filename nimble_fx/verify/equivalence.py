@@ -6,6 +6,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
+from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.parse import Parsed
@@ -161,14 +162,12 @@ def _by_keyword(task: Task) -> tuple[tuple[str, Arg], ...]:
 
 def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
     """An argument of the text with the graph's names."""
-    kind = type(arg)
-    if kind is Ref:
-        return Ref(names.get(arg.name, arg.name))
-    if kind is tuple or kind is list:
-        return tuple(_renamed(item, names) for item in arg)
-    if kind is slice:
-        return slice(*(_renamed(part, names) for part in (arg.start, arg.stop, arg.step)))
-    return arg
+
+    def renamed(leaf: Any) -> Any:
+        return Ref(names.get(leaf.name, leaf.name)) if type(leaf) is Ref else leaf
+
+    argument: Arg = map_leaves(renamed, arg)
+    return argument
 
 
 def _shown(arg: Arg) -> str:

@@ -91,9 +91,8 @@ class Planned:
     @cached_property
     def limits(self) -> Mapping[str, Limit]:
         """By which side of the roofline's ridge, in float32, a task's operations per byte are."""
-        ridge = 1e3 * self.device.tflops / self.device.gbps
         return {
-            name: "compute" if cost.flops > ridge * cost.nbytes else "memory"
+            name: "compute" if cost.is_compute_bound(self.device) else "memory"
             for name, cost in self._costs.items()
         }
 

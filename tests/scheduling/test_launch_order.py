@@ -36,7 +36,7 @@ def test_a_task_is_ready_once_all_that_it_comes_after_are_taken(
 ) -> None:
     earlier = earlier_tasks(graph)
     ready = Ready(earlier)
-    waiting, taken = ready.first(), list[str]()
+    waiting, taken = list(ready.first()), list[str]()
     while waiting:
         assert all(set(earlier[name]) <= set(taken) for name in waiting)
         taken.append(data.draw(st.sampled_from(waiting)))
