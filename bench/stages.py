@@ -18,7 +18,8 @@ from bench.timing import synchronize
 from nimble_fx import compiler, this_machine
 from nimble_fx.backend import nimble
 from nimble_fx.codegen.emit import emit
-from nimble_fx.codegen.load import file_name, load
+from nimble_fx.codegen.load import load
+from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.pipeline import Policy, passes, schedule

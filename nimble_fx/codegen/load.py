@@ -7,7 +7,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -59,12 +58,6 @@ class Loaded:
     events: tuple[str, ...]
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
-
-
-def file_name(title: str, source: str) -> str:
-    """A name that is the same for the same text: "Branchy.forward_1a2b3c4d.py"."""
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)[:100]
-    return f"{safe}_{sha256(source.encode()).hexdigest()[:8]}.py"
 
 
 def load(source: str, file: str) -> Loaded:

@@ -44,6 +44,11 @@ class ScheduledProgram:
 
     @property
     def file_name(self) -> str:
-        """A name that depends on title and text alone: "Branchy.forward_1a2b3c4d.py"."""
-        safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in self.graph.name)[:100]
-        return f"{safe}_{sha256(self.source.encode()).hexdigest()[:8]}.py"
+        """The name of a file for the text, such as "Branchy.forward_1a2b3c4d.py"."""
+        return file_name(self.graph.name, self.source)
+
+
+def file_name(title: str, source: str) -> str:
+    """A name that is the same for the same text: "Branchy.forward_1a2b3c4d.py"."""
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)[:100]
+    return f"{safe}_{sha256(source.encode()).hexdigest()[:8]}.py"

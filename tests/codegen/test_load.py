@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nimble_fx.codegen.emit import emit
-from nimble_fx.codegen.load import file_name, load
+from nimble_fx.codegen.load import load
 from nimble_fx.devices.cpu import Cpu
 from tests.support.schedules import schedule_of
 
@@ -80,13 +80,6 @@ def test_threads_that_load_and_drop_one_text_leave_it_to_who_still_has_it() -> N
     assert linecache.getlines("nimble_fx/shared.py")
     del kept
     assert "nimble_fx/shared.py" not in linecache.cache
-
-
-def test_the_file_name_follows_the_text_and_is_fit_for_a_file() -> None:
-    assert file_name("Net.forward (backward)", "a") == file_name("Net.forward (backward)", "a")
-    assert file_name("Net", "a") != file_name("Net", "b")
-    assert "/" not in file_name("../x", "a")
-    assert " " not in file_name("Net.forward (backward)", "a")
 
 
 def test_a_loaded_module_calls_the_dispatchers_own_functions() -> None:
