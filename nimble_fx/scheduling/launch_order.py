@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from nimble_fx.ir.dependencies import missing_host_tasks
+from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import ScalarType, Task, TaskGraph, TupleType
 
 Earlier = Mapping[str, Sequence[str]]
@@ -99,7 +99,7 @@ def in_launch_order(graph: TaskGraph, order: Iterable[str]) -> TaskGraph:
             place(task.name)
     for name in (*order, *(task.name for task in graph.tasks)):
         if name not in placed:
-            for host_task in missing_host_tasks(graph, name, placed):
+            for host_task in unplaced_host_tasks(graph, name, placed):
                 place(host_task)
             place(name)
     return graph.replace_tasks(map(graph.by_name.__getitem__, placed))

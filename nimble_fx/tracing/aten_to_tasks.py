@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.dependencies import hazards
-from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
 from nimble_fx.ir.operators import is_composite, is_importable
 from nimble_fx.ir.task_graph import (
     Arg,
@@ -223,7 +223,7 @@ class _Tracer:
         """The storages that the operator writes, and those that its results alias."""
         written: dict[str, None] = {}
         aliased: dict[str, None] = {}
-        for i, parameter, is_written, is_returned in touched(op):
+        for i, parameter, is_written, is_returned in written_or_returned(op):
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
             held = {s: None for n in _nodes(value) for s in self._holds[n]}
             if is_written:
@@ -275,7 +275,7 @@ def _same_memory(
     A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
     operators may return a view or a copy: for them the fake tensors have the say.
     """
-    if op in VIEWS_WITHOUT_SAYING_SO:
+    if op in UNDECLARED_VIEWS:
         storages = list(given)
     elif _returns_arguments(op):
         storages = list(aliased)
@@ -293,7 +293,7 @@ def _returns_arguments(op: torch._ops.OpOverload) -> bool:
 
 @cache
 def _is_view(op: torch._ops.OpOverload) -> bool:
-    if op in VIEWS_WITHOUT_SAYING_SO:
+    if op in UNDECLARED_VIEWS:
         return True
     returns = op._schema.returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)

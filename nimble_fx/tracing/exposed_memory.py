@@ -8,7 +8,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
-from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
 
 
 def exposed(graph: Graph) -> set[Node]:
@@ -28,10 +28,10 @@ def exposed(graph: Graph) -> set[Node]:
 
 def _bases(node: Node) -> Iterator[Node]:
     """The arguments whose memory a result may lie in."""
-    if node.target is operator.getitem or node.target in VIEWS_WITHOUT_SAYING_SO:
+    if node.target is operator.getitem or node.target in UNDECLARED_VIEWS:
         yield from node.all_input_nodes
     elif isinstance(node.target, OpOverload):
-        for i, parameter, _, is_returned in touched(node.target):
+        for i, parameter, _, is_returned in written_or_returned(node.target):
             if is_returned:
                 yield from _given(node, i, parameter)
 
@@ -40,7 +40,7 @@ def _open(node: Node) -> Iterator[Node]:
     """The arguments whose memory is open to others from here on."""
     target = node.target
     if isinstance(target, OpOverload) and target.namespace == "aten":
-        for i, parameter, is_written, _ in touched(target):
+        for i, parameter, is_written, _ in written_or_returned(target):
             if is_written:
                 yield from _given(node, i, parameter)
     elif target is not operator.getitem:
