@@ -1,4 +1,4 @@
-"""The arguments that an operator writes or returns: by its schema, or listed where that is silent."""
+"""The arguments that an operator writes or returns: by its schema, or listed here if undeclared."""
 
 from functools import cache
 

@@ -39,7 +39,7 @@ def is_importable(target: object) -> bool:
 
 
 def is_composite(op: OpOverload) -> bool:
-    """Whether it is made of other operators (CompositeImplicitAutograd), so may return an argument."""
+    """Whether it decomposes into other operators, so that it may return an argument itself."""
     name: str = op.name()  # type: ignore[no-untyped-call]
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 

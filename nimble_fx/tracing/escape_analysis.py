@@ -1,4 +1,4 @@
-"""Which values of an ATen graph lie in memory that the caller gets, or that somebody may write."""
+"""Escape analysis: which values of an ATen graph the caller receives, or someone may write."""
 
 import operator
 from collections.abc import Hashable, Iterable, Iterator
@@ -11,43 +11,43 @@ from torch.utils import _pytree as pytree
 from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
 
 
-def exposed(graph: Graph) -> set[Node]:
-    """The nodes whose memory is returned, is written, or is handed to an operator not of ATen.
+def escaping_or_written(graph: Graph) -> set[Node]:
+    """The nodes whose storage is returned, is written, or is passed to a custom operator.
 
-    Such an operator may return what it takes, or keep it, whatever its schema says. Memory is
-    followed by the fake tensors, which alias as the real ones will, and by the schemas, because a
-    graph pass may have given a node a fake tensor of its own. Cost: O(nodes).
+    A custom operator may return or keep its arguments, whatever its schema says. Aliases are found
+    by the fake tensors, which alias as the real ones will, and by the schemas, because a graph pass
+    may have set a new fake tensor on a node. Cost: O(nodes).
     """
-    lies_in: dict[Node, set[Hashable]] = {}
+    aliases: dict[Node, set[Hashable]] = {}
     for node in graph.nodes:
-        places: set[Hashable] = {node, *_storages(node)}
-        lies_in[node] = places.union(*(lies_in[base] for base in _bases(node)))
-    open_to_others = {p for node in graph.nodes for taken in _open(node) for p in lies_in[taken]}
-    return {node for node, places in lies_in.items() if not places.isdisjoint(open_to_others)}
+        storages: set[Hashable] = {node, *_storages(node)}
+        aliases[node] = storages.union(*(aliases[base] for base in _bases(node)))
+    escaping = {s for node in graph.nodes for arg in _escaping_args(node) for s in aliases[arg]}
+    return {node for node, storages in aliases.items() if not storages.isdisjoint(escaping)}
 
 
 def _bases(node: Node) -> Iterator[Node]:
-    """The arguments whose memory a result may lie in."""
+    """The arguments that a result may alias."""
     if node.target is operator.getitem or node.target in UNDECLARED_VIEWS:
         yield from node.all_input_nodes
     elif isinstance(node.target, OpOverload):
         for i, parameter, _, is_returned in written_or_returned(node.target):
             if is_returned:
-                yield from _given(node, i, parameter)
+                yield from _argument(node, i, parameter)
 
 
-def _open(node: Node) -> Iterator[Node]:
-    """The arguments whose memory is open to others from here on."""
+def _escaping_args(node: Node) -> Iterator[Node]:
+    """The arguments that the node writes, returns to the caller, or passes to a custom operator."""
     target = node.target
     if isinstance(target, OpOverload) and target.namespace == "aten":
         for i, parameter, is_written, _ in written_or_returned(target):
             if is_written:
-                yield from _given(node, i, parameter)
+                yield from _argument(node, i, parameter)
     elif target is not operator.getitem:
         yield from node.all_input_nodes
 
 
-def _given(node: Node, i: int, parameter: str) -> Iterable[Node]:
+def _argument(node: Node, i: int, parameter: str) -> Iterable[Node]:
     value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
     return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
 
