@@ -38,7 +38,7 @@ from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.host_partition import split
 from nimble_fx.tracing.move_to_device import move_to_device
-from nimble_fx.tracing.reinplace_inputs import write_in_place
+from nimble_fx.tracing.reinplace_inputs import reinplace_inputs
 from nimble_fx.tracing.user_names import InputNames, program_name
 from nimble_fx.verify import verify_contents
 
@@ -128,7 +128,7 @@ class Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
-        return self.build(write_in_place(self._prepared(gm)), self._name, self._capture)
+        return self.build(reinplace_inputs(self._prepared(gm)), self._name, self._capture)
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """The forward and the backward graph of a joint one; constants are in both of them."""

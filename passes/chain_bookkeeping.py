@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from nimble_fx.ir.dependencies import missing_host_tasks
+from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type, ref_names
 
 SMALL_BYTES = 64 * 1024
@@ -104,7 +104,7 @@ def _in_new_order(graph: TaskGraph, riders: dict[str, str]) -> Iterable[str]:
     for task in graph.tasks:
         if task.name not in riders:
             for name in (task.name, *behind[task.name]):
-                placed.update(dict.fromkeys(missing_host_tasks(graph, name, placed)))
+                placed.update(dict.fromkeys(unplaced_host_tasks(graph, name, placed)))
                 placed[name] = None
     return placed
 

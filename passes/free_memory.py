@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from nimble_fx.ir.dependencies import Clock, Clocks
+from nimble_fx.ir.dependencies import StreamClock, VectorClocks
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
 
 CALLERS = 0
@@ -84,7 +84,7 @@ def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, 
     position = {task.name: i for i, task in enumerate(graph.tasks)}
     finished = _finished_at(accesses, position)
     streams = [_Stream() for _ in every_stream]
-    clocks = Clocks()
+    clocks = VectorClocks()
     safe: dict[str, float] = {}
     for task, stream in _placed(graph):
         for name in task.waits:
@@ -95,7 +95,7 @@ def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, 
         streams[stream].last_launch = position[task.name]
         for storage in finished.get(task.name, ()):
             safe[storage] = position[task.name]
-            missing = [clocks.place[user] for user in accesses[storage].values()]
+            missing = [clocks.position[user] for user in accesses[storage].values()]
             for owner in allocator.get(storage, every_stream):
                 streams[owner].new.append((storage, missing))
         streams[CALLERS].last_launch = position[task.name]
@@ -114,7 +114,7 @@ class _Stream:
     unsafe: list[tuple[str, Places]] = field(default_factory=list)
     last_launch: float = 0
 
-    def look(self, safe: dict[str, float], known: Clock, has_waited: bool) -> None:
+    def look(self, safe: dict[str, float], known: StreamClock, has_waited: bool) -> None:
         """What it has not seen done is safe behind the last launch at the earliest."""
         looked_at, self.new = self.new, []
         if has_waited:  # else it has seen no more than when it looked last

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from nimble_fx.ir.dependencies import Clocks
+from nimble_fx.ir.dependencies import VectorClocks
 from nimble_fx.ir.task_graph import Task, TaskGraph
 
 
@@ -25,7 +25,7 @@ class InsertWaits:
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
         """The graph with `waits`. Cost: O((tasks + waits) x streams)."""
-        clocks = Clocks()
+        clocks = VectorClocks()
         position = {task.name: i for i, task in enumerate(graph.tasks)}
 
         def synchronized(task: Task) -> Task:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nimble_fx.ir.python_bindings import fastest
+from nimble_fx.ir.python_bindings import fastest_binding
 from nimble_fx.torch_internals.names import OpOverloadPacket
 
 
@@ -32,7 +32,7 @@ class _Overloads:
         self._packet = packet
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = self.__dict__[name] = fastest(getattr(self._packet, name))
+        function = self.__dict__[name] = fastest_binding(getattr(self._packet, name))
         return function
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.synthetic import rows_elsewhere
 from nimble_fx.devices import DeviceRuntime
-from nimble_fx.ir.operators import called
+from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Ref, Task
 from nimble_fx.torch_internals.names import pytree
 
@@ -53,7 +53,7 @@ def task_seconds(
 
 def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
     args, kwargs = filled(task.args, values), filled(dict(task.kwargs), values)
-    return partial(called(task.target), *args, **kwargs)
+    return partial(runtime_function(task.target), *args, **kwargs)
 
 
 def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str, Any]]:

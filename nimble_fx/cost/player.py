@@ -12,7 +12,7 @@ from nimble_fx.cost.arguments import filled
 from nimble_fx.cost.cold import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import is_expanded, randomize, rows_elsewhere, synthetic
 from nimble_fx.errors import UnsupportedError, in_a_line
-from nimble_fx.ir.operators import called
+from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
 from nimble_fx.torch_internals.names import pytree
 
@@ -106,7 +106,7 @@ def _steps(graph: TaskGraph) -> Iterator[_Step]:
     for task in graph.tasks:
         mine = dict.fromkeys((task.name, *task.uses))
         dead = tuple(name for name in mine if last[name] == task.name and name not in kept)
-        yield _Step(task, called(task.target), dict(task.kwargs), dead)
+        yield _Step(task, runtime_function(task.target), dict(task.kwargs), dead)
 
 
 def _given_values(graph: TaskGraph) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.this_machine import constants_here
-from nimble_fx.tracing.constant_folding import eagerly
+from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 META = torch.device("meta")
 _CPU = torch.device("cpu")
@@ -83,7 +83,7 @@ def _can_be_captured(graph: TaskGraph) -> bool:
 
 def _without_data(gm: GraphModule) -> Boxed:
     """The graph, with its constants on the device that it was traced on."""
-    with eagerly():
+    with plain_eager_mode():
         for node in gm.graph.find_nodes(op="get_attr"):
             value = getattr(gm, node.target)
             setattr(gm, node.target, value.to(node.meta["val"].device))

@@ -1,4 +1,4 @@
-"""The task graph and what holds for any: dependencies, sizes, operators, graph algorithms.
+"""The task graph and what can be computed from any: dependencies, sizes, graph algorithms.
 
 Data and pure functions. It imports nothing of this project but the errors and PyTorch's internals.
 """

@@ -1,4 +1,4 @@
-"""Maximum bipartite matching on the rows of a DAG, and what follows from it: covers, width.
+"""Maximum bipartite matching on the rows of a DAG, minimum vertex cover, and width.
 
 The rows are read as a bipartite graph: u on the left, v on the right, an edge where bit v of
 `rows[u]` is set. A matching of it links vertices into disjoint paths: `matching[u]` comes right
@@ -13,7 +13,7 @@ Matching = dict[int, int]
 
 
 def maximum_matching(rows: Rows, start: Mapping[int, int] | None = None) -> Matching:
-    """A maximum matching, grown from `start`; what `start` covers on either side stays covered.
+    """A maximum matching, augmented from `start`; vertices that `start` covers stay covered.
 
     Phases of depth-first searches that share one set of visited vertices (Pothen and Fan, 1990).
     Cost: O(n x n / 64) words a phase; few phases in practice.
@@ -26,7 +26,7 @@ def maximum_matching(rows: Rows, start: Mapping[int, int] | None = None) -> Matc
 
 
 def _augment_once(rows: Rows, matching: Matching, mate: Matching) -> bool:
-    """One phase: a search from each unmatched left vertex. Returns whether any succeeded."""
+    """One phase: searches from each unmatched left vertex. Returns whether any path was found."""
     unvisited = (1 << len(rows)) - 1
     free = unvisited
     for v in mate:
@@ -58,10 +58,10 @@ def _augment_once(rows: Rows, matching: Matching, mate: Matching) -> bool:
 
 
 def minimum_vertex_cover(rows: Rows, maximum: Matching) -> tuple[int, int]:
-    """The fewest vertices that touch every edge, as two bitsets: (left, right).
+    """A minimum vertex cover, as two bitsets: (left, right).
 
-    König (1931): from the unmatched left vertices follow alternating paths; the cover is what is
-    not reached on the left and what is reached on the right.
+    König (1931): from the unmatched left vertices follow alternating paths; the cover has the left
+    vertices that are not reached and the right vertices that are.
     """
     mate = {v: u for u, v in maximum.items()}
     everyone = (1 << len(rows)) - 1
@@ -77,10 +77,10 @@ def minimum_vertex_cover(rows: Rows, maximum: Matching) -> tuple[int, int]:
 
 
 def width(rows: Rows) -> int:
-    """The most vertices of which no two are ordered: the maximum logical concurrency.
+    """The size of the largest antichain: the maximum logical concurrency.
 
-    Dilworth (1950): it is the fewest chains that cover all vertices, n less a maximum matching of
-    the closure.
+    Dilworth (1950): it equals the fewest chains that cover all vertices, which is n less a maximum
+    matching of the transitive closure.
     """
     _, closure = reduction(rows)
     return len(rows) - len(maximum_matching(closure))

@@ -1,4 +1,4 @@
-"""Algorithms on a DAG of integers, with Python integers as bitsets: the bottom of the house.
+"""Algorithms on a DAG of integers, with Python integers as bitsets.
 
 A DAG of n vertices is a sequence `rows` of n integers: bit v of `rows[u]` is set when there is an
 edge (u, v). Vertices are numbered in a topological order: u < v on each edge. One shift answers
@@ -20,7 +20,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def reduction(rows: Rows) -> tuple[list[int], list[int]]:
-    """The minimum equivalent graph and the closure: (fewest edges, every path as an edge).
+    """The minimum equivalent graph and the transitive closure of a DAG.
 
     A DAG has one transitive reduction (Aho, Garey, Ullman 1972). The successors of u are visited
     in ascending order; one that an earlier one reaches is redundant.

@@ -1,4 +1,4 @@
-"""Pure functions on tasks: what must come before what, and what is known to have happened."""
+"""Dependencies between tasks, and vector clocks that say what happens before what."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from nimble_fx.ir.task_graph import Task, TaskGraph
 
 
 def hazards(tasks: Iterable[Task]) -> dict[str, tuple[str, ...]]:
-    """For each task, the tasks that it must come after: RAW, WAR and WAW on storages.
+    """For each task, the tasks that must happen before it: RAW, WAR and WAW hazards on storages.
 
-    `tasks` in program order. An allocation counts as a write. Orders that follow from others at
-    once (through the last writer) are left out. Cost: O(accesses).
+    `tasks` are in program order. An allocation counts as a write. Orders that the last writer
+    implies are left out. Cost: O(accesses).
     """
     writer: dict[str, str] = {}
     readers: dict[str, list[str]] = {}
@@ -30,8 +30,8 @@ def hazards(tasks: Iterable[Task]) -> dict[str, tuple[str, ...]]:
     return after
 
 
-def missing_host_tasks(graph: TaskGraph, name: str, placed: Container[str]) -> list[str]:
-    """What launches nothing, is not yet `placed`, and must be before task `name`; in order."""
+def unplaced_host_tasks(graph: TaskGraph, name: str, placed: Container[str]) -> list[str]:
+    """The host-only tasks that task `name` depends on and that are not yet `placed`, in order."""
     found: set[str] = set()
     stack = [name]
     while stack:
@@ -43,38 +43,38 @@ def missing_host_tasks(graph: TaskGraph, name: str, placed: Container[str]) -> l
     return sorted(found, key=lambda used: graph.by_name[used].index)
 
 
-Clock = dict[int, int]
-"""For each stream, how many of its tasks have finished."""
+StreamClock = dict[int, int]
+"""A vector clock: for each stream, how many of its tasks have finished."""
 
 
 @dataclass
-class Clocks:
-    """Vector clocks of the streams, moved on task by task in launch order.
+class VectorClocks:
+    """Vector clocks of the streams, advanced task by task in launch order.
 
     Attributes:
-        known: for each stream, what has finished once its queue so far has run.
-        snapshot: the clock right after each task; an event recorded there carries it.
-        place: each task's stream and its position there, from 1.
+        known: for each stream, its clock: what has finished once its queue so far has run.
+        snapshot: for each task, its stream's clock right after it; an event recorded there has it.
+        position: each task's stream and its position there, from 1.
     """
 
-    known: dict[int, Clock] = field(default_factory=dict)
-    snapshot: dict[str, Clock] = field(default_factory=dict)
-    place: dict[str, tuple[int, int]] = field(default_factory=dict)
+    known: dict[int, StreamClock] = field(default_factory=dict)
+    snapshot: dict[str, StreamClock] = field(default_factory=dict)
+    position: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def wait(self, stream: int, event: str) -> None:
-        """The stream waits for the event recorded after task `event`."""
+        """Advances the clock of a stream that waits for the event recorded after task `event`."""
         clock = self.known.setdefault(stream, {})
         for s, n in self.snapshot[event].items():
             clock[s] = max(clock.get(s, 0), n)
 
     def launch(self, task: str, stream: int) -> None:
-        """The stream runs `task` next."""
+        """Advances the clock of a stream that runs `task` next."""
         clock = self.known.setdefault(stream, {})
         clock[stream] = clock.get(stream, 0) + 1
-        self.place[task] = (stream, clock[stream])
+        self.position[task] = (stream, clock[stream])
         self.snapshot[task] = dict(clock)
 
     def has_seen(self, stream: int, task: str) -> bool:
-        """Whether whatever `stream` runs next happens after `task`."""
-        s, n = self.place[task]
+        """Whether the next task of `stream` happens after `task`."""
+        s, n = self.position[task]
         return self.known.get(stream, {}).get(s, 0) >= n

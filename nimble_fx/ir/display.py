@@ -1,4 +1,4 @@
-"""How counts and tables are printed."""
+"""Counts and tables as text."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines with aligned columns."""
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line for each row, with the columns aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,4 +1,4 @@
-"""Python text as a syntax tree, whichever threads ask for one."""
+"""Python text as a syntax tree, safely from several threads."""
 
 import ast
 import threading
@@ -7,13 +7,13 @@ _LOCK = threading.Lock()
 
 
 def syntax_tree(text: str, file: str = "<unknown>") -> ast.Module:
-    """What `ast.parse` makes of a text, one at a time.
+    """The syntax tree of a text, by `ast.parse` under a lock.
 
-    In CPython before 3.12 two threads that parse disturb each other, which ends in a SystemError
-    (cpython issue 106905).
+    In CPython before 3.12, parsing in two threads at once can end in a SystemError (cpython issue
+    106905).
 
     Raises:
-        SyntaxError: it is not Python.
+        SyntaxError: the text is not Python.
     """
     with _LOCK:
         return ast.parse(text, file)

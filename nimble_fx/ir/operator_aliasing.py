@@ -1,4 +1,4 @@
-"""Which arguments an operator writes or returns, by its schema and where that does not say so."""
+"""The arguments that an operator writes or returns: by its schema, or listed here if undeclared."""
 
 from functools import cache
 
@@ -7,21 +7,21 @@ import torch
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import schema_of
 
-VIEWS_WITHOUT_SAYING_SO = {
+UNDECLARED_VIEWS = {
     torch.ops.aten._unsafe_view.default,
     torch.ops.aten.unsafe_split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default,
     torch.ops.inductor._reinterpret_tensor.default,
 }
-_RETURN_OR_COPY_WITHOUT_SAYING_SO = {
+_UNDECLARED_RETURNS_OF_AN_ARGUMENT = {
     torch.ops.aten._test_optional_filled_intlist.default,
     torch.ops.aten._test_optional_floatlist.default,
     torch.ops.aten._test_optional_intlist.default,
     torch.ops.prims.device_put.default,
 }
-"""What they return is their first argument itself or new; neither schema nor fake tensor tells."""
+"""They return their first argument itself or a copy; neither schema nor fake tensor says which."""
 
-_UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
+_UNDECLARED_UPDATES_OF_STATISTICS = {
     "_batch_norm_impl_index",
     "batch_norm",
     "batch_norm_gather_stats",
@@ -35,23 +35,23 @@ _UPDATE_STATISTICS_WITHOUT_SAYING_SO = {
 
 
 @cache
-def touched(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
-    """The parameters that matter to memory: (position, name, is it written, is it returned)."""
+def written_or_returned(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
+    """The parameters that an operator writes or aliases: (position, name, written, returned)."""
     returned = {a for r in schema_of(op).returns if r.alias_info for a in r.alias_info.before_set}
-    touched = []
+    found = []
     for i, parameter in enumerate(schema_of(op).arguments):
-        alias, hidden = parameter.alias_info, _is_written_in_secret(op, parameter.name)
+        alias, undeclared = parameter.alias_info, _is_undeclared_write(op, parameter.name)
         if alias is not None:
             is_returned = bool(returned & alias.before_set)
-            touched.append((i, parameter.name, bool(alias.is_write), is_returned))
-        elif hidden:
-            touched.append((i, parameter.name, True, False))
-        elif i == 0 and op in _RETURN_OR_COPY_WITHOUT_SAYING_SO:
-            touched.append((i, parameter.name, False, True))
-    return touched
+            found.append((i, parameter.name, bool(alias.is_write), is_returned))
+        elif undeclared:
+            found.append((i, parameter.name, True, False))
+        elif i == 0 and op in _UNDECLARED_RETURNS_OF_AN_ARGUMENT:
+            found.append((i, parameter.name, False, True))
+    return found
 
 
-def _is_written_in_secret(op: OpOverload, parameter: str) -> bool:
-    """Whether an operator writes an argument that its schema calls unchanged."""
+def _is_undeclared_write(op: OpOverload, parameter: str) -> bool:
+    """Whether an operator writes an argument that its schema does not mark as written."""
     name = schema_of(op).name.split("::")[-1]
-    return name in _UPDATE_STATISTICS_WITHOUT_SAYING_SO and parameter.startswith("running_")
+    return name in _UNDECLARED_UPDATES_OF_STATISTICS and parameter.startswith("running_")

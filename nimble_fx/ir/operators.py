@@ -1,8 +1,8 @@
-"""What a task may call, and the name that stands for it in a file.
+"""The functions that a task may call, and their names in program files.
 
-That is an operator that PyTorch's dispatcher knows, or one of the few functions that compute
-sizes. A name is looked up among these and nowhere else: `operator.attrgetter` or
-`torch.import_ir_module` cannot be had by it.
+A task calls an operator that PyTorch's dispatcher knows, or one of the few functions that compute
+sizes. Names are looked up among these and nowhere else, so no file can name `operator.attrgetter`
+or `torch.import_ir_module`.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nimble_fx.ir.python_bindings import fastest
+from nimble_fx.ir.python_bindings import fastest_binding
 from nimble_fx.torch_internals.names import OpOverload, operator_names
 
 _ARITHMETIC = {
@@ -24,9 +24,9 @@ _ARITHMETIC = {
 
 
 def is_importable(target: object) -> bool:
-    """Whether it is a function of sizes, of a module that emitted modules import.
+    """Whether it is a function of sizes from a module that emitted modules import.
 
-    These are arithmetic of `operator`, all of `math`, and torch's `sym_` functions.
+    These are the arithmetic of `operator`, all of `math`, and torch's `sym_` functions.
     """
     module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
     if module == "_operator":
@@ -38,13 +38,13 @@ def is_importable(target: object) -> bool:
     return False
 
 
-def called(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What an emitted module calls for a target, once it is loaded."""
-    return fastest(target) if isinstance(target, OpOverload) else target
+def runtime_function(target: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a loaded module calls for a task's target."""
+    return fastest_binding(target) if isinstance(target, OpOverload) else target
 
 
-def name_in_file(target: Callable[..., Any]) -> str | None:
-    """Its name: "aten::add.Tensor", "operator.mul"; None if it is nothing that a task may call."""
+def serialized_name(target: Callable[..., Any]) -> str | None:
+    """The name in program files, such as "aten::add.Tensor"; None if no task may call it."""
     if isinstance(target, OpOverload):
         return str(target.name())  # type: ignore[no-untyped-call]
     if is_importable(target):
@@ -53,17 +53,17 @@ def name_in_file(target: Callable[..., Any]) -> str | None:
 
 
 def operators_by_name(names: Iterable[str]) -> dict[str, OpOverload]:
-    """The operators of those names that the dispatcher knows. Cost: milliseconds, once."""
-    known = set(operator_names())  # so no attribute of torch.ops is made
+    """The operators by their names, without names unknown to the dispatcher. Cost: milliseconds."""
+    known = set(operator_names())  # torch.ops would create what it lacks
     found = {name: _overload(name) for name in names if name in known}
     return {name: op for name, op in found.items() if op is not None}
 
 
 def function_by_name(name: str) -> Callable[..., Any] | None:
-    """The function of sizes of a name; None if there is none."""
-    module, _, function = name.partition(".")
-    home = {"operator": operator, "math": math, "torch": torch}.get(module)
-    found = vars(home).get(function) if home is not None else None
+    """The function of sizes with that name; None if there is none."""
+    prefix, _, function = name.partition(".")
+    module = {"operator": operator, "math": math, "torch": torch}.get(prefix)
+    found = vars(module).get(function) if module is not None else None
     return found if is_importable(found) else None
 
 

@@ -1,10 +1,10 @@
-"""The fastest function that calls an operator: its binding in `torch` where the two are the same.
+"""The fastest function that calls an operator: its binding in `torch` where the two agree.
 
 A binding such as `torch.relu` parses arguments in C++, without a list of boxed values, and takes a
-quarter less of a small operator's time. But it has a signature of its own, whose defaults are read
-from text: `torch.kl_div` reduces by 0 where the operator's schema says 1. So only operators that
-are listed here are called by their binding. The tests show for each, in each version of PyTorch,
-that both call the same kernels with the same arguments.
+quarter less of a small operator's time. But it has its own signature, whose defaults may differ
+from the schema's: `torch.kl_div` has reduction 0 where the schema has 1. So only the operators
+listed here are called by their binding. The tests show for each, in each version of PyTorch, that
+both call the same kernels with the same arguments.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ _LISTED = """
     unsqueeze zero_
 """
 SAME_BY_BINDING = frozenset(_LISTED.split())
-"""Operators of ATen that models often call and whose binding does the same."""
+"""ATen operators that models often call and whose binding does the same."""
 
 
-def fastest(op: OpOverload) -> Callable[..., Any]:
-    """The binding of a listed operator; of others the dispatcher's function without its wrapper."""
+def fastest_binding(op: OpOverload) -> Callable[..., Any]:
+    """The `torch` binding of a listed operator; else the dispatcher's function, unwrapped."""
     return binding(op) or op.op
 
 
 def binding(op: OpOverload) -> Callable[..., Any] | None:
-    """`torch.relu` for `aten.relu.default`; None of an operator that is not listed.
+    """`torch.relu` for `aten.relu.default`; None for an operator that is not listed.
 
-    Nor of one that has several overloads in this version of PyTorch, among which a binding chooses.
+    None too where this version of PyTorch has several overloads: the binding would choose one.
     """
     name = op.overloadpacket.__name__
     if op.namespace != "aten" or name not in SAME_BY_BINDING:

@@ -1,4 +1,4 @@
-"""A scheduled program: its task graph, the text that was emitted for it, and what both need."""
+"""A scheduled program: its task graph, its emitted module, its constants and device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ from nimble_fx.ir.task_graph import TaskGraph
 
 @dataclass(frozen=True)
 class ScheduledProgram:
-    """One schedule of a program, as it is emitted, saved and run.
+    """One schedule of a program, which is emitted, saved and run.
 
     Attributes:
         graph: the scheduled task graph.
         source: the text of the emitted module.
         device: the name of the device that it runs on, such as "cuda:0".
-        hardware: what that device is, such as a GPU's name; "" for any of that name.
+        hardware: the model of that device, such as a GPU's name; "" for any.
         constants: the values of the graph's constants by name.
-        parameters: the model's names of parameters and buffers by the graph's:
+        parameters: the model's names of parameters and buffers by the graph's names, such as
             "layers.0.weight" by "layers_0_weight".
-        sizes: the symbols among the sizes of the inputs, each with its value in the call that the
-            program was compiled for.
+        sizes: the symbols among the sizes of the inputs, each with its value in the call that
+            compiled the program.
         path: the file that the text was written to; None if it is in memory only.
     """
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes as numbers, for what must be known in bytes and microseconds."""
+"""The values of symbolic sizes, for whatever needs bytes and microseconds."""
 
 import ast
 import math
@@ -14,17 +14,17 @@ from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import ScalarType, Size, TaskGraph, TensorType, TupleType, Type
 
 Sizes = Mapping[str, int]
-"""What symbols are taken for, such as {"s0": 8}."""
+"""The value of each symbol, such as {"s0": 8}."""
 
 Number = int | float
 
-LARGEST = 2**63
-MAX_LENGTH = 2000
-"""A stranger's file must not ask for more digits, or deeper nesting, than fit."""
+_MAX_SIZE = 2**63
+_MAX_LENGTH = 2000
+"""Limits for untrusted files, whose expressions could have any number of digits or nestings."""
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Of a few factors."""
+    """The power, with an exponent from 0 to 8."""
     if exponent not in range(9):
         raise ValueError(f"a power of {exponent}")
     product: Number = base**exponent
@@ -56,14 +56,14 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "ceiling": math.ceil,
     "floor": math.floor,
 }
-"""As PyTorch and SymPy print them."""
+"""Functions by the names that PyTorch and SymPy print."""
 
 
 def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
-    """The graph with numbers for symbols, in the types of its values; itself if it has none.
+    """The graph with numbers for symbols in the types of its values; itself if it has no symbols.
 
-    What depends on other symbols, as on data, stays as it is: whoever needs it is told by
-    `number` or `numbers`.
+    Sizes that depend on other symbols, such as data-dependent ones, stay symbolic: `number` and
+    `numbers` raise on them.
     """
     if not any(_is_symbolic(value.type) for value in graph.values):
         return graph
@@ -71,7 +71,7 @@ def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
 
 
 def symbols_of(graph: TaskGraph) -> frozenset[str]:
-    """The symbols in the sizes of its values. Cost: O(values)."""
+    """The symbols in the sizes of all values of a graph. Cost: O(values)."""
     expressions = {size for value in graph.values for size in _expressions(value.type)}
     return frozenset(symbol for each in expressions for symbol in _symbols(each))
 
@@ -93,7 +93,7 @@ def _expressions(kind: Type | None) -> Iterator[str]:
 
 
 def _symbols(expression: str) -> list[str]:
-    """The names in an expression, but for those of functions and truth values."""
+    """The names in an expression, without functions and constants."""
     names: list[str] = re.findall(r"\b[A-Za-z_]\w*\b(?!\()", expression)
     return [name for name in names if name not in ("True", "False", "inf", "nan")]
 
@@ -117,7 +117,7 @@ def _concrete(kind: Type | None, sizes: Sizes) -> Type | None:
 
 
 def _known(size: Size, sizes: Sizes) -> Size:
-    """A size as a number, where it is known."""
+    """A size as a number if its symbols are known, else as it is."""
     try:
         return number(size, sizes)
     except UnsupportedError:
@@ -128,13 +128,13 @@ def number(size: Size, sizes: Sizes) -> int:
     """A size as a number.
 
     Raises:
-        UnsupportedError: it depends on a symbol that `sizes` does not have, or in an unknown way.
+        UnsupportedError: it has a symbol that is not in `sizes`, or an unknown function.
     """
     return size if isinstance(size, int) else _number(size, tuple(sorted(sizes.items())))
 
 
 def numbers(sizes: Iterable[Size]) -> list[int]:
-    """Sizes of a `concrete` graph.
+    """The sizes of a `concrete` graph as numbers.
 
     Raises:
         UnsupportedError: one of them is symbolic.
@@ -144,40 +144,40 @@ def numbers(sizes: Iterable[Size]) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def _number(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
-    """An expression's value. It is read, not run: it may be from a stranger's file."""
+    """The value of an expression. It is parsed, not run: it may be from an untrusted file."""
     try:
-        if len(expression) > MAX_LENGTH:
+        if len(expression) > _MAX_LENGTH:
             raise ValueError(f"it has {len(expression)} characters")
         match syntax_tree(expression).body:
             case [ast.Expr(value)]:
-                return int(_value(value, dict(sizes)))
-        raise ValueError("it is no expression")
+                return int(_evaluate(value, dict(sizes)))
+        raise ValueError("it is not an expression")
     except (ArithmeticError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise UnsupportedError(f"the size {expression} is not known: {error}") from error
 
 
-def _value(node: ast.expr, sizes: Sizes) -> Number:
-    value = _worth(node, sizes)
-    if abs(value) > LARGEST:
+def _evaluate(node: ast.expr, sizes: Sizes) -> Number:
+    value = _evaluate_unbounded(node, sizes)
+    if abs(value) > _MAX_SIZE:
         raise ValueError("it is larger than any size")
     return value
 
 
-def _worth(node: ast.expr, sizes: Sizes) -> Number:
+def _evaluate_unbounded(node: ast.expr, sizes: Sizes) -> Number:
     match node:
         case ast.Constant(int() | float() as value):
             return value
         case ast.Name(name):
             if name not in sizes:
-                raise ValueError(f"nothing says what {name} is")
+                raise ValueError(f"{name} has no value")
             return sizes[name]
         case ast.UnaryOp(ast.USub(), operand):
-            return -_value(operand, sizes)
+            return -_evaluate(operand, sizes)
         case ast.BinOp(left, operation, right) if type(operation) in _OPERATIONS:
-            return _OPERATIONS[type(operation)](_value(left, sizes), _value(right, sizes))
+            return _OPERATIONS[type(operation)](_evaluate(left, sizes), _evaluate(right, sizes))
         case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*[_value(argument, sizes) for argument in arguments])
-    raise ValueError(f"it has {ast.unparse(node)}")
+            return _FUNCTIONS[name](*[_evaluate(argument, sizes) for argument in arguments])
+    raise ValueError(f"unknown syntax: {ast.unparse(node)}")
 
 
 def n_elements(of: TensorType) -> int:

@@ -1,6 +1,6 @@
-"""The task graph: what a model does, task by task, and how it is scheduled. Data only.
+"""The task graph: the operator calls of a model, and how they are scheduled. Data only.
 
-`trace` makes a TaskGraph, each pass returns a new one, `verify` judges it, `emit` writes it out.
+`trace` makes a TaskGraph, each pass returns a new one, `verify` proves it, `emit` writes it out.
 """
 
 import operator
@@ -14,7 +14,7 @@ import torch
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.bipartite_matching import width
-from nimble_fx.ir.display import table
+from nimble_fx.ir.display import aligned
 from nimble_fx.torch_internals.names import OpOverload
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ _DTYPE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value, by the name of the task, input or constant that makes it."""
+    """A value, named by the task, input or constant that defines it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a tensor ahead of time."""
+    """The shape, stride, dtype and device of a tensor."""
 
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
@@ -56,7 +56,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A number on the host: a size that is known when the program runs, or a plain constant."""
+    """A number on the host: a size that is known when the program runs, or a constant."""
 
     expression: str
 
@@ -66,7 +66,7 @@ class ScalarType:
 
 @dataclass(frozen=True, slots=True)
 class TupleType:
-    """What an operator with several results returns; None where it returns nothing."""
+    """The types of an operator's several results; None for a result that is absent."""
 
     items: tuple["Type | None", ...]
 
@@ -91,7 +91,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A value that the program is given: an input, a parameter, a buffer or a constant.
+    """A value that no task defines: an input, a parameter, a buffer or a constant.
 
     Attributes:
         holds: the storages that the value keeps alive.
@@ -109,15 +109,16 @@ class Task:
     """One operator call.
 
     Attributes:
-        name: fx's name for it, and for the value that it makes.
-        target: what is called: an OpOverload, `operator.getitem`, or a function of sizes.
-        index: its position in the traced program, which says what "before" means to a hazard.
-        reads: storages that its kernels read. With `writes`, the truth for RAW, WAR and WAW.
-        writes: storages that its kernels write, those that it allocates among them.
+        name: its fx name, which is also the name of the value that it returns.
+        target: the function that it calls: an OpOverload, `operator.getitem`, or a function of
+            sizes.
+        index: its position in the traced program, from which hazards get their direction.
+        reads: storages that its kernels read. RAW, WAR and WAW follow from `reads` and `writes`.
+        writes: storages that its kernels write, including those that it allocates.
         allocates: storages that it allocates, on the stream that it runs on.
-        holds: storages that its value keeps alive, through views and tuples too.
-        ordered: whether the host must keep it in program order with the others of its kind:
-            random draws and side effects.
+        holds: storages that its value keeps alive, including through views and tuples.
+        ordered: whether it must be launched in program order relative to other such tasks: it
+            draws random numbers or has side effects.
         after: tasks that must happen before it.
         stream: where it runs; None while it is not scheduled, and if it launches nothing.
         waits: tasks on other streams whose event it waits for.
@@ -144,26 +145,26 @@ class Task:
 
     @property
     def launches(self) -> bool:
-        """Whether it does anything on the device: views, `getitem` and sizes do not."""
+        """Whether it runs anything on the device: views, `getitem` and sizes do not."""
         return bool(self.reads or self.writes)
 
     @property
     def is_item(self) -> bool:
-        """Whether it takes one of the results of an operator that has several."""
+        """Whether it selects one result of an operator that has several."""
         return self.target is operator.getitem and bool(self.args) and type(self.args[0]) is Ref
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """The values among its arguments, each once."""
+        """The names of the values among its arguments, each once."""
         if self._uses is None:
             object.__setattr__(self, "_uses", tuple(ref_names((self.args, self.kwargs))))
         return self._uses or ()
 
     def updated(self, **changes: Any) -> "Task":
-        """The task with other attributes; this very object if they are equal."""
+        """The task with some attributes replaced; the same object if they are equal."""
         if all(getattr(self, name) == value for name, value in changes.items()):
             return self
-        task = object.__new__(Task)  # `replace` takes longer, and forgets what the task uses
+        task = object.__new__(Task)  # `replace` is slower, and drops the cached `uses`
         for name in Task.__slots__:
             object.__setattr__(task, name, changes.get(name, getattr(self, name)))
         if "args" in changes or "kwargs" in changes:
@@ -176,14 +177,14 @@ class TaskGraph:
     """A traced program and its schedule.
 
     Attributes:
-        name: what the user would call it, such as "Branchy.forward".
-        inputs: what a call is given, in order.
+        name: a title from the user's code, such as "Branchy.forward".
+        inputs: the arguments of a call, in order.
         constants: tensors that the trace found in the model's code.
         tasks: in launch order, which is a topological order.
-        outputs: what a call returns: Refs and constants.
-        provenance: the passes that made it, in order.
+        outputs: the results of a call: Refs and constants.
+        provenance: the passes that produced it, in order.
         urgent: the stream whose kernels a CUDA graph starts first where several are ready; None if
-            all streams are equal. It orders nothing: a hint to the device.
+            all streams are equal. A hint to the device, from which no order follows.
     """
 
     name: str
@@ -195,30 +196,31 @@ class TaskGraph:
     urgent: int | None = None
 
     def replace_tasks(self, tasks: Iterable[Task]) -> "TaskGraph":
-        """The same program with other tasks; this very object if they are equal."""
+        """The same program with other tasks; the same object if they are equal."""
         tasks = tuple(tasks)
         return self if tasks == self.tasks else replace(self, tasks=tasks)
 
     @property
     def values(self) -> tuple[Input | Task, ...]:
-        """Everything that has a name: inputs, constants and tasks."""
+        """All values: inputs, constants and tasks."""
         return (*self.inputs, *self.constants, *self.tasks)
 
     def with_streams(
         self, streams: Mapping[str, int | None], urgent: int | None = None
     ) -> "TaskGraph":
-        """The same program with each task on its stream; this very object if they are equal.
+        """The same program with each task on its stream; the same object if they are equal.
 
         Args:
-            streams: by task's name; tasks that are not among them, such as views, have none.
+            streams: the stream of each task, by name; tasks that are not in it, such as views,
+                have none.
             urgent: see the attribute.
 
         Raises:
-            ScheduleError: it names what is no task of the program.
+            ScheduleError: `streams` has a name that is not a task of the program.
         """
         for name in streams:
             if name not in self.by_name:
-                raise ScheduleError(f"{name!r:.99} is no task's name in {self.name}")
+                raise ScheduleError(f"{name!r:.99} is not the name of a task in {self.name}")
         placed = self.replace_tasks(t.updated(stream=streams.get(t.name)) for t in self.tasks)
         return placed if placed.urgent == urgent else replace(placed, urgent=urgent)
 
@@ -229,30 +231,30 @@ class TaskGraph:
 
     @cached_property
     def launching(self) -> tuple[Task, ...]:
-        """The tasks that do something on the device, in launch order."""
+        """The tasks that run something on the device, in launch order."""
         return tuple(task for task in self.tasks if task.launches)
 
     @cached_property
     def n_streams(self) -> int:
-        """How many streams it runs on; 0 before streams are assigned."""
+        """The number of streams; 0 before streams are assigned."""
         return len({task.stream for task in self.launching} - {None})
 
     @property
     def n_waits(self) -> int:
-        """Waits between tasks. Forks from and joins to stream 0 are counted apart."""
+        """The number of waits between tasks; forks from and joins to stream 0 are not counted."""
         return sum(len(task.waits) for task in self.tasks)
 
     @property
     def n_edges(self) -> int:
-        """How many orders between two tasks it keeps: |E'| once reduce-edges has run."""
+        """The number of dependencies in `after`: |E'| once reduce-edges has run."""
         return sum(len(task.after) for task in self.tasks)
 
     @cached_property
     def forks(self) -> tuple[str, ...]:
         """The first task of each side stream that waits for no other task.
 
-        It waits for the fork event, recorded on stream 0 before anything else. The others come
-        after one of these, so they need not.
+        It waits for the fork event, which is recorded on stream 0 before anything else. The first
+        tasks of other side streams happen after one of these, so they need not wait for it.
         """
         first: dict[int, Task] = {}
         for task in self.tasks:
@@ -264,8 +266,8 @@ class TaskGraph:
     def joins(self) -> tuple[str, ...]:
         """The last task of each side stream that no other task waits for.
 
-        Stream 0 waits for these at the end. Who waits for one of the others comes before one of
-        these, or is on stream 0.
+        Stream 0 waits for these at the end. The last tasks of other side streams happen before one
+        of these, or before a task on stream 0.
         """
         last = {task.stream: task.name for task in self.tasks if task.stream is not None}
         awaited = {name for task in self.tasks for name in task.waits}
@@ -273,7 +275,7 @@ class TaskGraph:
 
     @cached_property
     def recorded(self) -> frozenset[str]:
-        """The tasks that an event is recorded after: those that somebody waits for."""
+        """The tasks after which an event is recorded: those that a stream waits for."""
         return frozenset(self.joins).union(*(task.waits for task in self.tasks))
 
     @cached_property
@@ -299,11 +301,11 @@ class TaskGraph:
 
     @cached_property
     def width(self) -> int:
-        """The most tasks of which no two are ordered: the maximum logical concurrency."""
+        """The most tasks that could run at once: the maximum logical concurrency."""
         return width(dependency_rows(self.launching))
 
     def to_networkx(self) -> "nx.DiGraph[str]":
-        """The launching tasks and the orders between them, for other tools and for pictures."""
+        """The launching tasks and their dependencies, for other tools and for pictures."""
         import networkx as nx
 
         digraph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
@@ -320,11 +322,11 @@ class TaskGraph:
         rows += [task_row(task) for task in self.tasks]
         inputs = ", ".join(f"{i.name}: {i.type}" for i in self.inputs + self.constants)
         outputs = ", ".join(r.name if isinstance(r, Ref) else str(r) for r in self.outputs)
-        return "\n".join([f"{self.name}({inputs})", *table(rows), f"return ({outputs})", ""])
+        return "\n".join([f"{self.name}({inputs})", *aligned(rows), f"return ({outputs})", ""])
 
 
 def task_row(task: Task) -> tuple[str, ...]:
-    """What a table shows of a task: name, operator, type, stream, waits, frees, source."""
+    """A task's row in a table: name, operator, type, stream, waits, frees, source."""
     stream = "-" if task.stream is None else str(task.stream)
     waits, frees = ", ".join(task.waits), ", ".join(task.frees)
     return (
@@ -339,7 +341,7 @@ def task_row(task: Task) -> tuple[str, ...]:
 
 
 def dependency_rows(tasks: Sequence[Task]) -> list[int]:
-    """The orders between `tasks` (`after`) as a DAG on their positions; see `bitset_dag`."""
+    """The dependencies between `tasks` (`after`) as a DAG on their positions; see `bitset_dag`."""
     position = {task.name: i for i, task in enumerate(tasks)}
     rows = [0] * len(tasks)
     for v, task in enumerate(tasks):
@@ -376,7 +378,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @lru_cache(maxsize=4096)
 def target_name(target: Callable[..., Any]) -> str:
-    """How a person would name it: "aten.mm.default", "operator.getitem"."""
+    """A readable name of a task's target: "aten.mm.default", "operator.getitem"."""
     if isinstance(target, OpOverload):
         return str(target)
     return f"{target.__module__.removeprefix('_')}.{target.__name__}"

@@ -1,10 +1,10 @@
-"""Names that are distinct, as Python needs them."""
+"""Distinct names, made by numbering those that collide."""
 
 from collections.abc import Sequence
 
 
 def unique(names: Sequence[str], taken: set[str]) -> list[str]:
-    """`names`, with a number behind those that are taken or come twice."""
+    """`names`, with a number appended to those that are taken or repeated."""
     taken, chosen = set(taken), []
     for name in names:
         candidate, n = name, 1

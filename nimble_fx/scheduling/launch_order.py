@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
-from nimble_fx.ir.dependencies import missing_host_tasks
+from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import ScalarType, Task, TaskGraph, TupleType
 
 Earlier = Mapping[str, Sequence[str]]
@@ -95,7 +95,7 @@ def in_launch_order(graph: TaskGraph, order: Iterable[str]) -> TaskGraph:
             place(task.name)
     for name in (*order, *(task.name for task in graph.tasks)):
         if name not in placed:
-            for host_task in missing_host_tasks(graph, name, placed):
+            for host_task in unplaced_host_tasks(graph, name, placed):
                 place(host_task)
             place(name)
     return graph.replace_tasks(map(graph.by_name.__getitem__, placed))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nimble_fx.ir.display import table
+from nimble_fx.ir.display import aligned
 
 MARGIN = 0.01
 """What a schedule must win over one stream, of that one's time."""
@@ -45,4 +45,4 @@ def candidate_table(candidates: Sequence[Candidate]) -> list[str]:
         )
         for each in candidates
     ]
-    return table(rows)
+    return aligned(rows)

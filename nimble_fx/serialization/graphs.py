@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from nimble_fx.errors import FileError
-from nimble_fx.ir.operators import function_by_name, name_in_file, operators_by_name
+from nimble_fx.ir.operators import function_by_name, operators_by_name, serialized_name
 from nimble_fx.ir.task_graph import (
     Input,
     ScalarType,
@@ -98,7 +98,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _encode_target(target: Callable[..., Any]) -> str:
-    name = name_in_file(target)
+    name = serialized_name(target)
     if name is None:
         raise FileError(f"{target} is neither an operator nor a function of sizes")
     return name

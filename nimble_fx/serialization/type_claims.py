@@ -102,9 +102,7 @@ class TypesOf:
         unknown = symbols_in(value.type) & self._undecided
         if not unknown <= self._introduced:
             names = ", ".join(sorted(unknown - self._introduced))
-            raise FileError(
-                f"{value.name} says that it is {value.type}; nothing says what {names} is"
-            )
+            raise FileError(f"{value.name} says that it is {value.type}, but {names} has no value")
         if unknown or symbols_in(kind):
             self._unsure.add(value.name)
         self._types[value.name] = kind

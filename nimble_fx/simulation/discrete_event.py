@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir.display import table
+from nimble_fx.ir.display import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Timeline:
             (s.name, s.queue, f"{s.start_us:.1f}", f"{s.end_us:.1f}", s.behind or "")
             for s in self.spans
         ]
-        return "\n".join(table(rows))
+        return "\n".join(aligned(rows))
 
 
 def simulate(activities: Sequence[Activity]) -> Timeline:

@@ -1,6 +1,7 @@
-"""From an ATen graph of PyTorch's to a task graph.
+"""Turns an ATen graph of PyTorch into a task graph.
 
-In: the `GraphModule` that AOTAutograd made. First passes over it, which return an ATen graph:
-constants are folded, inputs moved to the device, the host's part split off. Then `aten_to_tasks`.
-Out: a `TaskGraph` without streams, its constants, and the user's names. It imports the IR.
+In: the `GraphModule` from AOTAutograd. First come passes that return an ATen graph: they fold
+constants, move inputs to the device, and split off the part that runs on the CPU. Then comes
+`aten_to_tasks`. Out: a `TaskGraph` without streams, its constants, and the user's names. It
+imports the IR.
 """

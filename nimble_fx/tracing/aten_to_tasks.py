@@ -1,7 +1,8 @@
-"""From an ATen graph (`torch.fx`, as AOTAutograd makes it) to a TaskGraph.
+"""Turns an ATen graph (`torch.fx`, from AOTAutograd) into a TaskGraph.
 
-What an operator does to memory is read off its schema (which arguments it writes, which results
-alias them) and off the fake tensors in `meta["val"]`, whose storages alias as the real ones will.
+The storages that an operator reads, writes and aliases come from its schema (which arguments it
+writes, which results alias them) and from the fake tensors in `meta["val"]`, whose storages alias
+as the real ones will.
 """
 
 import operator
@@ -15,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.dependencies import hazards
-from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
 from nimble_fx.ir.operators import is_importable
 from nimble_fx.ir.task_graph import (
     Arg,
@@ -72,7 +73,7 @@ _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced program: its graph, and the values of the graph's constants by name."""
+    """The result of `trace`: the task graph, and the values of its constants by name."""
 
     graph: TaskGraph
     constants: Mapping[str, torch.Tensor]
@@ -87,13 +88,13 @@ def trace(
     """The task graph of an ATen graph, in program order. Cost: O(nodes).
 
     Args:
-        gm: as AOTAutograd hands it to a compiler; each node has `meta["val"]`.
-        name: what the user would call the program.
-        renamed: better names for placeholders.
+        gm: a graph that AOTAutograd passed to its compiler; each node has `meta["val"]`.
+        name: the program's title, such as "Branchy.forward".
+        renamed: names to use for placeholders instead of theirs.
         static: the placeholders whose address stays the same: parameters and buffers.
 
     Raises:
-        UnsupportedError: it has an operator or a value that cannot be scheduled.
+        UnsupportedError: the graph has an operator or a value that cannot be scheduled.
     """
     tracer = _Tracer(gm, renamed or {}, frozenset(static))
     for node in gm.graph.nodes:
@@ -113,7 +114,7 @@ def trace(
 
 
 class _Tracer:
-    """Visits nodes in order and remembers which value lies in which storage."""
+    """Visits nodes in order and tracks the storage of each value."""
 
     def __init__(self, gm: GraphModule, renamed: Mapping[str, str], static: frozenset[str]):
         self.inputs: list[Input] = []
@@ -125,12 +126,12 @@ class _Tracer:
         self._holds: dict[Node, tuple[str, ...]] = {}
 
     def visit(self, node: Node) -> None:
-        """Adds what the node stands for; nodes must come in order."""
+        """Adds the node's input, constant, task or outputs; nodes must come in order."""
         if node.op == "output":
             returned = self._argument(node, node.args[0])
             self.outputs = returned if isinstance(returned, tuple) else (returned,)
         elif node.op == "placeholder":
-            self._add(node, self._given(node, node.name in self._static), self.inputs)
+            self._add(node, self._input(node, node.name in self._static), self.inputs)
         elif node.op == "get_attr":
             self._add(node, self._constant(node), self.constants)
         else:
@@ -140,7 +141,7 @@ class _Tracer:
         values.append(value)
         self._holds[node] = value.holds
 
-    def _given(self, node: Node, static: bool) -> Input:
+    def _input(self, node: Node, static: bool) -> Input:
         name = self._name(node)
         holds = [self._storage(node, t, name) for t in _tensors(node)]
         return Input(name, _type(node, node.meta.get("val")), tuple(holds), static)
@@ -151,7 +152,7 @@ class _Tracer:
             user = next(iter(node.users), node)
             raise _unsupported(user, f"takes a {type(value).__name__}: a higher-order operator")
         node.meta.setdefault("val", value)
-        return self._given(node, static=True)
+        return self._input(node, static=True)
 
     def _task(self, node: Node) -> Task:
         return Task(
@@ -166,7 +167,7 @@ class _Tracer:
         )
 
     def _effects(self, node: Node) -> dict[str, Any]:
-        """The attributes of a task that say what it does to memory."""
+        """The attributes of a task that describe its memory accesses and their order."""
         if isinstance(node.target, OpOverload):
             return self._effects_of_operator(node, node.target)
         if node.target is operator.getitem:
@@ -178,29 +179,29 @@ class _Tracer:
     def _effects_of_operator(self, node: Node, op: OpOverload) -> dict[str, Any]:
         name = schema_of(op).name.split("::")[-1]
         if name in _CHANGE_STORAGE:
-            raise _unsupported(node, "gives a tensor other memory")
+            raise _unsupported(node, "replaces the storage of a tensor")
         if op.namespace in _COLLECTIVES:
-            raise _unsupported(node, "is a collective, which every rank must launch alike")
-        given = {s: None for arg in node.all_input_nodes for s in self._holds[arg]}
+            raise _unsupported(node, "is a collective, which all ranks must launch in one order")
+        operands = {s: None for arg in node.all_input_nodes for s in self._holds[arg]}
         written, aliased = self._by_schema(node, op)
-        made = self._results(node, _same_memory(op, given, aliased))
-        fresh = tuple(s for s in dict.fromkeys(made) if s not in given)
+        results = self._results(node, _common_storage(op, operands, aliased))
+        fresh = tuple(s for s in dict.fromkeys(results) if s not in operands)
         effects = {
-            "holds": tuple(dict.fromkeys([*made, *aliased])),
+            "holds": tuple(dict.fromkeys([*results, *aliased])),
             "ordered": _keeps_program_order(op),
         }
-        touches_nothing = not given or _is_view(op) or name in _READ_NO_DATA
-        if touches_nothing and not written and not fresh:
+        reads_no_data = not operands or _is_view(op) or name in _READ_NO_DATA
+        if reads_no_data and not written and not fresh:
             return effects
         writes = tuple(dict.fromkeys([*written, *fresh]))
-        return effects | {"reads": tuple(given), "writes": writes, "allocates": fresh}
+        return effects | {"reads": tuple(operands), "writes": writes, "allocates": fresh}
 
     def _results(self, node: Node, same: str | None) -> list[str]:
         """The storages of an operator's results; new ones are named after the task.
 
         Args:
-            node: the operator's.
-            same: the storage that all of them lie in, whatever their fake tensors say.
+            node: the operator call.
+            same: the storage of all results if it is known; it overrides their fake tensors.
         """
         results, name = _tensors(node), self._name(node)
         labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
@@ -212,7 +213,7 @@ class _Tracer:
         """The storages of one of an operator's results."""
         several, index = node.args
         if not isinstance(several, Node) or not isinstance(index, int):
-            raise _unsupported(node, "takes an item of something that is not an operator's result")
+            raise _unsupported(node, "selects an item of something other than an operator's result")
         leaves = pytree.tree_leaves(several.meta["val"][index])
         held = [self._storage(several, t, "") for t in leaves if isinstance(t, torch.Tensor)]
         for tensor, storage in zip(_tensors(node), held, strict=True):
@@ -220,10 +221,10 @@ class _Tracer:
         return tuple(dict.fromkeys(held))
 
     def _by_schema(self, node: Node, op: OpOverload) -> tuple[dict[str, None], dict[str, None]]:
-        """The storages that the operator writes, and those that its results alias."""
+        """By its schema, the storages that the operator writes and those that its results alias."""
         written: dict[str, None] = {}
         aliased: dict[str, None] = {}
-        for i, parameter, is_written, is_returned in touched(op):
+        for i, parameter, is_written, is_returned in written_or_returned(op):
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
             held = {s: None for n in _nodes(value) for s in self._holds[n]}
             if is_written:
@@ -236,7 +237,7 @@ class _Tracer:
         return self._renamed.get(node.name, node.name)
 
     def _storage(self, node: Node, tensor: torch.Tensor, new: str) -> str:
-        """The storage of a fake tensor; `new` names it if it is seen for the first time."""
+        """The storage of a fake tensor; one not seen before is named `new`."""
         if tensor.layout is not torch.strided:
             raise _unsupported(node, f"is a {tensor.layout} tensor, not a strided one")
         return self._storages.setdefault(storage_key(tensor), new)
@@ -261,19 +262,19 @@ def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
 
 @cache
 def _keeps_program_order(op: OpOverload) -> bool:
-    """Whether it draws random numbers or may have side effects; custom operators do not tell."""
+    """Whether it draws random numbers or may have side effects, as any custom operator may."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
     return seeded or not schema_of(op).returns or op.namespace not in {"aten", "prims"}
 
 
-def _same_memory(op: OpOverload, given: Iterable[str], aliased: Iterable[str]) -> str | None:
-    """The one storage that an operator's results are sure to lie in, if there is one.
+def _common_storage(op: OpOverload, operands: Iterable[str], aliased: Iterable[str]) -> str | None:
+    """The one storage that all results of an operator certainly alias, if there is one.
 
-    A graph pass may have given a node a fake tensor of its own, which aliases nothing. Composite
-    operators may return a view or a copy: for them the fake tensors have the say.
+    A graph pass may have set a new fake tensor on a node, which aliases nothing. Composite
+    operators may return a view or a copy: for them the fake tensors decide.
     """
-    if op in VIEWS_WITHOUT_SAYING_SO:
-        storages = list(given)
+    if op in UNDECLARED_VIEWS:
+        storages = list(operands)
     elif _returns_arguments(op):
         storages = list(aliased)
     else:
@@ -283,14 +284,14 @@ def _same_memory(op: OpOverload, given: Iterable[str], aliased: Iterable[str]) -
 
 @cache
 def _returns_arguments(op: OpOverload) -> bool:
-    """Whether its results are sure to lie in the memory of its arguments; a composite's are not."""
+    """Whether its results certainly alias its arguments; those of composite operators may not."""
     returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info for r in returns) and not is_composite(op)
 
 
 @cache
 def _is_view(op: OpOverload) -> bool:
-    if op in VIEWS_WITHOUT_SAYING_SO:
+    if op in UNDECLARED_VIEWS:
         return True
     returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
@@ -337,7 +338,7 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
 def _refuse_user_streams(node: Node) -> None:
     namespace = getattr(node.target, "namespace", "")
     if namespace == "streams" or "stream" in (node.meta.get("custom") or {}):
-        raise _unsupported(node, "runs on a stream that the model chose itself, which is kept")
+        raise _unsupported(node, "runs on a stream that the model chose itself")
 
 
 def _refuse_several_devices(graph: TaskGraph, gm: GraphModule) -> None:
@@ -347,11 +348,11 @@ def _refuse_several_devices(graph: TaskGraph, gm: GraphModule) -> None:
             first.setdefault(tensor.device, node)
     if len(first) > 1:
         names = " and ".join(map(str, first))
-        raise _unsupported(list(first.values())[-1], f"is where a second device comes in: {names}")
+        raise _unsupported(list(first.values())[-1], f"uses a second device: {names}")
 
 
 def _unsupported(node: Node, why: str) -> UnsupportedError:
     source = source_of(node)
-    where = f"{source}: {source.code}" if source else "no line of the model is recorded for it"
+    where = f"{source}: {source.code}" if source else "its line in the model is not recorded"
     target: Callable[..., Any] | str = node.target
     return UnsupportedError(f"{node.name} ({target}) {why} [{where}]", node.name, source)

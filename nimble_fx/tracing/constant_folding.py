@@ -1,7 +1,7 @@
-"""What does not depend on a call is computed once, when a graph is compiled.
+"""Constant folding: operators that depend on no input are computed once, at compile time.
 
-Models make themselves indices and masks in `forward`: `torch.tril_indices` of an interaction, the
-`arange` of bags that each `nn.EmbeddingBag` makes, `torch.tensor([...])`.
+Models create indices and masks in `forward`: `torch.tril_indices` of an interaction, the `arange`
+of bags in each `nn.EmbeddingBag`, `torch.tensor([...])`.
 """
 
 import operator
@@ -23,34 +23,34 @@ from nimble_fx.torch_internals.names import (
     pytree,
 )
 from nimble_fx.torch_internals.operators import schema_of
-from nimble_fx.tracing.exposed_memory import exposed
+from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 MAX_BYTES = 2**20
-"""Larger results would cost more memory, for as long as the program lives, than they save time."""
+"""Larger constants are not worth their memory, which they take as long as the program lives."""
 
 Place = Callable[[torch.device], torch.device | None]
-"""Where values of a device can be computed now; None if nowhere."""
+"""Maps a device to the one that computes its constants now; None if there is none."""
 
-_NOT_FROM_ARGUMENTS_ALONE = ("empty", "new_empty", "from_file")
-"""What names of operators begin with whose result is what was in memory, or is in a file."""
+_UNINITIALIZED_OR_FROM_FILE = ("empty", "new_empty", "from_file")
+"""Prefixes of operators whose result does not follow from their arguments alone."""
 
 
 def fold_constants(gm: GraphModule, place: Place) -> GraphModule:
-    """The graph itself, changed: what depends on no input has become a constant, equal ones one.
+    """Replaces operators that depend on no input by constants, equal ones by the same constant.
 
-    What the caller gets or somebody may write is made anew in each call (see `exposed`). An
-    operator that raises stays, and raises in each call.
+    Values that the caller receives or that may be written are computed in each call (see
+    `escaping_or_written`). An operator that raises stays, and raises in each call.
 
     Args:
-        gm: an ATen graph with fake tensors in `meta["val"]`.
-        place: where to compute. For a device that is not here it may be another one, on which the
-            constants' values are then, and not their fake tensors.
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
+        place: the device to compute on. For a device that this machine lacks it may be another one,
+            which then has the constants' values; their fake tensors keep the device.
     """
-    made: dict[Hashable, Node] = {}
-    with eagerly():
+    constants: dict[Hashable, Node] = {}
+    with plain_eager_mode():
         values = _values(gm, place)
         for node in [node for node in values if _is_needed(node, values)]:
-            constant = _as_constant(gm, node, values[node], made)
+            constant = _as_constant(gm, node, values[node], constants)
             node.replace_all_uses_with(constant, lambda user: user not in values)
     for node in reversed(values):
         gm.graph.erase_node(node)
@@ -59,13 +59,15 @@ def fold_constants(gm: GraphModule, place: Place) -> GraphModule:
 
 
 def _values(gm: GraphModule, place: Place) -> dict[Node, Any]:
-    """The values of nodes that need not be in the graph, in its order."""
-    kept = exposed(gm.graph)
+    """The values of the nodes that can be removed from the graph, in its order."""
+    computed_per_call = escaping_or_written(gm.graph)
     values: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         if _is_literal(node):
             values[node] = operator.attrgetter(node.target)(gm)
-        elif node not in kept and _is_pure(node) and values.keys() >= {*node.all_input_nodes}:
+        elif node in computed_per_call or not _is_pure(node):
+            continue
+        elif values.keys() >= {*node.all_input_nodes}:
             value = _computed(node, values, place)
             if value is not None:
                 values[node] = value
@@ -77,27 +79,27 @@ def _values(gm: GraphModule, place: Place) -> dict[Node, Any]:
 
 
 def _is_needed(node: Node, values: Mapping[Node, Any]) -> bool:
-    """Whether something that stays in the graph uses it."""
+    """Whether a node that stays in the graph uses it."""
     return any(user not in values for user in node.users)
 
 
 def _is_literal(node: Node) -> bool:
-    """Whether it is what `torch.tensor([1, 2])` is made from, which belongs to the graph alone."""
+    """Whether it is the literal of a `torch.tensor([1, 2])`, which nothing but the graph holds."""
     copies = {user.target is torch.ops.aten.lift_fresh_copy.default for user in node.users}
     return node.op == "get_attr" and copies == {True}
 
 
 def _is_pure(node: Node) -> bool:
-    """Whether it makes small tensors, the same each time from the same arguments."""
-    target, made = node.target, _tensors(node.meta.get("val"))
+    """Whether it returns small tensors that depend on its arguments alone."""
+    target, results = node.target, _tensors(node.meta.get("val"))
     if target is not operator.getitem:
         if not isinstance(target, OpOverload) or target.namespace != "aten":
             return False
         if schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
             return False
-        if target.overloadpacket.__name__.startswith(_NOT_FROM_ARGUMENTS_ALONE):
+        if target.overloadpacket.__name__.startswith(_UNINITIALIZED_OR_FROM_FILE):
             return False
-    return bool(made) and all(map(_is_small, made))
+    return bool(results) and all(map(_is_small, results))
 
 
 def _is_small(fake: Tensor) -> bool:
@@ -108,7 +110,7 @@ def _is_small(fake: Tensor) -> bool:
 
 
 def _computed(node: Node, values: Mapping[Node, Any], place: Place) -> Any | None:
-    """What a node makes; None where that raises, cannot be had now, or is not what was traced."""
+    """A node's value; None if it raises, has no device to run on, or differs from the trace."""
     arguments = pytree.tree_map_only(Node, values.__getitem__, (node.args, node.kwargs))
     fakes = pytree.tree_leaves(node.meta["val"])
     named = [x for x in pytree.tree_leaves(arguments) if isinstance(x, torch.device)]
@@ -118,7 +120,7 @@ def _computed(node: Node, values: Mapping[Node, Any], place: Place) -> Any | Non
     args, kwargs = pytree.tree_map_only(torch.device, places.__getitem__, arguments)
     try:
         value = node.target(*args, **kwargs)  # type: ignore[operator]  # call_function: callable
-    except Exception:  # an operator's own: it stays in the graph, where calls will raise it
+    except Exception:  # the operator's own error: it stays in the graph, where calls raise it
         return None
     leaves = pytree.tree_leaves(value)
     pairs = zip(leaves, fakes, strict=False)
@@ -127,7 +129,7 @@ def _computed(node: Node, values: Mapping[Node, Any], place: Place) -> Any | Non
 
 
 def _is_alike(value: Any, fake: Any, places: Mapping[torch.device, torch.device | None]) -> bool:
-    """Whether a result is the plain tensor that was traced."""
+    """Whether a result is a plain tensor with the traced shape, strides, dtype and device."""
     if type(value) is not Tensor or not isinstance(fake, FakeTensor):
         return False
     if value.layout is not torch.strided or value.is_conj() or value.is_neg():
@@ -138,29 +140,31 @@ def _is_alike(value: Any, fake: Any, places: Mapping[torch.device, torch.device 
     return expected == (value.shape, value.stride(), value.dtype, value.device)
 
 
-def _as_constant(gm: GraphModule, node: Node, value: Tensor, made: dict[Hashable, Node]) -> Node:
-    """The constant that stands for a node; one that was made for an equal value, if there is."""
+def _as_constant(
+    gm: GraphModule, node: Node, value: Tensor, constants: dict[Hashable, Node]
+) -> Node:
+    """The constant that replaces a node: an existing one of equal value, or a new one."""
     fake = node.meta["val"]
     n = 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
     flat = value.as_strided((n if value.numel() else 0,), (1,)).clone()
-    here = flat.cpu()  # which waits: whoever calls, on whatever stream, finds it computed
-    data = string_at(here.data_ptr(), here.nbytes)
+    on_cpu = flat.cpu()  # synchronizes, so that calls on any stream find it computed
+    data = string_at(on_cpu.data_ptr(), on_cpu.nbytes)
     key = (fake.device, value.dtype, value.shape, value.stride(), data)
-    if key in made:
-        return made[key]
+    if key in constants:
+        return constants[key]
     name = f"{node.name}_constant"
     gm.register_buffer(name, flat.as_strided(value.shape, value.stride()), persistent=False)
     with gm.graph.inserting_before(node):
-        constant = made[key] = gm.graph.get_attr(name)
+        constant = constants[key] = gm.graph.get_attr(name)
     with fake.fake_mode:
-        alone = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-    constant.meta = node.meta | {"val": alone}
+        own = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    constant.meta = node.meta | {"val": own}
     return constant
 
 
 @contextmanager
-def eagerly() -> Iterator[None]:
-    """Within, operators compute values: no modes of tracing or of the user, and no gradients."""
+def plain_eager_mode() -> Iterator[None]:
+    """Disables all modes of tracing and of the user, autocast and gradients."""
     with ExitStack() as stack:
         for context in (
             disable_modes(),

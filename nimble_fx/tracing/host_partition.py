@@ -1,7 +1,7 @@
-"""A graph of the CPU and a GPU is made two: what the CPU does first, and a program of the GPU.
+"""Partitions a graph of the CPU and a GPU into a host part, which runs first, and a device part.
 
-The host's part runs operator by operator, as in eager. What the GPU takes of it is copied there,
-and is an input of the program like any other.
+The host part runs operator by operator, as in eager. Its results that the GPU uses are copied
+there, and are inputs of the device part.
 """
 
 import operator
@@ -19,104 +19,108 @@ from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _TO_COPY = torch.ops.aten._to_copy.default
 
-Place = tuple[bool, int]
-"""Where a value comes from: whether that is the host's part, and which one it is there."""
+Origin = tuple[bool, int]
+"""Where a value comes from: whether the host part returns it, and its position there."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class Partition:
     """A graph in two parts.
 
     Attributes:
-        host: takes what the graph takes; returns what is moved to the GPU, then outputs.
+        host: takes the graph's inputs; returns the values copied to the GPU, then outputs.
         device: the rest.
-        inputs: where those of `device` come from, if not from the host's part then as inputs.
-        outputs: where those of the graph come from, if not from the host's part then by `device`.
-        moved: the inputs of the graph by those of `device` that are moved from them, by name.
+        inputs: the origin of each input of `device`: a result of `host`, or an input of the graph.
+        outputs: the origin of each output of the graph: a result of `host`, or of `device`.
+        moved: the names of inputs of the graph, by the inputs of `device` that are their copies.
     """
 
     host: GraphModule
     device: GraphModule
-    inputs: Sequence[Place]
-    outputs: Sequence[Place]
+    inputs: Sequence[Origin]
+    outputs: Sequence[Origin]
     moved: Mapping[str, str]
 
     def n_on_device(self, n: int) -> int:
-        """How many of the graph's first `n` outputs come by `device`."""
+        """How many of the graph's first `n` outputs the device part returns."""
         return sum(not by_host for by_host, _ in self.outputs[:n])
 
     def run(self, device: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Any]:
-        """What runs the graph, by AOTAutograd's boxed convention; `device` runs that part."""
+        """A function that runs both parts, by AOTAutograd's boxed convention.
+
+        Args:
+            device: runs the device part.
+        """
 
         def call(args: list[Any]) -> list[Any]:
             from_host = self.host(*args)
-            given = [from_host[i] if by_host else args[i] for by_host, i in self.inputs]
+            inputs = [from_host[i] if by_host else args[i] for by_host, i in self.inputs]
             args.clear()
-            results = device(given)
+            results = device(inputs)
             return [from_host[i] if by_host else results[i] for by_host, i in self.outputs]
 
         call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return call
 
 
-def split(gm: GraphModule) -> Parts | None:
-    """The graph's two parts; None if it has one device, or if the CPU needs what the GPU makes.
+def split(gm: GraphModule) -> Partition | None:
+    """The graph's two parts; None if it has one device, or if the CPU uses results of the GPU.
 
     Args:
-        gm: an ATen graph with fake tensors in `meta["val"]`, in which copies alone take tensors
-            from the CPU to the other device (see `nimble_fx.tracing.move_to_device`).
+        gm: an ATen graph with fake tensors in `meta["val"]`, in which only copies take tensors from
+            the CPU to the other device (see `nimble_fx.tracing.move_to_device`).
     """
     if other_device(gm) is None:
         return None
-    hosts = _hosts(gm)
+    on_host = _host_nodes(gm)
     (output,) = gm.graph.find_nodes(op="output")
     returned = [v for v in output.args[0] if isinstance(v, Node) and is_on_cpu(v)]
-    handed_over = [node for node in gm.graph.nodes if node in hosts and _is_handed_over(node)]
-    at_host: dict[Any, Place] = {v: (True, i) for i, v in enumerate([*handed_over, *returned])}
-    given = _inputs(gm, handed_over)
-    results = [v for v in output.args[0] if v not in at_host]
-    device = _device_part(gm, given, hosts, results)
+    copies = [node for node in gm.graph.nodes if node in on_host and _is_copy_to_device(node)]
+    from_host: dict[Any, Origin] = {v: (True, i) for i, v in enumerate([*copies, *returned])}
+    inputs = _device_inputs(gm, copies)
+    results = [v for v in output.args[0] if v not in from_host]
+    device = _device_part(gm, inputs, on_host, results)
     if device is None:
         return None
     own = {node: (False, i) for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     n_results = iter(range(len(results)))
-    return Parts(
-        host=_host_part(gm, hosts, [*handed_over, *returned]),
+    return Partition(
+        host=_host_part(gm, on_host, [*copies, *returned]),
         device=device,
-        inputs=[at_host.get(node) or own[node] for node in given],
-        outputs=[at_host.get(v) or (False, next(n_results)) for v in output.args[0]],
-        moved={n.name: n.args[0].name for n in handed_over if n.args[0] in own},
+        inputs=[from_host.get(node) or own[node] for node in inputs],
+        outputs=[from_host.get(v) or (False, next(n_results)) for v in output.args[0]],
+        moved={n.name: n.args[0].name for n in copies if n.args[0] in own},
     )
 
 
-def hand_over(value: Tensor, **kwargs: Any) -> Tensor:
-    """A copy of a tensor of the CPU on another device, for which the host need not wait.
+def copy_to_device(value: Tensor, **kwargs: Any) -> Tensor:
+    """A copy of a CPU tensor on another device, without a wait of the host where that is safe.
 
-    From memory that is not pinned CUDA copies before it returns, so the host may write there then.
+    From pageable memory CUDA copies before it returns, so the host may write there afterwards.
     """
-    is_free_to_go_on = kwargs.pop("non_blocking", False) or not value.is_pinned()
-    moved: Tensor = _TO_COPY(value, non_blocking=is_free_to_go_on, **kwargs)
+    need_not_wait = kwargs.pop("non_blocking", False) or not value.is_pinned()
+    moved: Tensor = _TO_COPY(value, non_blocking=need_not_wait, **kwargs)
     return moved
 
 
-def _hosts(gm: GraphModule) -> set[Node]:
-    """What the host can do before the device does anything."""
-    hosts = set[Node]()
+def _host_nodes(gm: GraphModule) -> set[Node]:
+    """The nodes that the host can run before the device runs anything."""
+    on_host = set[Node]()
     for node in gm.graph.nodes:
-        if hosts.issuperset(node.all_input_nodes) and _can_be_hosts(node):
-            hosts.add(node)
-    return hosts
+        if on_host.issuperset(node.all_input_nodes) and _can_run_on_host(node):
+            on_host.add(node)
+    return on_host
 
 
-def _can_be_hosts(node: Node) -> bool:
-    if node.op in ("placeholder", "get_attr") or _is_number(node) or _is_handed_over(node):
+def _can_run_on_host(node: Node) -> bool:
+    if node.op in ("placeholder", "get_attr") or _is_number(node) or _is_copy_to_device(node):
         return True
-    is_atens = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
+    is_aten = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
     takes_no_others = all(is_on_cpu(arg) or _is_number(arg) for arg in node.all_input_nodes)
-    return (is_atens or node.target is operator.getitem) and is_on_cpu(node) and takes_no_others
+    return (is_aten or node.target is operator.getitem) and is_on_cpu(node) and takes_no_others
 
 
-def _is_handed_over(node: Node) -> bool:
+def _is_copy_to_device(node: Node) -> bool:
     """Whether it copies a tensor from the CPU to another device."""
     return node.target is _TO_COPY and not is_on_cpu(node) and is_on_cpu(node.all_input_nodes[0])
 
@@ -125,21 +129,21 @@ def _is_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), _NUMBERS)
 
 
-def _inputs(gm: GraphModule, handed_over: Sequence[Node]) -> list[Node]:
-    """What the device's part takes: inputs where they were, copies of them there too."""
-    given: list[Node] = []
+def _device_inputs(gm: GraphModule, copies: Sequence[Node]) -> list[Node]:
+    """The device part's inputs: in the graph's order, with copies in place of CPU inputs."""
+    inputs: list[Node] = []
     for node in gm.graph.find_nodes(op="placeholder"):
-        given += [c for c in handed_over if c.args[0] is node] if is_on_cpu(node) else [node]
-    return given + [copy for copy in handed_over if copy not in given]
+        inputs += [c for c in copies if c.args[0] is node] if is_on_cpu(node) else [node]
+    return inputs + [copy for copy in copies if copy not in inputs]
 
 
 def _device_part(
-    gm: GraphModule, given: Iterable[Node], hosts: set[Node], results: Sequence[Any]
+    gm: GraphModule, inputs: Iterable[Node], on_host: set[Node], results: Sequence[Any]
 ) -> GraphModule | None:
-    """What is not the host's, as a graph; None if it takes more of the host than it is given."""
+    """The device's nodes as a graph; None if they need values of the host besides `inputs`."""
     graph = Graph()
     copies: dict[Node, Node] = {}
-    for node in given:
+    for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = node.meta
     for node in gm.graph.nodes:
@@ -147,7 +151,7 @@ def _device_part(
             continue
         if copies.keys() >= {*node.all_input_nodes} and not is_on_cpu(node):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-        elif node not in hosts:
+        elif node not in on_host:
             return None
     if not copies.keys() >= {v for v in results if isinstance(v, Node)}:
         return None
@@ -155,14 +159,14 @@ def _device_part(
     return GraphModule(gm, graph)
 
 
-def _host_part(gm: GraphModule, hosts: set[Node], returned: Sequence[Node]) -> GraphModule:
+def _host_part(gm: GraphModule, on_host: set[Node], returned: Sequence[Node]) -> GraphModule:
     graph = Graph()
     copies: dict[Node, Node] = {}
     for node in gm.graph.nodes:
-        if node in hosts:
+        if node in on_host:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            if _is_handed_over(node):
-                copies[node].target = hand_over
+            if _is_copy_to_device(node):
+                copies[node].target = copy_to_device
     graph.output(tuple(copies[node] for node in returned))
     graph.eliminate_dead_code()
     return GraphModule(gm, graph)

@@ -1,7 +1,8 @@
-"""What operators of a GPU take from the CPU is moved there by operators of their own.
+"""Inserts explicit copies of CPU tensors that operators of a GPU take.
 
-PyTorch lets a GPU's operators take single numbers and indices from the CPU. It reads the numbers
-on the host, so that a CUDA graph would have them for ever, and copies the indices in each call.
+PyTorch lets a GPU's operators take scalar tensors and indices from the CPU. It reads the scalars on
+the host, so that a CUDA graph would replay the captured values, and copies the indices in each
+call.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.torch_internals.names import pytree
-from nimble_fx.tracing.exposed_memory import exposed
+from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 _aten = torch.ops.aten
 _TAKE_INDICES = {
@@ -32,14 +33,14 @@ _TAKE_NUMBERS = {
     _aten.masked_fill.Tensor,
     _aten.masked_fill_.Tensor,
 }
-"""Operators that take a single number from the CPU, beside the elementwise ones."""
+"""Operators that take a scalar tensor from the CPU, besides the elementwise ones."""
 
 _COPY = {_aten.copy.default, _aten.copy_.default}
-"""Operators that copy their second argument from wherever it is."""
+"""Operators that copy their second argument from any device."""
 
 
 def other_device(gm: GraphModule) -> torch.device | None:
-    """The device on which the graph has tensors beside those on the CPU; None if there is not one.
+    """The one device besides the CPU, in a graph that uses both; else None.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
@@ -50,23 +51,22 @@ def other_device(gm: GraphModule) -> torch.device | None:
 
 
 def move_to_device(gm: GraphModule) -> GraphModule:
-    """The graph itself, changed: operators of the other device take nothing from the CPU.
+    """Copies CPU operands of operators of the other device to that device first.
 
-    That is as far as they would also take it from their own device: numbers, with the same rules
-    of element types, and indices.
+    Only where the result is the same: scalar tensors, with the same type promotion, and indices.
 
     Args:
-        gm: an ATen graph with fake tensors in `meta["val"]`.
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
     """
     device = other_device(gm)
     if device is None:
         return gm
     moved: dict[Node, Node] = {}
-    written = exposed(gm.graph)
+    written = escaping_or_written(gm.graph)
     for node in list(gm.graph.nodes):
         if {tensor.device for tensor in tensors(node)} != {device}:
             continue
-        for value in _taken(node):
+        for value in _cpu_operands(node):
             if value not in moved or value in written:
                 moved[value] = _moved(gm, value, device, node)
             node.replace_input_with(value, moved[value])
@@ -75,18 +75,18 @@ def move_to_device(gm: GraphModule) -> GraphModule:
 
 
 def is_on_cpu(node: Node) -> bool:
-    """Whether it makes tensors, on the CPU alone."""
+    """Whether it returns tensors, all on the CPU."""
     return {tensor.device.type for tensor in tensors(node)} == {"cpu"}
 
 
 def tensors(node: Node) -> list[Tensor]:
-    """The fake tensors of what a node makes."""
+    """The fake tensors of a node's results."""
     values = pytree.tree_leaves(node.meta.get("val"))
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def _taken(node: Node) -> Iterator[Node]:
-    """The arguments on the CPU that an operator would take from its own device too."""
+def _cpu_operands(node: Node) -> Iterator[Node]:
+    """The arguments on the CPU that an operator would also take from its own device."""
     target, taken = node.target, list[Node]()
     if target in _TAKE_INDICES or target in _COPY:
         taken += _nodes(node.args[1])
@@ -105,7 +105,7 @@ def _nodes(value: object) -> Iterable[Node]:
 
 
 def _moved(gm: GraphModule, value: Node, device: torch.device, user: Node) -> Node:
-    """A copy of a value on the device, in front of a user."""
+    """A new node before `user` that copies a value to the device."""
     fake = value.meta["val"]
     with gm.graph.inserting_before(user):
         copy = gm.graph.create_node(

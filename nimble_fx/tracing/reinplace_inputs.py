@@ -1,7 +1,7 @@
-"""Inputs of which a program writes a part, such as a model's cache, are written where they are.
+"""Writes into parts of inputs in place, such as into a model's cache.
 
-Of `cache.index_copy_(...)` AOTAutograd makes an operator that copies the whole cache, and a copy of
-the result back to the input.
+AOTAutograd functionalizes `cache.index_copy_(...)` to an operator that copies the whole cache, and
+a copy of the result back to the input.
 """
 
 import torch
@@ -11,7 +11,7 @@ from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.storages import storage_key
 
 _aten = torch.ops.aten
-_WRITES_A_PART = {
+_IN_PLACE_FORMS = {
     _aten.index_add.default: _aten.index_add_.default,
     _aten.index_copy.default: _aten.index_copy_.default,
     _aten.index_put.default: _aten.index_put_.default,
@@ -19,37 +19,38 @@ _WRITES_A_PART = {
     _aten.scatter.value: _aten.scatter_.value,
     _aten.scatter_add.default: _aten.scatter_add_.default,
 }
-"""Operators that leave most of their first argument as it was, with those that write it."""
+"""Operators that change a part of their first argument, with their in-place forms."""
 
 
-def write_in_place(gm: GraphModule) -> GraphModule:
-    """The graph itself, changed: a part of an input is written without a copy of the whole.
+def reinplace_inputs(gm: GraphModule) -> GraphModule:
+    """Replaces a partial update of an input and its copy back by the in-place form.
 
     Args:
-        gm: a functional ATen graph whose inputs are written by copies at the end.
+        gm: a functionalized ATen graph, with copies to its inputs at the end; it is changed and
+            returned.
     """
     (output,) = gm.graph.find_nodes(op="output")
     for copy in gm.graph.find_nodes(op="call_function", target=_aten.copy_.default):
-        given, update = copy.args[:2]
-        if _is_needless(copy, given, update) and not _is_returned(update, output):
-            update.target = _WRITES_A_PART[update.target]
+        written, update = copy.args[:2]
+        if _is_needless(copy, written, update) and not _is_returned(update, output):
+            update.target = _IN_PLACE_FORMS[update.target]
             gm.graph.erase_node(copy)
     gm.recompile()
     return gm
 
 
-def _is_needless(copy: Node, given: Node, update: Node) -> bool:
-    """Whether a copy brings back what could be written at once: nobody else reads the input."""
-    if given.op != "placeholder" or copy.users or update.target not in _WRITES_A_PART:
+def _is_needless(copy: Node, written: Node, update: Node) -> bool:
+    """Whether the update could write the input in place: no other node reads the input."""
+    if written.op != "placeholder" or copy.users or update.target not in _IN_PLACE_FORMS:
         return False
     arguments = pytree.arg_tree_leaves(*update.args, **update.kwargs)
-    places = [i for i, argument in enumerate(arguments) if argument is given]
-    is_laid_out_alike = given.meta["val"].stride() == update.meta["val"].stride()
-    return places == [0] and given.users.keys() == {update, copy} and is_laid_out_alike
+    positions = [i for i, argument in enumerate(arguments) if argument is written]
+    has_same_strides = written.meta["val"].stride() == update.meta["val"].stride()
+    return positions == [0] and written.users.keys() == {update, copy} and has_same_strides
 
 
 def _is_returned(update: Node, output: Node) -> bool:
-    """Whether the caller is given its result, which must not be the input's memory then."""
+    """Whether the caller receives its result, which must then not alias the input."""
     values = [node.meta.get("val") for node in output.all_input_nodes]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     held = {storage_key(tensor) for tensor in tensors}

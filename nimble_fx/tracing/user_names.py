@@ -1,4 +1,4 @@
-"""Names that the user would recognise, for what Dynamo found: programs, inputs, source lines."""
+"""Names from the user's code for programs and inputs, and source lines, as Dynamo recorded them."""
 
 import ast
 import linecache
@@ -20,18 +20,18 @@ _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
 )
 _OURS = Path(__file__).parents[1]
-_PLUMBING = {"_modules", "_parameters", "_buffers"}
+_MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
 _Scope = ast.ClassDef | ast.FunctionDef
 _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 
 
 def source_of(node: Node) -> Source | None:
-    """The user's innermost line that made the node, if fx recorded one."""
+    """The user's innermost line that the node comes from, if fx recorded one."""
     return _innermost(node.meta.get("stack_trace") or "")
 
 
 def program_name(gm: GraphModule) -> str:
-    """The user's function that was compiled, such as "Branchy.forward"."""
+    """The name of the user's function that was compiled, such as "Branchy.forward"."""
     for node in gm.graph.nodes:
         frames = _frames(node.meta.get("stack_trace") or "")
         if frames:
@@ -45,14 +45,14 @@ def program_name(gm: GraphModule) -> str:
 
 
 class InputNames:
-    """What the user calls the inputs of the ATen graphs of one Dynamo graph.
+    """The user's names for the inputs of the ATen graphs of one Dynamo graph.
 
     Attributes:
         static: the names, in ATen graphs, of the inputs that are parameters and buffers.
     """
 
     def __init__(self, gm: GraphModule, better: Mapping[str, str]) -> None:
-        """Reads the names off a Dynamo graph; `better` replaces their beginnings (`renamed`)."""
+        """Reads the names from a Dynamo graph; `better` replaces their prefixes (`renamed`)."""
         self.static: set[str] = set()
         self._names = [renamed(name, better) for name in input_names(gm)]
         self._paths = input_paths(gm)
@@ -62,7 +62,7 @@ class InputNames:
     def learn(self, gm: GraphModule, metadata: ViewAndMutationMeta | None) -> None:
         """Matches the inputs of an inference or forward graph with those of the Dynamo graph.
 
-        A backward graph takes some of them under the same names.
+        A backward graph has some of them, under the same names.
         """
         placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         if len(placeholders) == len(self._names):
@@ -72,13 +72,13 @@ class InputNames:
             self.static = {placeholders[i] for i in metadata.static_input_indices}
 
     def rename_moved(self, moved: Mapping[str, str]) -> None:
-        """Calls copies of inputs on another device what the user calls the inputs."""
+        """Gives copies of inputs on another device the names of the inputs."""
         for copy, original in moved.items():
             self._wanted[copy] = self._wanted.get(original, original)
             self._path_of[copy] = ""
 
     def better(self, gm: GraphModule) -> dict[str, str]:
-        """The user's names of the graph's inputs, where no other node is called that."""
+        """The user's names for the graph's inputs, numbered where another node has that name."""
         names = [node.name for node in gm.graph.nodes]
         known = [name for name in names if name in self._wanted]
         taken = set(names).difference(known)
@@ -86,46 +86,47 @@ class InputNames:
         return dict(zip(known, chosen, strict=True))
 
     def parameters(self, names: Mapping[str, str]) -> dict[str, str]:
-        """The model's names of parameters and buffers, "layers.0.weight", by those of `better`."""
+        """The model's names of parameters and buffers, "layers.0.weight", by names of `better`."""
         return {new: self._path_of[old] for old, new in names.items() if self._path_of[old]}
 
 
 def input_names(gm: GraphModule) -> list[str]:
     """A readable name for each input of a Dynamo graph, in order: "x", "layers_0_weight".
 
-    They are made from Dynamo's sources, such as `L['self']._modules['fc']._parameters['weight']`;
-    where there is none, fx's name stands.
+    They come from Dynamo's sources, such as `L['self']._modules['fc']._parameters['weight']`; an
+    input without one keeps fx's name.
     """
     return [_input_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 def renamed(name: str, better: Mapping[str, str]) -> str:
-    """`name`, with a better beginning if there is one: "args_1_weight" is "extra_weight"."""
-    for beginning, instead in better.items():
-        if name == beginning or name.startswith(f"{beginning}_"):
-            return instead + name.removeprefix(beginning)
+    """`name`, with its prefix replaced if `better` has it: "args_1_weight" to "extra_weight"."""
+    for prefix, instead in better.items():
+        if name == prefix or name.startswith(f"{prefix}_"):
+            return instead + name.removeprefix(prefix)
     return name
 
 
 def input_paths(gm: GraphModule) -> list[str]:
-    """What the user's module calls each input of a Dynamo graph: "layers.0.weight".
+    """The name of each input of a Dynamo graph in the user's module: "layers.0.weight".
 
-    "" stands for what is no module's parameter or buffer. Where two modules have one of the same
-    path, it begins with what the user's function calls the module: "encoder.0.weight".
+    "" for an input that is not a module's parameter or buffer. Where two modules have the same
+    path, it begins with the module's name in the user's function: "encoder.0.weight".
     """
     steps = [_steps(node) for node in gm.graph.nodes if node.op == "placeholder"]
     paths = [_path(found[1:]) if _is_in_module(found) else "" for found in steps]
-    again = {path for path in paths if paths.count(path) > 1}
+    repeated = {path for path in paths if paths.count(path) > 1}
     full = map(_path, steps)
     return [
-        whole if path and path in again else path for path, whole in zip(paths, full, strict=True)
+        whole if path and path in repeated else path
+        for path, whole in zip(paths, full, strict=True)
     ]
 
 
 def _input_name(node: Node) -> str:
     steps = _steps(node)
     if _is_in_module(steps):
-        steps = [step for step in steps[1:] if step not in _PLUMBING]
+        steps = [step for step in steps[1:] if step not in _MODULE_DICTS]
     normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
     name = re.sub(r"\W+", "_", normal).strip("_")
     name = f"_{name}" if name[:1].isdigit() else name  # a layer of a Sequential
@@ -143,11 +144,11 @@ def _steps(node: Node) -> list[str]:
 
 
 def _is_in_module(steps: Sequence[str]) -> bool:
-    return not _PLUMBING.isdisjoint(steps)
+    return not _MODULE_DICTS.isdisjoint(steps)
 
 
 def _path(steps: Sequence[str]) -> str:
-    return ".".join(step for step in steps if step not in _PLUMBING)
+    return ".".join(step for step in steps if step not in _MODULE_DICTS)
 
 
 @lru_cache(maxsize=1024)
@@ -160,18 +161,18 @@ def _innermost(stack_trace: str) -> Source | None:
 
 
 def _frames(stack_trace: str) -> list[re.Match[str]]:
-    """The lines of a stack trace that are the user's, outermost first."""
+    """The frames of a stack trace in the user's code, outermost first."""
     frames = _FRAME.finditer(stack_trace)
     return [frame for frame in frames if not _is_ours_or_pytorchs(Path(frame["file"]))]
 
 
 def _is_ours_or_pytorchs(file: Path) -> bool:
-    """Whether it stands between the user and the model: nimble_fx, and `with torch.device(...)`."""
+    """Whether a frame is of nimble_fx or of `with torch.device(...)`, not of the user's code."""
     return file.is_relative_to(_OURS) or file.parts[-3:] == ("torch", "utils", "_device.py")
 
 
 def _scopes(frame: re.Match[str]) -> list[_Scope]:
-    """The classes and functions around a line, outermost first; none if it cannot be read."""
+    """The classes and functions around a line, outermost first; empty if it cannot be parsed."""
     text = "".join(linecache.getlines(frame["file"]))
     try:
         scope: ast.AST = syntax_tree(text)
@@ -185,7 +186,7 @@ def _scopes(frame: re.Match[str]) -> list[_Scope]:
 
 
 def _is_wrapper(scopes: Sequence[_Scope]) -> bool:
-    """Whether the innermost is what a decorator puts around a function: `@wraps(function)`."""
+    """Whether the innermost is a decorator's wrapper, marked with `@wraps(function)`."""
     decorators = scopes[-1].decorator_list if scopes else []
     return any(re.match(r"(functools\.)?wraps\(", ast.unparse(each)) for each in decorators)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir.display import table
+from nimble_fx.ir.display import aligned
 from nimble_fx.ir.task_graph import Task, TaskGraph, task_row
 
 _N_SHOWN = 10
@@ -40,7 +40,7 @@ def excerpt(graph: TaskGraph, marked: Sequence[int]) -> list[str]:
         name, operator, _, stream, waits, frees, source = task_row(graph.tasks[i])
         mark = ">" if i in marked else ""
         rows.append((mark, str(i), name, operator, stream, waits, frees, source))
-    header, *lines = table(rows)
+    header, *lines = aligned(rows)
     title = f"{graph.name} in launch order, around what the error is about:"
     return [title, header, *_with_gaps(shown, lines)]
 

@@ -189,7 +189,7 @@ def test_19_two_threads_replay_one_graph(device: ReplayingDevice) -> None:
 
 
 def test_20_several_devices_run_as_traced_and_say_so() -> None:
-    with pytest.raises(UnsupportedError, match="second device comes in: cpu and meta"):
+    with pytest.raises(UnsupportedError, match="uses a second device: cpu and meta"):
         traced(lambda x: x.to("meta") + 1, torch.randn(2))
 
 

@@ -3,7 +3,7 @@
 import networkx as nx
 from hypothesis import given
 
-from nimble_fx.ir.dependencies import Clocks, hazards
+from nimble_fx.ir.dependencies import VectorClocks, hazards
 from nimble_fx.ir.task_graph import TaskGraph
 from tests.strategies import task_graphs
 from tests.support.oracle import conflicts, happens_before
@@ -21,7 +21,7 @@ def test_hazards_imply_every_conflict_and_nothing_else(graph: TaskGraph) -> None
 
 @given(schedules())
 def test_clocks_know_exactly_what_happened_before(graph: TaskGraph) -> None:
-    order, clocks = happens_before(graph), Clocks()
+    order, clocks = happens_before(graph), VectorClocks()
     launched: list[str] = []
     for task in graph.tasks:
         if task.stream is None:

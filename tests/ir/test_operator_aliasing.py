@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nimble_fx
-from nimble_fx.ir.operator_aliasing import VIEWS_WITHOUT_SAYING_SO, touched
+from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
 from nimble_fx.torch_internals.operators import is_composite
 
 ON_VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble", "seed": 5}
@@ -63,8 +63,8 @@ class Unknown(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self.n_calls += 1
         shared = storages(result) & storages((args, kwargs))
-        if shared and not (func in VIEWS_WITHOUT_SAYING_SO or is_composite(func)):
-            says_so = any(is_returned for *_, is_returned in touched(func))
+        if shared and not (func in UNDECLARED_VIEWS or is_composite(func)):
+            says_so = any(is_returned for *_, is_returned in written_or_returned(func))
             if not says_so and all(r.alias_info is None for r in func._schema.returns):
                 self.operators.add(func)
         return result

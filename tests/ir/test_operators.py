@@ -11,11 +11,11 @@ import torch
 from nimble_fx.codegen.emit import callee
 from nimble_fx.codegen.load import load
 from nimble_fx.ir.operators import (
-    called,
     function_by_name,
     is_importable,
-    name_in_file,
     operators_by_name,
+    runtime_function,
+    serialized_name,
 )
 from tests.support.saved import programs_of_models
 
@@ -40,7 +40,7 @@ def target_in_file(name: str) -> Callable[..., Any] | None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions_of_sizes_are_found_by_name(function: Callable[..., Any]) -> None:
     assert is_importable(function)
-    name = name_in_file(function)
+    name = serialized_name(function)
     assert name is not None
     assert target_in_file(name) is function
 
@@ -55,14 +55,14 @@ def test_nothing_else_can_be_had_by_a_name(name: str) -> None:
 )
 def test_nothing_else_has_a_name(target: Any) -> None:
     assert not is_importable(target)
-    assert name_in_file(target) is None
+    assert serialized_name(target) is None
 
 
 def test_whatever_the_models_call_is_found_by_its_name() -> None:
     targets = {task.target for program in programs_of_models() for task in program.graph.tasks}
     assert any(not isinstance(target, torch._ops.OpOverload) for target in targets)
     for target in targets:
-        name = name_in_file(target)
+        name = serialized_name(target)
         assert name is not None
         assert target_in_file(name) is target
 
@@ -73,4 +73,4 @@ def test_what_is_called_is_what_a_loaded_module_calls() -> None:
     targets = {task.target for program in programs_of_models() for task in program.graph.tasks}
     for target in targets:
         module = loaded | {"operator": operator}
-        assert called(target) is eval(callee(target), module)
+        assert runtime_function(target) is eval(callee(target), module)

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.codegen.emit import callee
-from nimble_fx.ir.python_bindings import SAME_BY_BINDING, binding, fastest
+from nimble_fx.ir.python_bindings import SAME_BY_BINDING, binding, fastest_binding
 from tests.support.bits import assert_same_bits
 
 aten = torch.ops.aten
@@ -158,7 +158,7 @@ def test_a_binding_with_another_default_is_told_apart_and_not_listed(name: str) 
     with pytest.raises(AssertionError):
         assert_the_same(op, getattr(torch, name), DIFFERENT[name](), {})
     assert binding(op) is None
-    assert fastest(op) is op.op
+    assert fastest_binding(op) is op.op
 
 
 def every_operator() -> Iterator[OpOverload]:
@@ -175,7 +175,7 @@ def every_operator() -> Iterator[OpOverload]:
 def test_of_all_operators_only_the_listed_are_called_otherwise_than_by_their_overload() -> None:
     operators = list(every_operator())
     assert len(operators) > 3000
-    others = {op for op in operators if fastest(op) is not op.op}
+    others = {op for op in operators if fastest_binding(op) is not op.op}
     assert others == {op for op in operators if binding(op) is not None}
     assert {op._schema.name.removeprefix("aten::") for op in others} <= SAME_BY_BINDING
     for op in operators:

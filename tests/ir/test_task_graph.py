@@ -68,5 +68,5 @@ def test_tasks_are_on_the_streams_that_are_named_and_others_on_none(
 @pytest.mark.parametrize("name", ["nobody", 7, Task("t", relu)])
 def test_what_is_no_tasks_name_gets_no_stream(name: Any) -> None:
     graph = TaskGraph("net", (), (), (Task("t", relu),), ())
-    with pytest.raises(ScheduleError, match="is no task's name in net"):
+    with pytest.raises(ScheduleError, match="is not the name of a task in net"):
         graph.with_streams({"t": 0, name: 0})

@@ -15,7 +15,7 @@ from nimble_fx.devices import device_for
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import TensorType
-from nimble_fx.tracing.host_partition import Parts, hand_over, split
+from nimble_fx.tracing.host_partition import Partition, copy_to_device, split
 from nimble_fx.tracing.move_to_device import move_to_device, other_device
 from tests.support.bits import assert_same_bits
 from tests.support.two_devices import GPU, graph_of, with_values
@@ -61,7 +61,7 @@ def program_of(statements: list[str], returned: str) -> Function:
     return made
 
 
-def parts_of(function: Function) -> Parts | None:
+def parts_of(function: Function) -> Partition | None:
     z, *here = inputs()
     return split(move_to_device(graph_of(function, [z], here)))
 
@@ -103,9 +103,9 @@ def test_where_the_cpu_needs_what_the_gpu_makes_there_are_no_parts(name: str) ->
 
 def test_what_the_host_goes_on_to_write_has_been_copied() -> None:
     value = torch.ones(2)
-    copied = hand_over(value, device=torch.device("cpu"), dtype=torch.float64)
+    copied = copy_to_device(value, device=torch.device("cpu"), dtype=torch.float64)
     assert_same_bits(copied, torch.ones(2, dtype=torch.float64))
-    assert hand_over(value, device=GPU).device == GPU
+    assert copy_to_device(value, device=GPU).device == GPU
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_where_there_are_no_parts_the_graph_runs_as_traced_and_the_node_is_named
     compiled = torch.compile(lambda z: z.sin().cpu(), backend="nimble")
     with (
         torch.no_grad(),
-        pytest.warns(nimble_fx.NimbleWarning, match="second device comes in"),
+        pytest.warns(nimble_fx.NimbleWarning, match="second device"),
         pytest.raises(NotImplementedError, match="meta"),  # it has no values to copy
     ):
         compiled(torch.empty(3, device=GPU))

@@ -1,4 +1,4 @@
-"""Parts of inputs that are written where they are, and those that must not be."""
+"""Partition of inputs that are written where they are, and those that must not be."""
 
 import copy
 from collections.abc import Callable

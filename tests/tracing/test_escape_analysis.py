@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nimble_fx.tracing.exposed_memory import exposed
+from nimble_fx.tracing.escape_analysis import escaping_or_written
 from tests.support.schedules import aten_graph
 
 
@@ -31,12 +31,12 @@ EXPOSED: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "written": (written_in_part, {"zeros", "slice_1", "add_", "add"}),
     "written in secret": (statistics, {"zeros", "ones", "mul"}),
 }
-"""Programs, and the operators whose results are exposed."""
+"""Programs, and the operators whose results escape or are written."""
 
 
 @pytest.mark.parametrize("name", EXPOSED)
 def test_what_is_returned_or_written_is_exposed_with_all_that_shares_its_memory(name: str) -> None:
     function, expected = EXPOSED[name]
     graph = aten_graph(function, torch.rand(3, 3), functional=False).graph
-    found = {node.name for node in exposed(graph) if node.op == "call_function"}
+    found = {node.name for node in escaping_or_written(graph) if node.op == "call_function"}
     assert found == expected

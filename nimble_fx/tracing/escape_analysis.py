@@ -1,0 +1,58 @@
+"""Escape analysis: which values of an ATen graph the caller receives, or someone may write."""
+
+import operator
+from collections.abc import Hashable, Iterable, Iterator
+
+import torch
+from torch.fx import Graph, Node
+
+from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
+from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.storages import storage_key
+
+
+def escaping_or_written(graph: Graph) -> set[Node]:
+    """The nodes whose storage is returned, is written, or is passed to a custom operator.
+
+    A custom operator may return or keep its arguments, whatever its schema says. Aliases are found
+    by the fake tensors, which alias as the real ones will, and by the schemas, because a graph pass
+    may have set a new fake tensor on a node. Cost: O(nodes).
+    """
+    aliases: dict[Node, set[Hashable]] = {}
+    for node in graph.nodes:
+        storages: set[Hashable] = {node, *_storages(node)}
+        aliases[node] = storages.union(*(aliases[base] for base in _bases(node)))
+    escaping = {s for node in graph.nodes for arg in _escaping_args(node) for s in aliases[arg]}
+    return {node for node, storages in aliases.items() if not storages.isdisjoint(escaping)}
+
+
+def _bases(node: Node) -> Iterator[Node]:
+    """The arguments that a result may alias."""
+    if node.target is operator.getitem or node.target in UNDECLARED_VIEWS:
+        yield from node.all_input_nodes
+    elif isinstance(node.target, OpOverload):
+        for i, parameter, _, is_returned in written_or_returned(node.target):
+            if is_returned:
+                yield from _argument(node, i, parameter)
+
+
+def _escaping_args(node: Node) -> Iterator[Node]:
+    """The arguments that the node writes, returns to the caller, or passes to a custom operator."""
+    target = node.target
+    if isinstance(target, OpOverload) and target.namespace == "aten":
+        for i, parameter, is_written, _ in written_or_returned(target):
+            if is_written:
+                yield from _argument(node, i, parameter)
+    elif target is not operator.getitem:
+        yield from node.all_input_nodes
+
+
+def _argument(node: Node, i: int, parameter: str) -> Iterable[Node]:
+    value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
+
+
+def _storages(node: Node) -> Iterator[int]:
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield storage_key(value)
