@@ -3,6 +3,8 @@
 import importlib
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -209,12 +211,11 @@ def test_the_options_that_the_page_lists_are_those_that_there_are() -> None:
     assert rows == [(f.name, repr(f.default).replace("'", '"')) for f in fields(Options)]
 
 
-@pytest.mark.parametrize("name", ["passes/README.md", "docs/architecture.md"])
-def test_each_pass_is_listed(name: str) -> None:
-    (page,) = (page for page in PAGES if page.name == name)
+def test_each_pass_is_listed() -> None:
+    text = (ROOT / "passes" / "README.md").read_text(encoding="utf-8")
     passes = [path.name for path in (ROOT / "passes").glob("*.py") if path.stem != "__init__"]
     assert passes
-    assert [file for file in passes if f"`{file}`" not in page.text] == []
+    assert [file for file in passes if f"`{file}`" not in text] == []
 
 
 def test_each_package_is_in_the_architecture() -> None:
@@ -222,6 +223,22 @@ def test_each_package_is_in_the_architecture() -> None:
     packages = {path.parent.name for path in (ROOT / "nimble_fx").glob("*/__init__.py")}
     listed = set(re.findall(r"^\| `(\w+)/` ", page.text, re.MULTILINE))
     assert packages <= listed | {"passes"}
+
+
+def test_following_the_page_on_passes_makes_a_pass_that_its_test_accepts(tmp_path: Path) -> None:
+    """Each file and change of the page, in a copy of the project."""
+    copy = tmp_path / "project"
+    kept = shutil.ignore_patterns(".*", "__pycache__", "build", "results")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=kept)
+    (page,) = (page for page in PAGES if page.name == "docs/writing_a_pass.md")
+    for block in page.blocks:
+        if block.mark("file"):
+            write(block, copy)
+        elif block.language == "diff":
+            subprocess.run(["git", "apply", "-"], cwd=copy, input=block.text, text=True, check=True)
+    listed = f"tests/{Path(__file__).name}::{test_each_pass_is_listed.__name__}"
+    arguments = ["tests/passes/test_number_streams.py", listed, "-p", "no:cacheprovider"]
+    subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=copy, check=True)
 
 
 def test_the_front_page_is_one_page() -> None:
