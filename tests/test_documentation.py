@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import nimble_fx
+from nimble_fx.devices.specs import GPUS
 from nimble_fx.options import Options
 from tests.support.markdown import PAGES, ROOT, Block, Page
 
@@ -209,6 +210,18 @@ def test_the_options_that_the_page_lists_are_those_that_there_are() -> None:
     (page,) = (page for page in PAGES if page.name == "docs/options.md")
     rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page.text, re.MULTILINE)
     assert rows == [(f.name, repr(f.default).replace("'", '"')) for f in fields(Options)]
+
+
+def test_each_gpu_that_has_a_name_is_listed() -> None:
+    text = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+    assert [name for name in GPUS if f"`{name}`" not in text] == []
+
+
+def test_the_hooks_before_a_commit_run_what_make_check_runs() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    tools = re.findall(r"entry: \.venv/bin/([\w-]+)", hooks)
+    assert set(tools) == {"ruff", "mypy", "lint-imports"}
+    assert all(f"$(BIN)/{tool}" in MAKEFILE for tool in tools)
 
 
 def test_each_pass_is_listed() -> None:
