@@ -21,14 +21,15 @@ if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not 
     torch._dynamo.register_backend(nimble, name="nimble")
 
 _NEEDS = {
-    "transformers": "scenarios/test_generation.py",
-    "numpy": "runtime/test_outputs.py",
-    "expecttest": "scenarios/test_operator_samples.py",
-    "matplotlib": "bench/test_report.py",
+    "scenarios/test_generation.py": "transformers",
+    "runtime/test_outputs.py": "numpy",
+    "scenarios/test_operator_samples.py": "expecttest",
+    "bench/test_report.py": "matplotlib",
+    "bench/test_schedule_picture.py": "matplotlib",
 }
-"""Packages that a machine with PyTorch, pytest and hypothesis alone lacks, and who uses them."""
+"""Tests that need a package which a machine with PyTorch, pytest and hypothesis alone lacks."""
 
-collect_ignore = [file for package, file in _NEEDS.items() if not find_spec(package)]
+collect_ignore = [file for file, package in _NEEDS.items() if not find_spec(package)]
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,11 @@
 
 import copy
 import gc
-import inspect
 import pickle
-import re
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -373,15 +370,6 @@ def test_a_graph_break_leaves_all_parts_compiled() -> None:
     assert len(compiled.programs) == 2
     assert_same(compiled(x), model(x))
     assert len(compiled.programs) == 2
-
-
-def test_the_examples_of_the_readme_run() -> None:
-    readme = (Path(inspect.getfile(nimble_fx)).parent.parent / "README.md").read_text()
-    section = readme.split("## Ahead of time")[1].split("\n## ")[0]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
-        exec(block, {"model": GoogLeNet(), "x": torch.randn(2, 3, 9, 9), "torch": torch})
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from transformers import CompileConfig, StaticCache
+from transformers import StaticCache
 
 import nimble_fx
 from nimble_fx.ir.task_graph import TensorType
@@ -27,7 +26,6 @@ from tests.support.writing import (
 
 VIRTUAL: dict[str, Any] = {"device": "virtual", "seed": 1}
 KEPT = ("keys", "values", "cumulative_length")
-README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(autouse=True)
@@ -116,20 +114,6 @@ def test_a_cache_that_is_made_before_compiled_code_uses_it_is_read_where_it_is()
     assert_wrote_the_same(write(model, prompt, past_key_values=cache), write(eager, prompt))
     for program in nimble_fx.programs():
         assert not any("past_key_values" in name for name in bytes_copied(program))
-
-
-def test_the_example_of_generating_that_the_readme_has_writes_what_eager_writes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(CompileConfig, "_compile_all_devices", True)
-    model, eager = twins()
-    section = README.read_text().split("## Generate")[1]
-    known = {"model": model, "prompts": [prompts(3), prompts(5)], "written": []}
-    exec(compile(section.split("```python\n")[1].split("```")[0], "README.md", "exec"), known)
-    for prompt, tokens in zip(known["prompts"], known["written"], strict=True):
-        expected = eager.generate(prompt, max_new_tokens=100, do_sample=False)
-        assert torch.equal(tokens, expected)
-    assert len(nimble_fx.programs()) == 1
 
 
 def bytes_copied(program: Program) -> dict[str, int]:

@@ -367,12 +367,3 @@ def test_it_is_there_as_nimble_fx_whatif(trace: Path) -> None:
     assert nimble_fx.traces.read is read
     assert "traces" in dir(nimble_fx)
     assert makespan(nimble_fx.whatif(trace)) > 0
-
-
-def test_the_example_that_the_readme_has_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with torch.no_grad():
-        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
-        torch.compile(model, backend="nimble", options=NIMBLE)(torch.randn(1, 3, 8, 8))
-    section = (Path(__file__).parents[2] / "README.md").read_text().split("## What if")[1]
-    exec(compile(section.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
-    assert capsys.readouterr().out.count("times as fast") == 3
