@@ -1,5 +1,7 @@
 """Settings for all tests: no deadlines, no state left between two, GPU tests where there is one."""
 
+import gc
+import logging
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -29,6 +31,20 @@ _NEEDS = {
 """Packages that a machine with PyTorch, pytest and hypothesis alone lacks, and who uses them."""
 
 collect_ignore = [file for package, file in _NEEDS.items() if not find_spec(package)]
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is imported out of each search for garbage: it takes most of the time of one."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Lets pytest not listen to PyTorch's trace of each compile, which costs if anyone does."""
+    trace = logging.getLogger("torch.__trace")
+    for handler in [h for h in trace.handlers if type(h).__module__ == "_pytest.logging"]:
+        trace.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)
