@@ -1,4 +1,4 @@
-# make demo, make test: each makes .venv and installs what it needs, once.
+# make demo, make test: each makes .venv where there is none and installs what it needs, once.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,21 +6,30 @@ BIN := $(VENV)/bin
 TORCH ?= 2.11.0
 MINUTES ?= 5
 
-.PHONY: demo test check bench fuzz compat clean
+# Of pure functions from graph to graph or text, which hardly compile a model: quick to run after each
+# edit. A test is among them if its file lies in one of these folders.
+QUICK := $(addprefix tests/,codegen cost ir passes scheduling simulation traces verify what_if test_house.py)
 
-demo: $(VENV)/.installed
+.PHONY: demo test check check-quick lint bench fuzz compat clean
+
+demo: $(VENV)/.installed-demo
 	$(BIN)/python -m bench.demo --no-write
 
 test: check
 	$(BIN)/python -m pytest --numprocesses auto
 
-check: $(VENV)/.installed
+check: lint
+	$(BIN)/mypy
+
+check-quick: lint
+	$(BIN)/python -m pytest --numprocesses auto $(QUICK)
+
+lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.lifetime
@@ -32,16 +41,17 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m bench.report
 
 # The properties on new random examples; a failure is left in fuzz_failures/ as a file to run.
-fuzz: $(VENV)/.installed
+fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # The same suite on another torch, in an environment of its own.
 compat: .venv-torch-$(TORCH)/.installed
 	.venv-torch-$(TORCH)/bin/python -m pytest
 
-$(VENV)/.installed: setup.py constraints.txt
+# .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.
+$(VENV)/.installed-%: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
 .venv-torch-$(TORCH)/.installed: setup.py constraints.txt

@@ -1,5 +1,7 @@
 """Settings for all tests: no deadlines, no state left between two, GPU tests where there is one."""
 
+import gc
+import logging
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -11,7 +13,7 @@ from nimble_fx.backend import nimble
 from tests.support.replaying import ReplayingDevice
 
 # The suite tries the same examples each time; `make fuzz` is there to find new ones.
-settings.register_profile("nimble", deadline=None, max_examples=100, derandomize=True)
+settings.register_profile("nimble", deadline=None, max_examples=25, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
 torch.set_num_threads(1)  # tensors are tiny; threads that spin for work only slow each other down
@@ -30,6 +32,20 @@ _NEEDS = {
 """Tests that need a package which a machine with PyTorch, pytest and hypothesis alone lacks."""
 
 collect_ignore = [file for file, package in _NEEDS.items() if not find_spec(package)]
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is imported out of each search for garbage: it takes most of the time of one."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Lets pytest not listen to PyTorch's trace of each compile, which costs if anyone does."""
+    trace = logging.getLogger("torch.__trace")
+    for handler in [h for h in trace.handlers if type(h).__module__ == "_pytest.logging"]:
+        trace.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

@@ -107,7 +107,7 @@ def test_a_loaded_program_gives_eagers_bits(tmp_path: Path, trial: Trial) -> Non
     assert_same_bits([*inputs, *run(*inputs)], trial.expected())
 
 
-@settings(max_examples=400, suppress_health_check=ONE_DIRECTORY)
+@settings(max_examples=100, suppress_health_check=ONE_DIRECTORY)
 @given(st.data())
 def test_a_file_that_was_changed_is_refused_or_verifies(
     tmp_path: Path, data: st.DataObject

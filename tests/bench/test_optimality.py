@@ -51,7 +51,6 @@ def test_no_schedule_of_all_that_there_are_is_shorter(instance: Instance, event_
     assert optimum.us == pytest.approx(best)
 
 
-@settings(max_examples=25)
 @given(problems(max_tasks=12), st.integers(1, 4))
 def test_no_policy_beats_the_optimum(instance: Instance, n_streams: int) -> None:
     costs, on = without_sharing(instance.costs), device(max_streams=n_streams)

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise, product
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.ir.bipartite_matching import maximum_matching, width
@@ -109,7 +109,6 @@ def test_a_limit_is_kept_and_no_vertex_lost(rows: list[int], limit: int) -> None
     assert sorted(u for stream in streams for u in stream) == list(range(len(rows)))
 
 
-@settings(max_examples=50)
 @given(task_graphs())
 def test_policy_nimble_uses_streams_0_to_width_and_host_only_tasks_none(graph: TaskGraph) -> None:
     reduced = ReduceEdges()(graph)

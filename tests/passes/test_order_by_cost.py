@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bench.scheduling_problems import GivenCosts
 from nimble_fx.cost import Cost
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
@@ -13,7 +12,7 @@ from nimble_fx.passes.order_by_cost import LaunchOrder, OrderByCost
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.verify import verify_structure
 from tests.strategies import task_graphs
-from tests.strategies.costs import cost, device, given_costs
+from tests.strategies.costs import GivenCosts, cost, device, given_costs
 from tests.support.schedules import traced
 
 ORDERS: st.SearchStrategy[LaunchOrder] = st.sampled_from(["critical", "alternating"])

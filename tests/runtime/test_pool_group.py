@@ -143,7 +143,7 @@ FORWARDS = st.tuples(st.integers(0, 1), st.integers(2, 4))
 BACKWARDS = st.integers(0, 3)
 
 
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=6)
 @given(
     st.lists(st.one_of(FORWARDS, BACKWARDS), min_size=4, max_size=14),
     st.sampled_from([{"max_graphs": 8}, {"max_graphs": 1}, {"copy_outputs": False}]),

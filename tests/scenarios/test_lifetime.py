@@ -226,6 +226,6 @@ def quick_collections() -> Iterator[None]:
 
 
 def test_nothing_is_left_of_what_was_compiled() -> None:
-    budget = settings(max_examples=settings().max_examples // 20, stateful_step_count=8)
+    budget = settings(max_examples=2, stateful_step_count=8)
     with many_programs(), quick_collections():
         run_state_machine_as_test(Lifetime, settings=budget)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from nimble_fx.cost import Cost
 from nimble_fx.cost.roofline import Roofline
@@ -63,7 +63,6 @@ def test_figures_are_those_of_the_simulator_and_the_allocator(graph: TaskGraph) 
 
 
 @given(task_graphs(14))
-@settings(max_examples=30)
 def test_no_proposal_has_more_streams_than_there_may_be(graph: TaskGraph) -> None:
     for limit in (1, 2, 3):
         assert all(each.graph.n_streams <= limit for each in proposed(graph, limit))
@@ -107,7 +106,6 @@ class _Tenths:
 
 
 @given(task_graphs(14))
-@settings(max_examples=50)
 def test_where_kernels_share_nothing_maximum_concurrency_reaches_the_bound(
     graph: TaskGraph,
 ) -> None:

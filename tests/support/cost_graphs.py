@@ -4,10 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+from torch.fx import GraphModule
 
-from bench.model_graphs import Traces
 from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType
+from nimble_fx.tracing.aten_to_tasks import trace
 
 aten = torch.ops.aten
 
@@ -41,9 +45,17 @@ def one_task(
 
 def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> TaskGraph:
     """The one graph that a model's inference is."""
+    graphs: list[TaskGraph] = []
+
+    def keep(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        placeholders = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+        static = TracingContext.get().fw_metadata.static_input_indices
+        graphs.append(trace(gm, "forward", {}, {placeholders[i] for i in static}).graph)
+        return make_boxed_func(gm.forward)
+
     torch.compiler.reset()
-    traces = Traces()
+    backend = aot_autograd(fw_compiler=keep, keep_inference_input_mutations=True)
     with torch.no_grad():
-        torch.compile(model, backend=traces, dynamic=dynamic)(*inputs)
-    (graph,) = traces.graphs
+        torch.compile(model, backend=backend, dynamic=dynamic)(*inputs)
+    (graph,) = graphs
     return graph

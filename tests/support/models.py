@@ -47,12 +47,12 @@ class Inception(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """A stem, cells and a classifier."""
+    """A stem, a cell and a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU())
-        self.cells = nn.Sequential(Inception(), Inception())
+        self.cells = Inception()
         self.head = nn.Linear(8, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,13 +62,13 @@ class GoogLeNet(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embedding, encoder layers with attention, LayerNorm and GELU."""
+    """Embedding, an encoder layer with attention, LayerNorm and GELU."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.embed = nn.Embedding(50, 16)
         layer = nn.TransformerEncoderLayer(16, 2, 32, dropout, "gelu", batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         position = torch.arange(tokens.shape[1], device=tokens.device)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -144,7 +144,6 @@ def test_each_call_gives_what_eager_gives_to_be_written_to(
                 value.fill_(7)
 
 
-@settings(max_examples=25)
 @given(STEPS)
 def test_what_is_computed_with_is_left_to_no_call(steps: list[Step]) -> None:
     changes = [[c for c in changes if c not in ("random", "conjugate")] for _, changes, _ in steps]
@@ -155,14 +154,12 @@ def test_what_is_computed_with_is_left_to_no_call(steps: list[Step]) -> None:
     assert set(operators(gm)) <= {"sum.default", "mul.Tensor"}
 
 
-@settings(max_examples=25)
 @given(st.lists(st.sampled_from(sorted(MADE)), min_size=1, max_size=6))
 def test_there_are_as_many_constants_as_different_tensors(names: list[str]) -> None:
     gm = folded(program_of([(name, [], "computed with") for name in names]), torch.rand(2))
     assert len(constants(gm)) == len(set(names))
 
 
-@settings(max_examples=25)
 @given(STEPS)
 def test_fake_tensors_tell_the_truth_of_constants_and_share_no_memory(steps: list[Step]) -> None:
     gm = folded(program_of(steps), torch.rand(2))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -82,7 +82,6 @@ def test_both_parts_give_and_write_what_eager_does(drawn: tuple[list[str], str])
     assert_same_bits(ours, theirs)
 
 
-@settings(max_examples=40)
 @given(PROGRAMS)
 def test_there_are_two_parts_of_whatever_the_cpu_begins(drawn: tuple[list[str], str]) -> None:
     z, *here = inputs()

@@ -1,6 +1,6 @@
 """For any drawn program eager's results, bit for bit; for any broken schedule a wrong one."""
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.strategies import dags
 from tests.support.sums import broken_sums
@@ -14,7 +14,6 @@ def test_a_program_gives_eagers_results_on_the_cpu_and_in_any_order_on_the_virtu
     trial.check(n_orders=10)
 
 
-@settings(max_examples=30)
 @given(dags(max_vertices=7))
 def test_a_lost_wait_or_an_early_free_in_any_dag_of_sums_shows_as_a_wrong_result(
     rows: list[int],
