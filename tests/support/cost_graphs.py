@@ -1,17 +1,20 @@
 """Graphs of one task or of a traced model, for what costs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType
-from nimble_fx.tracing.aten_to_tasks import trace
+from nimble_fx.options import Options
+from nimble_fx.runtime.freeze import CaptureOptions
+from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.this_machine import this_machine
 
 aten = torch.ops.aten
 
@@ -46,15 +49,17 @@ def one_task(
 def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> TaskGraph:
     """The one graph that a model's inference is."""
     graphs: list[TaskGraph] = []
+    options = Options()
 
-    def keep(gm: GraphModule, _: Any) -> Callable[..., Any]:
-        placeholders = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-        static = TracingContext.get().fw_metadata.static_input_indices
-        graphs.append(trace(gm, "forward", {}, {placeholders[i] for i in static}).graph)
+    def keep(compiler: Compiler, gm: GraphModule, name: str, _: CaptureOptions) -> Boxed:
+        graphs.append(compiler.trace(gm, name).traced.graph)
         return make_boxed_func(gm.forward)
 
+    def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        target = replace(this_machine(options), executable=keep)
+        return lower(gm, inputs, Compiler(gm, options, target))
+
     torch.compiler.reset()
-    backend = aot_autograd(fw_compiler=keep, keep_inference_input_mutations=True)
     with torch.no_grad():
         torch.compile(model, backend=backend, dynamic=dynamic)(*inputs)
     (graph,) = graphs
