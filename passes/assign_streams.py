@@ -1,4 +1,4 @@
-"""Which stream each task runs on: chains of dependent tasks share one."""
+"""Assigns a stream to each task: chains of dependent tasks share one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ Chain = list[int]
 
 @dataclass(frozen=True)
 class AssignStreams:
-    """Gives each launching task a stream.
+    """Assigns each launching task to a stream.
 
     `policy="nimble"` (Kwon et al., NeurIPS 2020, section 4.2): no two independent tasks share a
     stream, `len(E') - len(M)` waits are enough, where E' are the edges of the minimum equivalent
     graph and M is a maximum matching of them, and no assignment with that concurrency needs
     fewer. Beyond the paper, the number of streams is the width of the graph, the fewest possible.
-    `policy="serial"`: everything on stream 0.
+    `policy="serial"`: all tasks on stream 0.
 
-    Requires: `after` holds the minimum equivalent graph (reduce-edges).
+    Requires: `after` is the minimum equivalent graph (reduce-edges).
     Ensures: streams 0..n-1 are all used, n <= `max_streams`; a stream's tasks form a chain unless
-    `max_streams` made chains share. They are numbered in the order of their first tasks, and none
-    is urgent.
+    `max_streams` forced chains to share. Streams are numbered in the order of their first tasks;
+    none is urgent.
 
     Before: a -> b, a -> c, b -> d, c -> d
     After:  a, b, d on stream 0; c on stream 1
@@ -48,10 +48,10 @@ class AssignStreams:
 
 
 def chain_cover(rows: Rows) -> list[Chain]:
-    """Covers the vertices of a DAG with as few chains as its width, in the order of their heads.
+    """A minimum chain cover of a DAG, whose size is its width, in the order of the chains' heads.
 
-    Of all such covers, one whose chains follow as many edges of the minimum equivalent graph as
-    any set of disjoint paths can.
+    Among the minimum covers, its chains follow as many edges of the minimum equivalent graph as any
+    set of disjoint paths can.
     """
     reduced, closure = reduction(rows)
     follows = _most_direct_chains(reduced, closure)
@@ -65,12 +65,12 @@ def chain_cover(rows: Rows) -> list[Chain]:
 
 
 def _most_direct_chains(reduced: Rows, closure: Rows) -> Matching:
-    """A maximum matching of the closure that holds a maximum matching of the reduction.
+    """A maximum matching of the closure that contains a maximum matching of the reduction.
 
-    Growing one into the other may give up direct edges. Where it does, only the edges that both
-    optima can use are kept: those with exactly one end in a minimum vertex cover (complementary
-    slackness). That both optima exist at once is a conjecture: true of every DAG of up to 6
-    vertices and of each one the tests have drawn.
+    Augmenting one to the other may lose direct edges. If it does, the search is repeated with only
+    the edges that both optima can use: those with exactly one end in a minimum vertex cover
+    (complementary slackness). That both optima exist at once is a conjecture: true for every DAG of
+    up to 6 vertices and for each one that the tests have drawn.
     """
     direct = maximum_matching(reduced)
     chained = maximum_matching(closure, start=direct)
@@ -82,7 +82,7 @@ def _most_direct_chains(reduced: Rows, closure: Rows) -> Matching:
 
 
 def _tight_edges(reduced: Rows, closure: Rows, direct: Matching, chained: Matching) -> list[int]:
-    """The edges that a matching may use and still be maximum on the reduction and the closure."""
+    """The edges that matchings may use if they are maximum on the reduction and on the closure."""
     direct_left, direct_right = minimum_vertex_cover(reduced, direct)
     chain_left, chain_right = minimum_vertex_cover(closure, chained)
     tight = []
@@ -96,10 +96,10 @@ def _tight_edges(reduced: Rows, closure: Rows, direct: Matching, chained: Matchi
 
 
 def merge_chains(chains: Sequence[Chain], rows: Rows, limit: int | None) -> list[Chain]:
-    """At most `limit` streams: a chain joins the stream where it delays and is delayed least.
+    """The chains merged into at most `limit` streams, so that they delay each other least.
 
-    Time is counted in tasks along the longest path. A chain goes where the stream is free when it
-    could start, else where the fewest tasks are.
+    Time is counted in tasks along the longest path. A chain goes to a stream that is free when it
+    could start, else to the one with the least delay and then the fewest tasks.
     """
     if limit is None or len(chains) <= limit:
         return list(chains)

@@ -9,20 +9,20 @@ from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type, ref_names
 
 SMALL_BYTES = 64 * 1024
-"""Below this a kernel's time is its launch: a stream of its own gains nothing."""
+"""A kernel on fewer bytes takes no longer than its launch: its own stream would gain nothing."""
 
 
 @dataclass(frozen=True)
 class ChainBookkeeping:
-    """Lets each bookkeeping task ride right behind another task, as one more link of its chain.
+    """Chains each bookkeeping task to another task, so that it does not open a stream.
 
-    Bookkeeping is what writes a small input (`num_batches_tracked += 1`, a running mean) and
-    nothing waits for, and the small tasks that only serve it. Each would be a sink that is
-    independent of all the others, and maximum concurrency would give each a stream.
+    A bookkeeping task writes a small input (`num_batches_tracked += 1`, a running mean) and has no
+    successors, or is small and only has bookkeeping successors. Each would be a sink that is
+    independent of all others, so that maximum concurrency would give it a stream.
 
-    Requires: `after` holds the dependencies (trace).
-    Ensures: the same tasks, in a topological order; a bookkeeping task comes after the task it
-    rides behind and before one successor of that task.
+    Requires: `after` has the dependencies (trace).
+    Ensures: the same tasks, in a topological order; a bookkeeping task comes after its anchor and
+    before one successor of that.
 
     Before: norm -> relu, norm -> copy_, add -> copy__1    (two sinks, width 3)
     After:  norm -> copy_ -> add -> copy__1 -> relu        (width 1)
@@ -31,19 +31,19 @@ class ChainBookkeeping:
     name = "chain-bookkeeping"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with riders moved and chained. Cost: O(tasks + dependencies)."""
-        riders = _riders(graph)
-        if not riders:
+        """The graph with bookkeeping tasks moved and chained. Cost: O(tasks + dependencies)."""
+        anchors = _anchors(graph)
+        if not anchors:
             return graph
-        chained = _chain(graph, riders)
-        order = {name: i for i, name in enumerate(_in_new_order(graph, riders))}
+        chained = _chain(graph, anchors)
+        order = {name: i for i, name in enumerate(_in_new_order(graph, anchors))}
         return graph.replace_tasks(sorted(chained, key=lambda task: order[task.name]))
 
 
 def bookkeeping(graph: TaskGraph) -> set[str]:
-    """The tasks that only keep small state of the model up to date."""
-    given = {storage for value in graph.inputs for storage in value.holds}
-    if not any(given.intersection(task.writes) for task in graph.launching):
+    """The tasks that only update small state of the model."""
+    state = {storage for value in graph.inputs for storage in value.holds}
+    if not any(state.intersection(task.writes) for task in graph.launching):
         return set()
     returned = set(ref_names(graph.outputs))
     dependents = defaultdict(list)
@@ -54,63 +54,63 @@ def bookkeeping(graph: TaskGraph) -> set[str]:
     found: set[str] = set()
     for task in reversed(graph.launching):
         serves = dependents[task.name]
-        writes_state = bool(task.writes) and given.issuperset(task.writes)
+        writes_state = bool(task.writes) and state.issuperset(task.writes)
         only_serves = bool(serves) and task.name not in returned
         small = sum(_nbytes(types[name]) for name in (task.name, *task.uses)) <= SMALL_BYTES
-        kept_in_order = task.ordered or not found.issuperset(serves)
-        if small and not kept_in_order and (writes_state or only_serves):
+        is_needed = task.ordered or not found.issuperset(serves)
+        if small and not is_needed and (writes_state or only_serves):
             found.add(task.name)
     return found
 
 
-def _riders(graph: TaskGraph) -> dict[str, str]:
-    """For each bookkeeping task, the task that it rides behind: the last that it needs, or,
-    needing none, the last launched before it (so that it is near in time)."""
+def _anchors(graph: TaskGraph) -> dict[str, str]:
+    """For each bookkeeping task, its anchor: the last task that it depends on, or, if it depends on
+    none, the last task launched before it (so that it is near in time)."""
     found = bookkeeping(graph)
     position = {task.name: i for i, task in enumerate(graph.tasks)}
-    riders: dict[str, str] = {}
+    anchors: dict[str, str] = {}
     previous = next((t.name for t in graph.launching if t.name not in found), None)
     for task in graph.launching:
         if task.name not in found:
             previous = task.name
         elif previous is not None:
-            needed = [riders.get(name, name) for name in task.after]
-            riders[task.name] = max(needed, key=position.__getitem__, default=previous)
-    return riders
+            needed = [anchors.get(name, name) for name in task.after]
+            anchors[task.name] = max(needed, key=position.__getitem__, default=previous)
+    return anchors
 
 
-def _chain(graph: TaskGraph, riders: dict[str, str]) -> Iterator[Task]:
-    """Each task with its `after`: riders in a row, then one successor of what they ride behind.
+def _chain(graph: TaskGraph, anchors: dict[str, str]) -> Iterator[Task]:
+    """Each task with its `after`: an anchor, its bookkeeping tasks one by one, then one successor.
 
-    That is the first in program order, which no other successor comes before.
+    That is the anchor's first successor in program order, which no other successor precedes.
     """
     tail: dict[str, str] = {}
     links: dict[str, list[str]] = {}
-    for rider, anchor in riders.items():
-        links[rider] = [tail.get(anchor, anchor)]
-        tail[anchor] = rider
+    for chained, anchor in anchors.items():
+        links[chained] = [tail.get(anchor, anchor)]
+        tail[anchor] = chained
     for task in graph.tasks:
-        if task.name not in riders:
+        if task.name not in anchors:
             links[task.name] = [tail.pop(name) for name in task.after if name in tail]
         yield task.updated(after=tuple(dict.fromkeys((*task.after, *links.get(task.name, ())))))
 
 
-def _in_new_order(graph: TaskGraph, riders: dict[str, str]) -> Iterable[str]:
-    """Program order, but riders right behind their task, with the views and items they need."""
-    behind = defaultdict(list)
-    for rider, anchor in riders.items():
-        behind[anchor].append(rider)
+def _in_new_order(graph: TaskGraph, anchors: dict[str, str]) -> Iterable[str]:
+    """Program order, but with bookkeeping tasks, and views and items for them, after anchors."""
+    chained_to = defaultdict(list)
+    for chained, anchor in anchors.items():
+        chained_to[anchor].append(chained)
     placed: dict[str, None] = {}
     for task in graph.tasks:
-        if task.name not in riders:
-            for name in (task.name, *behind[task.name]):
+        if task.name not in anchors:
+            for name in (task.name, *chained_to[task.name]):
                 placed.update(dict.fromkeys(unplaced_host_tasks(graph, name, placed)))
                 placed[name] = None
     return placed
 
 
 def _nbytes(value: Type | None) -> float:
-    """Bytes of a value; infinite where a size is symbolic."""
+    """The bytes of a value; infinite if a size is symbolic."""
     if isinstance(value, TensorType):
         if any(isinstance(size, str) for size in value.shape):
             return float("inf")

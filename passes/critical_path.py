@@ -1,4 +1,4 @@
-"""Streams and launch order by cost: the critical path first, on as few streams as help."""
+"""Assigns streams and the launch order by cost: the critical path first, on few streams."""
 
 from dataclasses import dataclass, replace
 
@@ -10,31 +10,29 @@ from nimble_fx.simulation.discrete_event import Timeline, bound_us
 from nimble_fx.simulation.schedule_model import activities, predict
 
 WORTH_A_STREAM = 0.01
-"""Part of the time that more streams must gain: each takes memory."""
+"""The fraction of the time that more streams must save, because each takes memory."""
 
 STREAM_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of streams that are tried, and the most that there may be."""
+"""The numbers of streams to try below the maximum."""
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Gives each launching task a stream and a place in the launch order, by what tasks cost.
+    """Assigns each launching task a stream and a position in the launch order, by task costs.
 
-    List scheduling by upward rank: of the tasks that are ready, the one with the longest path of
-    microseconds ahead is launched first, where it starts soonest; a tie goes to the stream of the
-    task that it waited for longest. Kernels that fill the device slow each other down, as
-    `simulate` has it. This is done for several numbers of streams, one among them; the fewest that
-    come within a hundredth of the best are taken. The plan is never predicted slower than the
-    program on one stream.
+    List scheduling by upward rank: among the ready tasks, the one with the longest path in
+    microseconds is launched first, on the stream where it starts soonest; a tie goes to the stream
+    of the predecessor that ended last. Kernels that fill the device slow each other down, as in
+    `simulate`. It plans for several numbers of streams, including one, and takes the fewest streams
+    whose plan is within 1% of the best. No plan is predicted slower than the serial one.
 
-    The stream that has most of the critical path is the urgent one: where kernels are ready on
-    several streams, a CUDA graph starts its first. The simulation, to which all streams are equal,
-    takes no account of that.
+    The stream with most of the critical path is the urgent one: where kernels are ready on several
+    streams, a CUDA graph starts its kernels first. The simulation does not model that.
 
-    Requires: `after` holds the dependencies.
-    Ensures: streams 0..n-1 are all used, n <= `max_streams` and the device's; a topological order;
-    random draws and side effects keep program order; on one stream, launches do; of several
-    streams one is urgent, unless `priorities` is False.
+    Requires: `after` has the dependencies.
+    Ensures: streams 0..n-1 are all used, n <= `max_streams` and the device's maximum; a topological
+    order; random draws and side effects keep program order, and on one stream all tasks do; one of
+    several streams is urgent, unless `priorities` is False.
 
     Source: Topcuoglu, Hariri, Wu: "Performance-effective and low-complexity task scheduling for
     heterogeneous computing" (HEFT), IEEE TPDS 13(3), 2002.
@@ -49,7 +47,7 @@ class CriticalPath:
     name = "critical-path"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with streams, in launch order.
+        """The graph with streams assigned, in launch order.
 
         Cost: about 10 microseconds a task for each of about 8 numbers of streams.
         """
@@ -57,54 +55,54 @@ class CriticalPath:
         work = Workload(graph, costs, device.event_us)
         bound = bound_us(activities(graph, costs, device))
         plan = best_plan(work, min(self.max_streams, device.max_streams), bound)
-        planned = carried_out(graph, plan)
+        planned = apply_plan(graph, plan)
         simulated = predict(with_direct_waits(planned), costs, device)
         serial = serial_schedule(work)
         if plan.n_streams > 1 and simulated.makespan_us > serial.end_us:
-            return carried_out(graph, serial)
+            return apply_plan(graph, serial)
         if plan.n_streams <= 1 or not self.priorities:
             return planned
         return replace(planned, urgent=most_critical_stream(planned, simulated))
 
 
 def best_plan(work: Workload, max_streams: int, bound: float) -> Plan:
-    """The plan on the fewest streams that comes close to the best.
+    """The plan on the fewest streams whose makespan is close to the best.
 
     Args:
         work: the tasks.
-        max_streams: at most so many.
-        bound: microseconds that no plan goes below.
+        max_streams: the maximum number of streams.
+        bound: a lower bound of the makespan, in microseconds.
     """
     plans: list[Plan] = []
     for n_streams in (*(n for n in STREAM_COUNTS if n < max_streams), max_streams):
         plans.append(list_schedule(work, n_streams) if n_streams > 1 else serial_schedule(work))
         close = plans[-1].end_us <= bound * (1 + WORTH_A_STREAM)
-        if close or plans[-1].n_streams < n_streams:  # still more streams would change nothing
+        if close or plans[-1].n_streams < n_streams:  # more streams would not change the plan
             break
     best_us = min(plan.end_us for plan in plans)
     return next(plan for plan in plans if plan.end_us <= best_us * (1 + WORTH_A_STREAM))
 
 
-def carried_out(graph: TaskGraph, plan: Plan) -> TaskGraph:
-    """The graph with the plan's streams, of which none is urgent, in its launch order."""
+def apply_plan(graph: TaskGraph, plan: Plan) -> TaskGraph:
+    """The graph with the plan's streams and launch order; no stream is urgent."""
     return in_launch_order(graph.with_streams(plan.streams), plan.order)
 
 
 def most_critical_stream(graph: TaskGraph, simulated: Timeline) -> int:
-    """The stream that is busy for most of the time with what the end hung on."""
+    """The stream with the most microseconds of the critical path."""
     us = {span.name: span.end_us - span.start_us for span in simulated.spans}
     busy = dict.fromkeys(range(graph.n_streams), 0.0)
     for name in simulated.critical_path:
-        task = graph.by_name.get(name)  # forks and joins are no tasks
+        task = graph.by_name.get(name)  # None for forks and joins
         if task is not None and task.stream is not None:
             busy[task.stream] += us[name]
     return max(busy, key=lambda stream: (busy[stream], -stream))
 
 
 def with_direct_waits(graph: TaskGraph) -> TaskGraph:
-    """The graph with a wait for each order between two streams, as if none implied another.
+    """The graph with a wait for each dependency between two streams, including implied ones.
 
-    Whatever waits are left out because others imply them, no task starts sooner or later.
+    Waits that others imply change no start time, so the simulation needs no minimal set.
     """
     stream = {task.name: task.stream for task in graph.launching}
     return graph.replace_tasks(

@@ -1,4 +1,4 @@
-"""When each value's last reference is dropped: as early as its memory may be used again."""
+"""Decides after which task each value is freed: as early as its memory may be reused."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -8,27 +8,25 @@ from math import inf
 from nimble_fx.ir.dependencies import StreamClock, VectorClocks
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
 
-CALLERS = 0
-"""The caller's stream."""
+CALLERS_STREAM = 0
 
-Places = list[tuple[int, int]]
-"""Tasks, each as its stream and its position there."""
+Accesses = list[tuple[int, int]]
+"""Tasks that access a storage, each as its stream and its position there."""
 
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """Drops each value after its last use, but never before its memory is safe to hand out.
+    """Frees each value after its last use, but not before its memory can safely be reused.
 
-    A caching allocator hands a freed block to the next allocation on the stream that allocated it,
-    at once. So the last value in a storage is dropped when whatever that stream is given next
-    comes after every task that reads or writes the storage; values that share it with a later one
-    are dropped after their own last use. Memory that the program was given may be any stream's.
-    On stream 0, the caller's, others may allocate meanwhile: what is next there is what is next on
-    the host.
+    A caching allocator gives a freed block at once to the next allocation on the stream that
+    allocated it. So the last value in a storage is freed when the next task of that stream happens
+    after every task that reads or writes the storage; values that share the storage with a later
+    one are freed after their own last use. Memory of inputs may belong to any stream. On stream 0,
+    the caller's, other threads may allocate at any time, so each point in launch order counts.
 
     Requires: streams assigned; waits inserted; tasks in launch order.
-    Ensures: outputs, parameters and constants are never dropped; what stream 0 has not seen done
-    by its last task lives until the call returns, when it has.
+    Ensures: outputs, parameters and constants are never freed; a value with an access that does not
+    happen before the last task of stream 0 lives until the call returns.
 
     Before: exp on stream 0 is last read by sigmoid on stream 1, which add on stream 0 waits for
     After:  add frees exp; sigmoid does not
@@ -37,7 +35,7 @@ class FreeMemory:
     name = "free-memory"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with `frees`. Cost: O((tasks + accesses) x streams)."""
+        """The graph with `frees` set. Cost: O((tasks + accesses) x streams)."""
         dropped_at = defaultdict(list)
         for value, position in _drop_positions(graph).items():
             dropped_at[position].append(value)
@@ -47,24 +45,24 @@ class FreeMemory:
 
 
 def _drop_positions(graph: TaskGraph) -> dict[str, int]:
-    """For each value that may be dropped, the position of the task to drop it after.
+    """For each value that may be freed, the position of the task to free it after.
 
     Of the values in a storage, the one that is used last keeps it until the storage is safe. The
-    others need not: each was made from a value that is dropped no earlier than it was made.
+    others need not: each is defined from a value that is freed no earlier than that.
     """
     last_use: dict[str, float] = {task.name: i for i, task in enumerate(graph.tasks)}
     for i, task in enumerate(graph.tasks):
         last_use.update(dict.fromkeys(task.uses, i))
     last_use.update(dict.fromkeys(ref_names(graph.outputs), inf))
-    kept_by_caller = {s for v in (*graph.inputs, *graph.constants) if v.static for s in v.holds}
+    callers = {s for v in (*graph.inputs, *graph.constants) if v.static for s in v.holds}
     values = [v for v in graph.inputs if v.name in last_use and not v.static] + list(graph.tasks)
     keeper: dict[str, str] = {}
     for value in sorted(values, key=lambda value: last_use[value.name]):
         keeper.update(dict.fromkeys(value.holds, value.name))
-    safe = _safe_positions(graph, kept_by_caller)
+    safe = _safe_positions(graph, callers)
     positions = {}
     for value in values:
-        kept = [s for s in value.holds if keeper[s] == value.name and s not in kept_by_caller]
+        kept = [s for s in value.holds if keeper[s] == value.name and s not in callers]
         position = max([last_use[value.name], *(safe.get(s, inf) for s in kept)])
         if position < inf:
             positions[value.name] = int(position)
@@ -72,11 +70,10 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
 
 
 def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, float]:
-    """For each storage, the first position after which its memory may be handed out.
+    """For each storage, the first position after which its memory may be reused.
 
-    It may once it has been accessed last and whatever its stream launches from then on has waited
-    for all accesses: behind the last launch on its stream that has not. What is `never_freed` has
-    no such position.
+    That is after the last access of the storage, and after the last launch on its stream that does
+    not happen after all accesses. Storages in `never_freed` have no such position.
     """
     accesses = _last_accesses(graph, never_freed)
     allocator = {s: [stream] for task, stream in _placed(graph) for s in task.allocates}
@@ -89,8 +86,9 @@ def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, 
     for task, stream in _placed(graph):
         for name in task.waits:
             clocks.wait(stream, name)
-        if stream != CALLERS:
-            streams[stream].look(safe, clocks.known.get(stream, {}), has_waited=bool(task.waits))
+        if stream != CALLERS_STREAM:
+            known = clocks.known.get(stream, {})
+            streams[stream].update(safe, known, has_waited=bool(task.waits))
         clocks.launch(task.name, stream)
         streams[stream].last_launch = position[task.name]
         for storage in finished.get(task.name, ()):
@@ -98,44 +96,46 @@ def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, 
             missing = [clocks.position[user] for user in accesses[storage].values()]
             for owner in allocator.get(storage, every_stream):
                 streams[owner].new.append((storage, missing))
-        streams[CALLERS].last_launch = position[task.name]
-        streams[CALLERS].look(safe, clocks.known.get(CALLERS, {}), has_waited=stream == CALLERS)
+        callers = streams[CALLERS_STREAM]
+        callers.last_launch = position[task.name]
+        known = clocks.known.get(CALLERS_STREAM, {})
+        callers.update(safe, known, has_waited=stream == CALLERS_STREAM)
     for i, owner_stream in enumerate(streams):
-        owner_stream.last_launch = inf if i == CALLERS else owner_stream.last_launch
+        owner_stream.last_launch = inf if i == CALLERS_STREAM else owner_stream.last_launch
         owner_stream.delay(safe, owner_stream.unsafe)
     return safe
 
 
 @dataclass
 class _Stream:
-    """What a stream may hand out next: storages, each with the accesses it has not seen done."""
+    """The storages that a stream owns, each with the accesses that do not happen before its end."""
 
-    new: list[tuple[str, Places]] = field(default_factory=list)
-    unsafe: list[tuple[str, Places]] = field(default_factory=list)
+    new: list[tuple[str, Accesses]] = field(default_factory=list)
+    unsafe: list[tuple[str, Accesses]] = field(default_factory=list)
     last_launch: float = 0
 
-    def look(self, safe: dict[str, float], known: StreamClock, has_waited: bool) -> None:
-        """What it has not seen done is safe behind the last launch at the earliest."""
-        looked_at, self.new = self.new, []
-        if has_waited:  # else it has seen no more than when it looked last
-            looked_at += self.unsafe
+    def update(self, safe: dict[str, float], known: StreamClock, has_waited: bool) -> None:
+        """Delays storages with accesses outside the clock `known` until after the last launch."""
+        checked, self.new = self.new, []
+        if has_waited:  # else its clock is as it was at the last update
+            checked += self.unsafe
             self.unsafe = []
-        self.delay(safe, looked_at)
-        for storage, missing in looked_at:
+        self.delay(safe, checked)
+        for storage, missing in checked:
             stream, position = missing[0]
             if known.get(stream, 0) >= position:
                 missing = [(s, n) for s, n in missing if known.get(s, 0) < n]
             if missing:
                 self.unsafe.append((storage, missing))
 
-    def delay(self, safe: dict[str, float], storages: Iterable[tuple[str, Places]]) -> None:
-        """Moves what was unsafe until now behind the last launch."""
+    def delay(self, safe: dict[str, float], storages: Iterable[tuple[str, Accesses]]) -> None:
+        """Sets the safe positions of storages to the last launch or later."""
         for storage, _ in storages:
             safe[storage] = max(safe[storage], self.last_launch)
 
 
 def _placed(graph: TaskGraph) -> Iterator[tuple[Task, int]]:
-    """The tasks that have a stream, with it, in launch order."""
+    """The tasks that have a stream, each with it, in launch order."""
     return ((task, task.stream) for task in graph.tasks if task.stream is not None)
 
 

@@ -1,4 +1,4 @@
-"""Which tasks wait for which others' events: one wait for each order that streams do not keep."""
+"""Inserts a wait for each dependency that stream order and other waits do not imply."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from nimble_fx.ir.task_graph import Task, TaskGraph
 
 @dataclass(frozen=True)
 class InsertWaits:
-    """Makes each task wait for the tasks on other streams that it must come after.
+    """Makes each task wait for the tasks on other streams that it depends on.
 
-    An order that stream order and the waits so far already imply needs none. Where every stream is
-    a chain that is exactly one wait for each edge of the minimum equivalent graph that is not
-    followed by a stream: `|E'| - |M|` (Kwon et al., NeurIPS 2020, theorem 2).
+    A dependency that stream order and earlier waits imply needs no wait. Where every stream is a
+    chain, that leaves one wait for each edge of the minimum equivalent graph that no stream
+    follows: `|E'| - |M|` (Kwon et al., NeurIPS 2020, theorem 2).
 
-    Requires: streams assigned; tasks in launch order; `after` holds the minimum equivalent graph.
-    Ensures: every order in `after` is kept by stream order and waits; no wait follows from others.
+    Requires: streams assigned; tasks in launch order; `after` is the minimum equivalent graph.
+    Ensures: stream order and waits imply every dependency in `after`; no wait follows from others.
 
     Before: sigmoid on stream 1, add on stream 0 after relu and sigmoid
     After:  add waits for sigmoid
@@ -24,7 +24,7 @@ class InsertWaits:
     name = "insert-waits"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with `waits`. Cost: O((tasks + waits) x streams)."""
+        """The graph with `waits` set. Cost: O((tasks + waits) x streams)."""
         clocks = VectorClocks()
         position = {task.name: i for i, task in enumerate(graph.tasks)}
 

@@ -1,4 +1,4 @@
-"""In which order the host enqueues tasks whose streams are given, by what they cost."""
+"""Orders the launches of tasks by cost, whatever their streams are."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.scheduling.launch_order import (
     Earlier,
-    Ready,
+    ReadySet,
     earlier_tasks,
     in_launch_order,
-    us_ahead,
+    upward_rank,
 )
 
 LaunchOrder = Literal["critical", "alternating"]
@@ -21,15 +21,14 @@ LaunchOrder = Literal["critical", "alternating"]
 
 @dataclass(frozen=True)
 class OrderByCost:
-    """Puts the tasks in the order in which they are launched, whatever streams they are on.
+    """Sets the launch order of tasks by their costs; streams stay.
 
-    `order="critical"`: of the tasks that could come next, the one with the longest path of
-    microseconds ahead. `order="alternating"`: one that is bound by compute and one that is bound
-    by memory in turn if there are such, of each kind the one that asks for the smallest share of
-    the device, so that kernels that run side by side ask for different things. On one stream the
-    program's own order stands.
+    `order="critical"`: the ready task with the highest upward rank comes next.
+    `order="alternating"`: compute-bound and memory-bound tasks alternate if both are ready, each
+    time the one with the smallest share of the device, so that concurrent kernels need different
+    resources. On one stream, program order stays.
 
-    Requires: streams are assigned; `after` holds the dependencies.
+    Requires: streams are assigned; `after` has the dependencies.
     Ensures: a topological order on the same streams; random draws and side effects keep program
     order.
 
@@ -56,16 +55,16 @@ class OrderByCost:
 
 
 def most_urgent_first(earlier: Earlier, costs: Mapping[str, Cost]) -> list[str]:
-    """A topological order in which tasks with more ahead of them come first."""
-    ahead = us_ahead(earlier, {name: cost.us for name, cost in costs.items()})
+    """A topological order by descending upward rank."""
+    ahead = upward_rank(earlier, {name: cost.us for name, cost in costs.items()})
     number = {name: i for i, name in enumerate(earlier)}
     return sorted(earlier, key=lambda name: (-ahead[name], number[name]))
 
 
 def alternating(earlier: Earlier, costs: Mapping[str, Cost], device: Device) -> list[str]:
-    """A topological order in which compute-bound and memory-bound tasks alternate if they can."""
+    """A topological order in which compute-bound and memory-bound tasks alternate if possible."""
     number = {name: i for i, name in enumerate(earlier)}
-    ready = Ready(earlier)
+    ready = ReadySet(earlier)
     by_memory: list[tuple[float, int, str]] = []
     by_compute: list[tuple[float, int, str]] = []
 

@@ -1,4 +1,4 @@
-"""In which order the host enqueues tasks: the critical path first, chain by chain."""
+"""Orders the launches of tasks: the critical path first, chain by chain."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,16 @@ from nimble_fx.scheduling.launch_order import Earlier, earlier_tasks, in_launch_
 
 @dataclass(frozen=True)
 class OrderLaunches:
-    """Puts the tasks in the order in which they are launched.
+    """Sets the launch order of tasks, depth first along the longest paths.
 
-    After each task comes, of the tasks that it made ready, the one with the longest path still
-    ahead, and so on down that path; what is left waiting is taken up last in, first out. So the
-    critical branch of a fork is enqueued first, which decides how CUDA maps the branches of a
-    graph to hardware queues, and values die soon after they are made. On one stream the program's
-    own order stands.
+    Each task is followed by the task with the longest remaining path among those that it made
+    ready; the other ready tasks come later, last in, first out. So the critical branch of a fork is
+    enqueued first, which decides how CUDA maps the branches of a graph to hardware queues, and
+    values are freed soon after they are defined. On one stream, program order stays.
 
-    Requires: streams are assigned; `after` holds the dependencies.
+    Requires: streams are assigned; `after` has the dependencies.
     Ensures: a topological order; random draws and side effects keep program order; a view comes
-    right before its first use, a size and an item of a result as soon as they can.
+    right before its first use, a size or an item of a result as soon as possible.
 
     Before: a, short, long_1, long_2, join
     After:  a, long_1, long_2, short, join
@@ -32,15 +31,15 @@ class OrderLaunches:
         """The graph with its tasks in launch order. Cost: O((tasks + uses) log tasks)."""
         earlier = earlier_tasks(graph)
         if graph.n_streams > 1:
-            moving = [task.name for task in graph.tasks if task.name in earlier]
-            order = _depth_first(moving, earlier)
+            names = [task.name for task in graph.tasks if task.name in earlier]
+            order = _depth_first(names, earlier)
         else:
             order = [task.name for task in graph.tasks if task.name in earlier]
         return in_launch_order(graph, order)
 
 
 def _depth_first(names: Sequence[str], earlier: Earlier) -> list[str]:
-    """A topological order that follows the longest remaining path as far as it can."""
+    """A topological order that follows the longest remaining path as far as possible."""
     position = {name: i for i, name in enumerate(names)}
     rows = [0] * len(names)
     for name in names:

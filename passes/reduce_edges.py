@@ -1,4 +1,4 @@
-"""The minimum equivalent graph: the fewest orders between tasks that imply all the others."""
+"""Reduces the dependencies to the minimum equivalent graph."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 
 @dataclass(frozen=True)
 class ReduceEdges:
-    """Drops each order between two tasks that follows from others.
+    """Removes each dependency that others imply.
 
     Step 1 of Nimble's stream assignment (Kwon et al., NeurIPS 2020); on a DAG it is the transitive
     reduction (Aho, Garey, Ullman 1972).
 
-    Requires: `after` holds the dependencies; tasks are in a topological order.
-    Ensures: `after` holds the fewest orders with the same closure.
+    Requires: `after` has the dependencies; tasks are in a topological order.
+    Ensures: `after` has the fewest dependencies with the same transitive closure.
 
     Before: b after a; c after b; c after a
     After:  b after a; c after b
@@ -23,7 +23,7 @@ class ReduceEdges:
     name = "reduce-edges"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with the fewest `after`. Cost: O(edges x tasks / 64) words."""
+        """The graph with a minimal `after`. Cost: O(edges x tasks / 64) words."""
         launching = graph.launching
         reduced, _ = reduction(dependency_rows(launching))
         after: dict[str, list[str]] = {task.name: [] for task in launching}

@@ -1,8 +1,8 @@
-"""Elementwise operators write their result over an operand that nobody reads again.
+"""Replaces elementwise operators by in-place forms where no task reads the operand again.
 
-In eager, models say so themselves (`nn.ReLU(inplace=True)`), and autograd does it where it sums
-gradients; AOTAutograd's graphs never do. A result of its own costs memory, and on a CPU the faults
-of its fresh pages, which may take longer than the operation.
+In eager, models ask for that (`nn.ReLU(inplace=True)`), and autograd does it where it sums
+gradients; AOTAutograd's graphs are functionalized. A new result costs memory, and on a CPU the page
+faults of fresh memory, which may take longer than the operation.
 """
 
 import re
@@ -20,7 +20,7 @@ from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import is_composite, overload_name, schema_of
 
 _aten = torch.ops.aten
-_REARRANGE = {
+_WHOLE_VIEWS = {
     _aten._unsafe_view.default,
     _aten.alias.default,
     _aten.detach.default,
@@ -36,21 +36,21 @@ _REARRANGE = {
 """Views of all elements of a tensor, each once."""
 
 _DATA_DEPENDENT = re.compile(r"\bu\d")
-"""What PyTorch calls sizes that data decide: "u0"."""
+"""PyTorch's names of data-dependent sizes: "u0"."""
 
 
 @dataclass(frozen=True)
 class ReinplacePointwise:
-    """Makes an elementwise operator write its result over its first operand.
+    """Replaces an elementwise operator by its in-place form.
 
-    An operator becomes its in-place form where its first operand is the whole of a tensor that
-    another task made, has the result's shape, strides and element type, and is read by no other
-    task and held by no output. Operands whose fake tensor may have another element type than the
-    real one are left alone, because the result's type may then differ too. So are single numbers:
-    the memory of one may hold all the elements that it is the sum of (`mse_loss`).
+    The first operand must be a whole tensor that another task allocated, have the result's shape,
+    strides and dtype, and be read by no other task and aliased by no output. Operands whose fake
+    tensor may have another dtype than the real one are excluded, because the result's dtype may
+    then differ too. So are scalars: the memory of one may have all the elements that it is the sum
+    of (`mse_loss`).
 
     Requires: a traced graph: in program order, with its dependencies, not scheduled.
-    Ensures: the same results from fewer allocations; the same orders between tasks.
+    Ensures: the same results from fewer allocations; the same dependencies.
 
     Before: c = a.add(b); d = c.relu()
     After:  c = a.add(b); d = c.relu_()
@@ -61,19 +61,19 @@ class ReinplacePointwise:
     def __call__(self, graph: TaskGraph) -> TaskGraph:
         """The graph with fewer allocations. Cost: O(size of the graph)."""
         operands = _Operands(graph)
-        lies_in: dict[str, str] = {}
+        merged: dict[str, str] = {}
         tasks = []
         for task in graph.tasks:
             storage = operands.overwritten_by(task)
             if storage is not None:
-                lies_in[task.allocates[0]] = lies_in.get(storage, storage)
+                merged[task.allocates[0]] = merged.get(storage, storage)
                 task = task.updated(target=in_place_form(task.target), allocates=())
-            tasks.append(_moved(task, lies_in))
+            tasks.append(_with_storages(task, merged))
         return graph.replace_tasks(tasks)
 
 
 class _Operands:
-    """Which tensors of a graph may be written over, and by whom."""
+    """Finds the operands of a graph that may be overwritten."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self._values = {value.name: value for value in graph.values}
@@ -83,12 +83,12 @@ class _Operands:
         self._doubtful = self._of_doubtful_type(graph)
         self._whole: dict[str, str] = {}
         for task in graph.tasks:
-            storage = self._made(task)
+            storage = self._whole_storage(task)
             if storage is not None:
                 self._whole[task.name] = storage
 
     def overwritten_by(self, task: Task) -> str | None:
-        """The storage of the operand that a task may write its result over, if there is one."""
+        """The storage of the operand that the task's in-place form would overwrite, if it may."""
         operand, storage = self._first(task)
         if storage not in self._read_once or in_place_form(task.target) is None:
             return None
@@ -100,10 +100,10 @@ class _Operands:
         return storage if n_operands == 1 else None
 
     def _of_doubtful_type(self, graph: TaskGraph) -> set[str]:
-        """The values whose element type may be another than their fake tensors'.
+        """The values whose dtype may differ from that of their fake tensors.
 
-        Those are statistics of norms whose weights and inputs are of two types, on a CPU, and what
-        is computed from them.
+        These are statistics of norms with weights and inputs of two dtypes, on a CPU, and all
+        values computed from them.
         """
         doubtful: set[str] = set()
         for task in graph.tasks:
@@ -117,33 +117,38 @@ class _Operands:
         return doubtful
 
     def _mixes_types(self, names: Iterable[str]) -> bool:
-        """Whether the operator of that name takes floating-point tensors of several types."""
+        """Whether the operator of that name takes floating-point tensors of several dtypes."""
         (maker,) = (self._values[name] for name in names)
-        taken = [self._values[name].type for name in getattr(maker, "uses", ())]
-        dtypes = {each.dtype for each in taken if isinstance(each, TensorType)}
+        operands = [self._values[name].type for name in getattr(maker, "uses", ())]
+        dtypes = {each.dtype for each in operands if isinstance(each, TensorType)}
         return len({dtype for dtype in dtypes if dtype.is_floating_point}) > 1
 
     def _first(self, task: Task) -> tuple[str, str | None]:
-        """A task's first argument, and the storage that it is the whole of; None if it is not."""
+        """A task's first argument, and its storage if it is the whole of that, else None."""
         name = task.args[0].name if task.args and isinstance(task.args[0], Ref) else ""
         return name, self._whole.get(name)
 
-    def _made(self, task: Task) -> str | None:
-        """The storage that a task's value is the whole of, made by a task that tells the truth."""
-        if task.target in _REARRANGE:
+    def _whole_storage(self, task: Task) -> str | None:
+        """The storage that a task's value is the whole of, if its schema is reliable; else None."""
+        if task.target in _WHOLE_VIEWS:
             return self._first(task)[1]
         maker = self._values[task.args[0].name] if task.is_item else task
-        if not isinstance(maker, Task) or len(task.holds) != 1 or not _makes_new(maker.target):
+        if (
+            not isinstance(maker, Task)
+            or len(task.holds) != 1
+            or not _allocates_results(maker.target)
+        ):
             return None
         return task.holds[0] if task.holds[0] in maker.allocates else None
 
 
 def _has_one_layout(value: Type | None) -> bool:
-    """Whether a tensor of its strides is laid out in one way only, if it has several elements.
+    """Whether shape and layout determine the strides of a tensor, if it has several elements.
 
-    The stride of a dimension of size 1 means nothing: operators choose it anew, and a fake tensor
-    may not tell how. The first one's, of a batch of one, is that of the whole. A size that depends
-    on data may turn out to be 1 or 0; other symbolic sizes are neither, by Dynamo's guards.
+    The stride of a dimension of size 1 is arbitrary: operators may choose another one than their
+    fake tensors. For the first dimension, a batch of one, the stride must be that of the whole. A
+    data-dependent size may turn out to be 1 or 0; other symbolic sizes are neither, by Dynamo's
+    guards.
     """
     if not isinstance(value, TensorType) or not value.shape or 0 in value.shape:
         return False
@@ -157,17 +162,17 @@ def _has_one_layout(value: Type | None) -> bool:
     return first != 1 or (isinstance(step, str) if is_symbolic else step == prod(sizes))
 
 
-def _moved(task: Task, lies_in: dict[str, str]) -> Task:
-    """The task, where the memory of some values has become that of others."""
-    if lies_in.keys().isdisjoint((*task.reads, *task.writes, *task.holds)):
+def _with_storages(task: Task, merged: dict[str, str]) -> Task:
+    """The task with some storages replaced by others."""
+    if merged.keys().isdisjoint((*task.reads, *task.writes, *task.holds)):
         return task
-    places = {"reads": task.reads, "writes": task.writes, "holds": task.holds}
-    return task.updated(**{k: tuple([lies_in.get(s, s) for s in v]) for k, v in places.items()})
+    storages = {"reads": task.reads, "writes": task.writes, "holds": task.holds}
+    return task.updated(**{k: tuple([merged.get(s, s) for s in v]) for k, v in storages.items()})
 
 
 @cache
-def _makes_new(target: Any) -> bool:
-    """Whether the memory of an operator's results is new: custom ones may not say what they do."""
+def _allocates_results(target: Any) -> bool:
+    """Whether an operator allocates its results; custom schemas may be wrong, so False for them."""
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
     return not is_composite(target) and all(r.alias_info is None for r in schema_of(target).returns)
@@ -175,10 +180,10 @@ def _makes_new(target: Any) -> bool:
 
 @cache
 def in_place_form(target: Any) -> OpOverload | None:
-    """The operator that writes an elementwise operator's result over its first argument."""
+    """The in-place form of an elementwise operator; None if there is none."""
     if not isinstance(target, OpOverload) or torch.Tag.pointwise not in target.tags:
         return None
-    if torch.Tag.nondeterministic_seeded in target.tags or not _makes_new(target):
+    if torch.Tag.nondeterministic_seeded in target.tags or not _allocates_results(target):
         return None
     packet = getattr(torch.ops.aten, f"{schema_of(target).name.removeprefix('aten::')}_", None)
     form = getattr(packet, overload_name(target), None)
@@ -186,7 +191,7 @@ def in_place_form(target: Any) -> OpOverload | None:
 
 
 def _writes_first(form: OpOverload, target: OpOverload) -> bool:
-    """Whether it takes what the target takes, and writes the first argument and no other."""
+    """Whether it has the target's parameters, and writes the first and no other."""
     first, *others = schema_of(form).arguments
     writes = first.alias_info is not None and first.alias_info.is_write
     is_alike = _parameters(form) == _parameters(target) and not is_composite(form)

@@ -142,7 +142,7 @@ def test_a_stream_that_is_not_there_cannot_be_urgent(urgent: Any) -> None:
 
     graph = traced(lambda x: x.exp() + x.sin(), torch.zeros(1)).graph
     with pytest.raises(
-        ScheduleError, match=r"after pass prefers: .*its urgent stream is .*, none of 2"
+        ScheduleError, match=r"after pass prefers: .*its urgent stream is .*, not one of its 2"
     ):
         schedule(graph, passes(Prefers(), None))
 

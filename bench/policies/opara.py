@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from bench.policies.operators import multiplies_matrices, n_elements
 from nimble_fx.ir.task_graph import Task, TaskGraph
-from nimble_fx.scheduling.launch_order import Earlier, Ready, earlier_tasks, in_launch_order
+from nimble_fx.scheduling.launch_order import Earlier, ReadySet, earlier_tasks, in_launch_order
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def claimed_streams(tasks: Iterable[Task]) -> dict[str, int]:
 
 def alternating(tasks: Mapping[str, Task], earlier: Earlier) -> list[str]:
     """A topological order in which compute-bound and memory-bound tasks alternate if they can."""
-    ready = Ready(earlier)
+    ready = ReadySet(earlier)
     queues: tuple[list[tuple[int, int, str]], ...] = ([], [])
 
     def push(names: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 
 from bench.policies.operators import multiplies_matrices, operator_name
 from nimble_fx.ir.task_graph import Task, TaskGraph
-from nimble_fx.scheduling.launch_order import Ready, earlier_tasks, in_launch_order
+from nimble_fx.scheduling.launch_order import ReadySet, earlier_tasks, in_launch_order
 
 MOE, GEMM, OTHER = 20, 10, 1
 
@@ -34,7 +34,7 @@ class StaticWeights:
         """The graph with streams, in launch order. Cost: O((tasks + edges) log tasks)."""
         earlier = earlier_tasks(graph)
         ahead = weight_ahead(graph.by_name, earlier)
-        ready = Ready(earlier)
+        ready = ReadySet(earlier)
         queue = [(-ahead[name], graph.by_name[name].index, name) for name in ready.first()]
         heapify(queue)
         ends: dict[str, int] = {}

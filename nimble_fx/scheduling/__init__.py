@@ -1,5 +1,5 @@
 """The algorithms that passes and selection share: launch orders, and list scheduling by cost.
 
-In: a `TaskGraph` and what its tasks cost. Out: an order of the tasks, or a stream for each. It
+In: a `TaskGraph` and the costs of its tasks. Out: an order of the tasks, or a stream for each. It
 imports the IR, the costs and the simulation.
 """

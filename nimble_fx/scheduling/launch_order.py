@@ -1,4 +1,4 @@
-"""What every launch order keeps to, and where what launches nothing goes in it."""
+"""The constraints of every launch order, and the places of host-only tasks in it."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,13 @@ from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import ScalarType, Task, TaskGraph, TupleType
 
 Earlier = Mapping[str, Sequence[str]]
-"""For each task of the launch order, tasks of it that come earlier."""
+"""For each task of a launch order, the tasks that must be launched before it."""
 
 
 def earlier_tasks(graph: TaskGraph) -> dict[str, list[str]]:
-    """For each task that launches or is ordered, those of its kind that come earlier.
+    """For each launching or ordered task, such tasks that must be launched before it.
 
-    What a task uses through views and sizes is followed back to who launches it. Random draws and
+    Uses through views and sizes count as uses of the tasks that those come from. Random draws and
     side effects keep program order.
     """
     origins: dict[str, tuple[str, ...]] = {}
@@ -33,33 +33,33 @@ def earlier_tasks(graph: TaskGraph) -> dict[str, list[str]]:
     return earlier
 
 
-class Ready:
-    """Tasks one by one: those that may come next, once all that they come after was taken."""
+class ReadySet:
+    """Topological sorting step by step: the tasks whose predecessors have all been taken."""
 
     def __init__(self, earlier: Earlier) -> None:
         self._sorter = TopologicalSorter({name: set(before) for name, before in earlier.items()})
         self._sorter.prepare()
 
     def first(self) -> Iterable[str]:
-        """The tasks that come after no other."""
+        """The tasks without predecessors."""
         return self._sorter.get_ready()
 
     def after(self, name: str) -> Iterable[str]:
-        """The tasks that become ready when `name` is taken."""
+        """The tasks that become ready by taking `name`."""
         self._sorter.done(name)
         return self._sorter.get_ready()
 
 
-def us_ahead(earlier: Earlier, us: Mapping[str, float]) -> dict[str, float]:
-    """For each task, what the longest path that begins with it takes, in microseconds.
+def upward_rank(earlier: Earlier, us: Mapping[str, float]) -> dict[str, float]:
+    """For each task, the microseconds of the longest path that begins with it.
 
-    The "upward rank" of list scheduling, with communication left out, which costs more than its
-    task only where tasks are tiny (Topcuoglu, Hariri, Wu: "Performance-effective and
-    low-complexity task scheduling for heterogeneous computing", IEEE TPDS 13(3), 2002).
+    The "upward rank" of list scheduling, without communication, which costs more than its task only
+    where tasks are tiny (Topcuoglu, Hariri, Wu: "Performance-effective and low-complexity task
+    scheduling for heterogeneous computing", IEEE TPDS 13(3), 2002).
 
     Args:
-        earlier: of a graph, as `earlier_tasks` has it: in a topological order.
-        us: what each task takes; one that is not there takes nothing.
+        earlier: the result of `earlier_tasks`, in a topological order.
+        us: the duration of each task; 0 for tasks that are not in it.
     """
     ahead = {name: us.get(name, 0.0) for name in earlier}
     for name in reversed(list(earlier)):
@@ -69,13 +69,13 @@ def us_ahead(earlier: Earlier, us: Mapping[str, float]) -> dict[str, float]:
 
 
 def in_launch_order(graph: TaskGraph, order: Iterable[str]) -> TaskGraph:
-    """The graph with its tasks in `order`, and those that launch nothing put in between them.
+    """The graph with its tasks in `order`, and host-only tasks placed between them.
 
-    A view comes right before its first use, a size and an item of a result as soon as they can.
+    A view comes right before its first use; a size or an item of a result as soon as possible.
 
     Args:
         graph: the tasks.
-        order: the names that `earlier_tasks` has, each after those that it must come after.
+        order: the names of `earlier_tasks`, in a topological order.
     """
     eager = _eager_host_tasks(graph)
     placed: dict[str, None] = {}
@@ -102,15 +102,15 @@ def in_launch_order(graph: TaskGraph, order: Iterable[str]) -> TaskGraph:
 
 
 def _eager_host_tasks(graph: TaskGraph) -> dict[str, list[Task]]:
-    """For each value, the sizes and items taken of it: waiting would only keep it alive."""
-    behind: dict[str, list[Task]] = {}
+    """For each value, its sizes and items: placing them later would only keep it alive longer."""
+    users: dict[str, list[Task]] = {}
     types = {task.name: task.type for task in graph.tasks}
     for task in graph.tasks:
         of_tuple = any(isinstance(types.get(name), TupleType) for name in task.uses)
         if of_tuple or _is_eager(task):
             for name in task.uses:
-                behind.setdefault(name, []).append(task)
-    return behind
+                users.setdefault(name, []).append(task)
+    return users
 
 
 def _is_eager(task: Task) -> bool:

@@ -1,4 +1,4 @@
-"""List scheduling: the most urgent task first, on streams of a device that kernels share."""
+"""List scheduling by upward rank, on the streams of a device that kernels share."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from heapq import heappop, heappush
 
 from nimble_fx.cost import Cost
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.scheduling.launch_order import earlier_tasks, us_ahead
+from nimble_fx.scheduling.launch_order import earlier_tasks, upward_rank
 from nimble_fx.simulation.discrete_event import Activity, Engine
 
-_NOTHING = Cost(us=0.0, nbytes=0.0, flops=0.0, share=0.0, bandwidth=0.0)
+_NO_COST = Cost(us=0.0, nbytes=0.0, flops=0.0, share=0.0, bandwidth=0.0)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule, and when it should end.
+    """A schedule and its predicted makespan.
 
     Attributes:
-        order: what is launched or ordered, in launch order.
-        streams: of each launching task: 0, 1, ...
-        end_us: when the last task is done and stream 0 knows it, in microseconds.
+        order: the launching and ordered tasks, in launch order.
+        streams: the stream of each launching task: 0, 1, ...
+        end_us: when the last task has ended and stream 0 has waited for it, in microseconds.
     """
 
     order: tuple[str, ...]
@@ -29,33 +29,33 @@ class Plan:
 
     @cached_property
     def n_streams(self) -> int:
-        """How many streams it uses."""
+        """The number of streams that it uses."""
         return len(set(self.streams.values()))
 
 
 class Workload:
-    """What is to be scheduled: tasks by number, in a topological order.
+    """The tasks to schedule, numbered in a topological order.
 
     Attributes:
-        names: of what launches or is ordered.
-        launches: whether each does anything on the device.
-        kernels: what it does there.
-        after: those that must have ended before it begins.
-        ends_before: those that it is in `after` of.
-        launched_before: those that the host must launch later, whenever it ends: random draws and
-            side effects keep program order.
-        n_before: how many such lists of others it is in.
-        urgency: microseconds of the longest path that begins with it.
-        event_us: how much later a task may start behind one of another stream than of its own.
+        names: the name of each launching or ordered task.
+        launches: whether each runs anything on the device.
+        kernels: its activity on the device.
+        after: the tasks that must end before it starts.
+        ends_before: the tasks whose `after` has it.
+        launched_before: the tasks that must be launched after it, whenever it ends: random draws
+            and side effects keep program order.
+        n_before: the number of such lists of other tasks that have it.
+        urgency: its upward rank: the microseconds of the longest path that begins with it.
+        event_us: the delay of a wait for a task of another stream.
     """
 
     def __init__(self, graph: TaskGraph, costs: Mapping[str, Cost], event_us: float) -> None:
         earlier = earlier_tasks(graph)
         number = {name: i for i, name in enumerate(earlier)}
-        ahead = us_ahead(earlier, {name: cost.us for name, cost in costs.items()})
+        ahead = upward_rank(earlier, {name: cost.us for name, cost in costs.items()})
         self.names = tuple(earlier)
         self.launches = [graph.by_name[name].launches for name in earlier]
-        self.kernels = [_kernel(name, costs.get(name, _NOTHING)) for name in earlier]
+        self.kernels = [_kernel(name, costs.get(name, _NO_COST)) for name in earlier]
         self.after = [tuple(number[n] for n in graph.by_name[name].after) for name in earlier]
         self.ends_before: list[list[int]] = [[] for _ in earlier]
         self.launched_before: list[list[int]] = [[] for _ in earlier]
@@ -73,7 +73,7 @@ def _kernel(name: str, cost: Cost) -> Activity:
 
 
 def serial_schedule(work: Workload) -> Plan:
-    """All tasks on one stream, in program order. Cost: O(tasks)."""
+    """The plan with all tasks on one stream, in program order. Cost: O(tasks)."""
     streams = {
         name: 0 for name, launches in zip(work.names, work.launches, strict=True) if launches
     }
@@ -81,28 +81,28 @@ def serial_schedule(work: Workload) -> Plan:
 
 
 def list_schedule(work: Workload, n_streams: int) -> Plan:
-    """A schedule on at most so many streams, by list scheduling on a simulated device.
+    """A plan on at most `n_streams` streams, by list scheduling on a simulated device.
 
-    Whenever a task ends, what is ready is launched, the most urgent first, while there is an idle
-    stream. It goes to the stream of the one that it waited for longest, where it starts soonest; if
-    that is busy, to that of another that it waits for, which saves a wait; else to the stream that
-    was busy last. Kernels that run at the same time slow each other down as in `simulate`:
-    the plan's times are those of a simulated run, unless the order of random draws or of side
-    effects held a task back, which then starts sooner than planned. Streams 0..n-1 are used; if
-    there were more to choose from than that, still more would change nothing.
+    Whenever a task ends, ready tasks are launched, the highest upward rank first, while a stream is
+    idle. A task goes to the stream of the predecessor that ended last, where it starts soonest; if
+    that is busy, to the stream of another predecessor, which saves a wait; else to the stream that
+    was busy last. Kernels that run at the same time slow each other down as in `simulate`: the
+    plan's times are those of a simulated run, unless the order of random draws or of side effects
+    delayed a task, which then starts sooner than planned. Streams 0..n-1 are used; if n is less
+    than `n_streams`, more streams would not change the plan.
 
     Cost: O((tasks + edges) log tasks), about 10 microseconds a task.
     Source: Graham, "Bounds for certain multiprocessing anomalies", 1966, with the priorities of
-    HEFT (see `us_ahead`).
+    HEFT (see `upward_rank`).
     """
-    return _Run(work, n_streams).plan()
+    return _ListScheduler(work, n_streams).plan()
 
 
-class _Run:
-    """A schedule in the making.
+class _ListScheduler:
+    """A partial schedule.
 
-    `_idle` has the streams, the one that was busy last first, so that none is opened while another
-    is idle.
+    `_idle` has the idle streams, the one that was busy last first, so that a new stream is used
+    only if no other is idle.
     """
 
     def __init__(self, work: Workload, n_streams: int) -> None:
@@ -128,7 +128,7 @@ class _Run:
         return Plan(tuple(self._order), streams, max(ends, default=0.0))
 
     def _step(self) -> None:
-        """A task starts or ends, whichever is next."""
+        """Processes the next event: a task starts or ends."""
         end = self._engine.next_end()
         if self._starts and self._starts[0][0] < end:
             start, i = heappop(self._starts)
@@ -150,13 +150,13 @@ class _Run:
             self._launched(i)
 
     def _best_stream(self, i: int) -> int:
-        """The idle stream where it starts soonest; of several, one that saves a wait."""
+        """The idle stream where task `i` starts soonest; among equals, one that saves a wait."""
         last_first = sorted(self._work.after[i], key=lambda j: -self._end_us[j])
         idle = (self._stream[j] for j in last_first if self._stream[j] in self._idle)
         return next(idle, next(iter(self._idle)))
 
     def _start_us(self, i: int, s: int) -> float:
-        """When it could start on a stream, as far as those that it waits for have ended."""
+        """The earliest start of task `i` on a stream, by the ends of its predecessors."""
         event = self._work.event_us
         forked = event if s else 0.0
         ends = (self._end_us[j] + event * (self._stream[j] != s) for j in self._work.after[i])
@@ -167,7 +167,7 @@ class _Run:
         self._release(self._work.launched_before[i])
 
     def _release(self, later: Iterable[int]) -> None:
-        """One of those that each of `later` comes after has ended, or has been launched."""
+        """Counts one predecessor of each task of `later` as done."""
         ready = []
         for j in later:
             self._missing[j] -= 1
@@ -176,7 +176,7 @@ class _Run:
         self._make_ready(ready)
 
     def _make_ready(self, tasks: Iterable[int]) -> None:
-        """The host may launch them; what launches nothing it is done with at once."""
+        """Makes tasks ready to launch; those that launch nothing are done at once."""
         for i in tasks:
             if self._work.launches[i]:
                 heappush(self._ready, (-self._work.urgency[i], i))

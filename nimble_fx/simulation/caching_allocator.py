@@ -1,34 +1,34 @@
-"""PyTorch's caching allocator, played by its rules: what memory a schedule makes it take.
+"""A simulation of PyTorch's caching allocator, for the memory that a schedule reserves.
 
-Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11, default settings, in a private pool, from
-which nothing goes back to CUDA while a graph lives.
+Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11, default settings, in a private pool. It
+returns no memory to CUDA while a graph lives.
 """
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 BLOCK = 512
-"""Bytes that sizes are rounded up to."""
+"""Block sizes are rounded up to multiples of this many bytes."""
 
 SMALL = 1 << 20
-"""Up to so many bytes a block is small, and lies in a segment with other small ones."""
+"""The largest small block, in bytes; small blocks share segments with other small ones."""
 
 SMALL_SEGMENT = 2 << 20
 LARGE_SEGMENT = 20 << 20
 MEDIUM = 10 << 20
-"""Below so many bytes a large block gets a segment of `LARGE_SEGMENT`, from there on its own."""
+"""Large blocks below this many bytes share segments of `LARGE_SEGMENT`; others have their own."""
 
 SEGMENT_STEP = 2 << 20
-"""Segments of their own are rounded up to multiples of so many bytes."""
+"""Segments for one block are rounded up to multiples of this many bytes."""
 
 
 def rounded(nbytes: int, step: int) -> int:
-    """The least multiple of `step` that holds `nbytes`; one step for nothing."""
+    """The least multiple of `step` that is at least `nbytes` and one step."""
     return max(1, -(-nbytes // step)) * step
 
 
 def segment_bytes(nbytes: int) -> int:
-    """What is asked of CUDA for a block of a rounded size."""
+    """The size of the segment that is allocated from CUDA for a block of a rounded size."""
     if nbytes <= SMALL:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if nbytes < MEDIUM else rounded(nbytes, SEGMENT_STEP)
@@ -39,28 +39,28 @@ class Block:
     """A piece of a segment.
 
     Attributes:
-        pool: the stream that the segment belongs to, and whether it is for small blocks.
-        address: of its first byte; segments lie apart.
+        pool: the stream of the segment, and whether it is for small blocks.
+        address: the address of its first byte; segments are not adjacent.
         nbytes: its size.
-        used: whether it is handed out.
-        before, behind: its neighbours in the segment.
+        used: whether it is allocated.
+        previous, following: its neighbours in the segment.
     """
 
     pool: tuple[int, bool]
     address: int
     nbytes: int
     used: bool = True
-    before: "Block | None" = None
-    behind: "Block | None" = None
+    previous: "Block | None" = None
+    following: "Block | None" = None
 
 
 class Allocator:
-    """Hands out blocks: the smallest free one of the stream that fits, split if enough is left.
+    """Allocates by best fit among the free blocks of a stream; splits a block if enough is left.
 
     Attributes:
-        reserved: bytes taken of CUDA, by stream; they are never given back.
-        peaks: the most bytes of each stream that were handed out at any moment.
-        peak: the most of all together.
+        reserved: bytes of segments by stream; they are never returned to CUDA.
+        peaks: the most bytes of each stream that were allocated at any moment.
+        peak: the most bytes of all streams together.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Allocator:
         self._end = 0
 
     def allocate(self, nbytes: int, stream: int) -> Block:
-        """A block of at least so many bytes, for use on a stream."""
+        """A block of at least `nbytes` bytes, for use on a stream."""
         size = rounded(nbytes, BLOCK)
         pool = stream, size <= SMALL
         block = self._best_fit(size, pool) or self._new_segment(size, pool)
@@ -84,14 +84,14 @@ class Allocator:
         return block
 
     def free(self, block: Block) -> None:
-        """Takes a block back, at once, and joins it with the free ones beside it."""
+        """Frees a block at once, and merges it with its free neighbours."""
         block.used = False
         self._count(block.pool[0], -block.nbytes)
-        for other in (block.before, block.behind):
+        for other in (block.previous, block.following):
             if other is not None and not other.used:
-                self._take(other)
-                block = _joined(*sorted((block, other), key=lambda b: b.address))
-        self._put(block)
+                self._remove_free(other)
+                block = _merged(*sorted((block, other), key=lambda b: b.address))
+        self._add_free(block)
 
     def _count(self, stream: int, nbytes: int) -> None:
         self._used[stream] = self._used.get(stream, 0) + nbytes
@@ -99,7 +99,7 @@ class Allocator:
         self.peak = max(self.peak, sum(self._used.values()))
 
     def _best_fit(self, size: int, pool: tuple[int, bool]) -> Block | None:
-        """The smallest free block that is large enough; of several, the one that lies first."""
+        """The smallest free block that is large enough, with the lowest address among equals."""
         free = self._free.setdefault(pool, [])
         i = bisect_left(free, size, key=lambda entry: entry[0])
         return free.pop(i)[2] if i < len(free) else None
@@ -111,27 +111,27 @@ class Allocator:
         return Block(pool, self._end - nbytes, nbytes)
 
     def _split(self, block: Block, size: int) -> None:
-        """Cuts a block to `size`; the rest is free."""
+        """Shrinks a block to `size`; the rest becomes a free block."""
         rest = Block(block.pool, block.address + size, block.nbytes - size, False)
-        rest.before, rest.behind = block, block.behind
-        if rest.behind is not None:
-            rest.behind.before = rest
-        block.behind, block.nbytes = rest, size
-        self._put(rest)
+        rest.previous, rest.following = block, block.following
+        if rest.following is not None:
+            rest.following.previous = rest
+        block.following, block.nbytes = rest, size
+        self._add_free(rest)
 
-    def _put(self, block: Block) -> None:
+    def _add_free(self, block: Block) -> None:
         free = self._free.setdefault(block.pool, [])
         insort(free, (block.nbytes, block.address, block), key=lambda entry: entry[:2])
 
-    def _take(self, block: Block) -> None:
+    def _remove_free(self, block: Block) -> None:
         free = self._free[block.pool]
         free.pop(bisect_left(free, (block.nbytes, block.address), key=lambda entry: entry[:2]))
 
 
-def _joined(first: Block, second: Block) -> Block:
-    """Two neighbours as one."""
+def _merged(first: Block, second: Block) -> Block:
+    """Two neighbours as one block."""
     first.nbytes += second.nbytes
-    first.behind = second.behind
-    if first.behind is not None:
-        first.behind.before = first
+    first.following = second.following
+    if first.following is not None:
+        first.following.previous = first
     return first

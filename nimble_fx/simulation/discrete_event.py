@@ -1,4 +1,4 @@
-"""What a schedule takes: queues, waits, and a device that kernels share, as discrete events."""
+"""A discrete-event simulation of activities on queues, with a device that kernels share."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,16 +14,18 @@ from nimble_fx.ir.display import aligned
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What keeps a queue busy for a while: a kernel, a copy, a call of the host.
+    """Something that occupies a queue for some time: a kernel, a copy, a call of the host.
 
     Attributes:
-        name: what others wait for it by.
-        queue: where it runs, one after another with the others there: a stream, a host thread.
-        us: microseconds that it takes when it has its engine for itself.
-        after: what it waits for, and the microseconds that pass from the end of that to its start.
-        engine: what it shares with other queues, such as "gpu" or a link; None if nothing.
-        share: of the engine's processors, from 0 to 1.
-        bandwidth: of the engine's memory bandwidth, from 0 to 1.
+        name: its unique name.
+        queue: the stream or host thread that runs it; activities of one queue run one by one.
+        us: its duration in microseconds when it has its engine to itself.
+        after: the activities that it waits for, each with the least delay in microseconds from
+            that one's end to its start.
+        engine: the resource that it shares with other queues, such as "gpu" or a link; None if
+            there is none.
+        share: the fraction of the engine's processors that it uses, from 0 to 1.
+        bandwidth: the fraction of the engine's memory bandwidth that it uses, from 0 to 1.
     """
 
     name: str
@@ -37,10 +39,10 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When an activity ran, in microseconds from the beginning.
+    """When an activity ran, in microseconds from the start of the simulation.
 
     Attributes:
-        behind: the activity that it could not start before; None if it started at once.
+        behind: the last activity whose end it waited for; None if it started at once.
     """
 
     name: str
@@ -55,9 +57,9 @@ class Timeline:
     """A simulated run.
 
     Attributes:
-        spans: when each activity ran, in the order in which they were given.
-        bound_us: what no order and no number of queues goes below: the longest path of activities
-            that wait for each other, or an engine's work, whichever is more.
+        spans: when each activity ran, in the order of the activities.
+        bound_us: a lower bound of the makespan for any order and number of queues: the longest
+            path of activities that wait for each other, or an engine's work, whichever is more.
     """
 
     spans: tuple[Span, ...]
@@ -70,8 +72,10 @@ class Timeline:
 
     @cached_property
     def critical_path(self) -> tuple[str, ...]:
-        """The activities that the end hung on, first to last: each could not start before the one
-        before it, be it that it waited for it or stood behind it in a queue."""
+        """The chain of activities that determined the makespan, first to last.
+
+        Each started when the one before it ended: it waited for it, or followed it in a queue.
+        """
         by_name = {span.name: span for span in self.spans}
         last = max(self.spans, key=lambda span: span.end_us, default=None)
         path: list[str] = []
@@ -82,14 +86,14 @@ class Timeline:
 
     @cached_property
     def idle_us(self) -> Mapping[str, float]:
-        """For each queue, the time in which it ran nothing, up to the end of the whole."""
+        """For each queue, the time in which it ran nothing, up to the makespan."""
         busy: dict[str, float] = defaultdict(float)
         for span in self.spans:
             busy[span.queue] += span.end_us - span.start_us
         return {queue: self.makespan_us - us for queue, us in busy.items()}
 
     def __str__(self) -> str:
-        """One line an activity: what, on which queue, from when to when, and behind whom."""
+        """One line an activity: its name, queue, start, end, and the one that it waited for."""
         rows: list[Sequence[str]] = [("activity", "queue", "start us", "end us", "behind")]
         rows += [
             (s.name, s.queue, f"{s.start_us:.1f}", f"{s.end_us:.1f}", s.behind or "")
@@ -99,26 +103,26 @@ class Timeline:
 
 
 def simulate(activities: Sequence[Activity]) -> Timeline:
-    """Plays activities on their queues.
+    """A simulated run of activities on their queues.
 
-    Each queue runs its activities in the order given. Those that run on an engine at the same time
-    share it: if together they ask for more processors or more bandwidth than there are, all of them
+    Each queue runs its activities in the order given. Activities that run on an engine at the same
+    time share it: if together they need more processors or more bandwidth than it has, all of them
     slow down in proportion (processor sharing). Cost: O(n log n); 20,000 take 0.3 to 0.5 s.
 
     Raises:
-        ScheduleError: an activity waits for one that there is not, or that waits for it in turn;
-            two have one name; or a time or a share is not finite or below 0.
+        ScheduleError: an activity waits for one that does not exist, or activities wait for each
+            other; two have one name; or a time or a share is not finite or below 0.
     """
-    return _Run(activities).timeline()
+    return _Simulation(activities).timeline()
 
 
 @dataclass
 class Engine:
     """Processors and bandwidth that the running activities share.
 
-    They all run at one rate, so they end in the order of the work that each has left. Work is
-    counted on a clock of its own that stands still with the rate: what starts at `clock` with `us`
-    of work ends when it shows `clock + us`.
+    They all run at one rate, so they end in the order of their remaining work. `clock` is virtual
+    time, which advances at that rate: an activity that starts at `clock` with `us` of work ends at
+    `clock + us`.
     """
 
     now: float = 0.0
@@ -132,21 +136,21 @@ class Engine:
         return max(1.0, self.share, self.bandwidth)
 
     def next_end(self) -> float:
-        """When the next activity ends, if none starts before."""
+        """The time at which the next activity ends, if none starts before."""
         if not self.ends:
             return inf
         return self.now + max(0.0, self.ends[0][0] - self.clock) * self._slowdown
 
     def start(self, i: int, activity: Activity, now: float) -> None:
-        """Activity `i` begins."""
-        self._move_on(now)
+        """Starts activity `i`."""
+        self._advance(now)
         heappush(self.ends, (self.clock + activity.us, i))
         self.share += activity.share
         self.bandwidth += activity.bandwidth
 
     def end(self, activities: Sequence[Activity], now: float) -> int:
-        """The activity that ends."""
-        self._move_on(now)
+        """Ends the next activity; returns its number."""
+        self._advance(now)
         _, i = heappop(self.ends)
         self.share -= activities[i].share
         self.bandwidth -= activities[i].bandwidth
@@ -154,13 +158,13 @@ class Engine:
             self.share = self.bandwidth = 0.0
         return i
 
-    def _move_on(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         self.clock += (now - self.now) / self._slowdown
         self.now = now
 
 
-class _Run:
-    """One simulation. Activities are numbered as they were given."""
+class _Simulation:
+    """One simulation. Activities are numbered in the order given."""
 
     def __init__(self, activities: Sequence[Activity]) -> None:
         self._activities = activities
@@ -173,7 +177,7 @@ class _Run:
         self._began, self._ended = [0.0] * len(activities), [inf] * len(activities)
 
     def timeline(self) -> Timeline:
-        """Plays it to its end."""
+        """Runs the simulation to its end."""
         for i, n_missing in enumerate(self._n_missing):
             if not n_missing:
                 heappush(self._starts, (0.0, i))
@@ -188,7 +192,7 @@ class _Run:
         )
 
     def _step(self) -> bool:
-        """What happens next: an activity ends, or one starts; False if nothing does."""
+        """Processes the next event: an activity ends or starts. Returns whether there was one."""
         start = self._starts[0][0] if self._starts else inf
         end = self._ends[0][0] if self._ends else inf
         engine, engine_end = None, inf
@@ -236,11 +240,11 @@ _Later = list[list[tuple[int, float]]]
 def _successors(
     activities: Sequence[Activity], hosts_only: bool = False
 ) -> tuple[_Later, list[int]]:
-    """For each activity, who comes after it and how much later; and how many it comes after.
+    """For each activity, its successors with their delays; and its number of predecessors.
 
     Args:
         activities: all of them.
-        hosts_only: leave out the orders of queues that are on an engine.
+        hosts_only: leave out the queue order of activities that have an engine.
     """
     number = _numbers(activities)
     later: _Later = [[] for _ in activities]
@@ -253,7 +257,7 @@ def _successors(
         last[activity.queue] = i
         for name, delay in activity.after:
             if name not in number:
-                raise ScheduleError(f"{activity.name} waits for {name}, which there is not")
+                raise ScheduleError(f"{activity.name} waits for {name}, which does not exist")
             later[number[name]].append((i, delay))
             n_missing[i] += 1
     return later, n_missing
@@ -272,20 +276,20 @@ def _numbers(activities: Sequence[Activity]) -> dict[str, int]:
 
 
 def bound_us(activities: Sequence[Activity]) -> float:
-    """What no order and no number of queues goes below, in microseconds.
+    """A lower bound of the makespan for any order and number of queues, in microseconds.
 
-    The longest path of activities that wait for each other, delays apart, or what an engine has to
-    do, whichever is more. The queue of an activity does not count: another schedule may choose
-    another. But what has no engine is no device's work, and keeps to its queue: a host thread.
+    The longest path of activities that wait for each other, without delays, or the work of an
+    engine, whichever is more. Queue order does not count, because another schedule may choose
+    another queue; it does for activities without an engine, which stay on their host thread.
 
     Raises:
-        ScheduleError: activities wait for each other, or for one that there is not.
+        ScheduleError: activities wait for each other, or for one that does not exist.
     """
     return max(_longest_path_us(activities), *_work_us(activities), 0.0)
 
 
 def _work_us(activities: Iterable[Activity]) -> Iterable[float]:
-    """For each engine, what its processors and its memory have to do."""
+    """The microseconds of work of each engine's processors and of its memory."""
     work: dict[tuple[str, str], float] = defaultdict(float)
     for activity in activities:
         if activity.engine is not None:

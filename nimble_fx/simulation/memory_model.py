@@ -1,4 +1,4 @@
-"""What memory a scheduled graph takes: its values' lives, played to PyTorch's allocator."""
+"""The memory of a scheduled graph, by simulating PyTorch's allocator on the lives of its values."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,13 +11,12 @@ from nimble_fx.simulation.caching_allocator import Allocator, Block
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that a program owns while it is kept frozen; inputs and parameters are not its own.
+    """Bytes that a frozen program owns, which inputs and parameters are not part of.
 
     Attributes:
-        reserved: what the allocator takes of CUDA, in segments of 2 and 20 MiB and more.
-        pooled: what streams would take that have a pool each and no segments: the sum of the most
-            that each has in use.
-        peak: the most that all together have in use at any moment, in launch order.
+        reserved: the bytes that the allocator takes from CUDA, in segments of 2, 20 and more MiB.
+        pooled: the sum of the peaks of the streams: their memory in pools without segments.
+        peak: the most bytes in use at any moment, in launch order.
     """
 
     reserved: int
@@ -26,12 +25,12 @@ class Footprint:
 
 
 def footprint(graph: TaskGraph) -> Footprint:
-    """Plays a capture: what each task allocates, on its stream, and what is freed behind it.
+    """The memory of a program, by simulating the allocations and frees of its capture.
 
-    What kernels use for themselves while they run (workspaces) is not known and not counted.
+    Workspaces that kernels allocate while they run are not known and not counted.
 
     Raises:
-        UnsupportedError: a size of what a task makes is symbolic (see `sizes.concrete`).
+        UnsupportedError: a size of a task's result is symbolic (see `symbolic_sizes.concrete`).
     """
     allocator = Allocator()
     blocks: dict[str, Block] = {}
@@ -53,30 +52,30 @@ def footprint(graph: TaskGraph) -> Footprint:
 
 
 def allocated(task: Task) -> Iterator[tuple[str, int]]:
-    """The storages that a task allocates and their bytes.
+    """The storages that a task allocates, with their bytes.
 
-    A result among several is in a storage named after the task and its position.
+    The storage of one of several results is named after the task and its position.
     """
-    made = list(_leaves(task.type))
+    results = list(_leaves(task.type))
     for storage in task.allocates:
         position = storage.removeprefix(f"{task.name}.")
         if position.isdecimal() and storage != task.name:
-            yield storage, _nbytes(made[int(position)])
+            yield storage, _nbytes(results[int(position)])
         else:
-            yield storage, sum(map(_nbytes, made))
+            yield storage, sum(map(_nbytes, results))
 
 
-def _leaves(made: Type | None) -> Iterator[Type | None]:
-    """What a task returns, result by result."""
-    if isinstance(made, TupleType):
-        for item in made.items:
+def _leaves(result: Type | None) -> Iterator[Type | None]:
+    """The types of a task's results."""
+    if isinstance(result, TupleType):
+        for item in result.items:
             yield from _leaves(item)
     else:
-        yield made
+        yield result
 
 
-def _nbytes(made: Type | None) -> int:
-    """From the first to the last byte of a tensor; nothing else has bytes."""
-    if not isinstance(made, TensorType):
+def _nbytes(result: Type | None) -> int:
+    """The bytes from the first to the last element of a tensor; 0 for other values."""
+    if not isinstance(result, TensorType):
         return 0
-    return extent(numbers(made.shape), numbers(made.stride)) * made.dtype.itemsize
+    return extent(numbers(result.shape), numbers(result.stride)) * result.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What a scheduled program takes on a device, by simulation."""
+"""The time of a scheduled program on a device, by simulation."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from nimble_fx.simulation.discrete_event import Activity, Timeline, simulate
 FORK = "fork"
 JOIN = "join"
 HOST = "host"
-"""What activities are called that are no tasks, and the host's queue."""
+"""Names of the activities that are not tasks, and of the host's queue."""
 
 
 def predict(
@@ -21,9 +21,9 @@ def predict(
 
     Args:
         graph: scheduled: streams and waits are set.
-        costs: of each launching task, by name.
-        device: where.
-        frozen: replayed from a CUDA graph; else the host calls each operator in launch order.
+        costs: the cost of each launching task, by name.
+        device: the device that runs it.
+        frozen: whether it is replayed as a CUDA graph; else the host calls each operator.
     """
     return simulate(activities(graph, costs, device, frozen=frozen))
 
@@ -31,12 +31,12 @@ def predict(
 def activities(
     graph: TaskGraph, costs: Mapping[str, Cost], device: Device, *, frozen: bool = True
 ) -> list[Activity]:
-    """What the device's queues are given, in launch order; the host's calls too if not frozen.
+    """The activities of a schedule, in launch order; with the host's calls unless it is frozen.
 
     A device with fewer queues than the program has streams runs several streams on one.
     """
-    made = list(_kernels(graph, costs, device))
-    return made if frozen else list(_with_host(made, device))
+    kernels = list(_kernels(graph, costs, device))
+    return kernels if frozen else list(_with_host(kernels, device))
 
 
 def _kernels(graph: TaskGraph, costs: Mapping[str, Cost], device: Device) -> Iterator[Activity]:
@@ -67,7 +67,7 @@ def _queue(stream: int, device: Device) -> str:
 
 
 def _with_host(kernels: Iterable[Activity], device: Device) -> Iterator[Activity]:
-    """Each kernel behind the host's call that enqueues it."""
+    """Each kernel after the host's call that enqueues it."""
     for kernel in kernels:
         call = Activity(f"{HOST} {kernel.name}", HOST, device.launch_us if kernel.engine else 0.0)
         yield call

@@ -17,5 +17,5 @@ def is_composite(op: OpOverload) -> bool:
 
 
 def overload_name(op: OpOverload) -> str:
-    """The name of the overload: "Tensor" of `aten.add.Tensor`, "" of the default one."""
+    """The name of the overload: "Tensor" of `aten.add.Tensor`, "default" of `aten.relu.default`."""
     return str(op._overloadname)

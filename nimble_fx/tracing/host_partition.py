@@ -19,8 +19,8 @@ from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _TO_COPY = torch.ops.aten._to_copy.default
 
-Origin = tuple[bool, int]
-"""Where a value comes from: whether the host part returns it, and its position there."""
+Supplier = tuple[bool, int]
+"""Which part supplies a value (True: the host), and its position among that one's values."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Partition:
     Attributes:
         host: takes the graph's inputs; returns the values copied to the GPU, then outputs.
         device: the rest.
-        inputs: the origin of each input of `device`: a result of `host`, or an input of the graph.
-        outputs: the origin of each output of the graph: a result of `host`, or of `device`.
+        inputs: what supplies each input of `device`: a result of `host`, or an input of the graph.
+        outputs: what supplies each output of the graph: a result of `host`, or of `device`.
         moved: the names of inputs of the graph, by the inputs of `device` that are their copies.
     """
 
     host: GraphModule
     device: GraphModule
-    inputs: Sequence[Origin]
-    outputs: Sequence[Origin]
+    inputs: Sequence[Supplier]
+    outputs: Sequence[Supplier]
     moved: Mapping[str, str]
 
     def n_on_device(self, n: int) -> int:
@@ -76,7 +76,7 @@ def split(gm: GraphModule) -> Partition | None:
     (output,) = gm.graph.find_nodes(op="output")
     returned = [v for v in output.args[0] if isinstance(v, Node) and is_on_cpu(v)]
     copies = [node for node in gm.graph.nodes if node in on_host and _is_copy_to_device(node)]
-    from_host: dict[Any, Origin] = {v: (True, i) for i, v in enumerate([*copies, *returned])}
+    from_host: dict[Any, Supplier] = {v: (True, i) for i, v in enumerate([*copies, *returned])}
     inputs = _device_inputs(gm, copies)
     results = [v for v in output.args[0] if v not in from_host]
     device = _device_part(gm, inputs, on_host, results)

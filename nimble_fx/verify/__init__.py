@@ -1,11 +1,11 @@
 """The one definition of a legal schedule. It shares no code with the passes that make schedules.
 
-A schedule is legal when every order that the program means (RAW, WAR and WAW on storages) happens
-before by stream order and events, every value is made before it is used and dropped after, memory
-is given back only when the stream that gets it next comes after its last access, and random draws
-and side effects are launched in program order.
+A schedule is legal when stream order and events imply a happens-before order for every hazard (RAW,
+WAR and WAW on storages), every value is defined before it is used and freed afterwards, memory is
+freed only when the next task that may get it happens after its last access, and random draws and
+side effects are launched in program order.
 
-A schedule is proved twice: as the task graph that the passes made, and as the text that runs.
+A schedule is proved twice: as the task graph from the passes, and as the emitted text that runs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,22 +27,22 @@ from nimble_fx.verify.parse import parse
 from nimble_fx.verify.reinplacing import check_contents
 
 Uses = Sequence[Sequence[str]]
-"""For each task, the values that it uses; collected once for all checks."""
+"""The values that each task uses, collected once for all checks."""
 
 
 def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
-    """Proves a schedule free of races, or says what races with what.
+    """Proves a schedule free of races, or raises an error that names the race.
 
-    What is proved holds within one call, given what each task says that it reads and writes.
+    The proof holds within one call, and relies on the tasks' `reads` and `writes`.
     Cost: O(tasks + waits x streams + accesses).
 
     Args:
         graph: the schedule.
-        traced: the program that it schedules; the same tasks must do the same.
+        traced: the program that it schedules, whose tasks must be the same.
 
     Raises:
-        ScheduleError: it names the two tasks, their streams, the storage and the user's lines, and
-            shows the launch order around them.
+        ScheduleError: the schedule is not legal. The message names the two tasks, their streams,
+            the storage and the user's lines, and shows the launch order around them.
     """
     if traced is not None:
         check_same_program(graph, traced)
@@ -55,24 +55,23 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
 def verify_source(text: str, graph: TaskGraph | None = None) -> None:
     """Proves an emitted module free of races from its text alone; `text` may be edited by hand.
 
-    The statements of `call` are read back, line by line, and proved as a schedule is. What each
-    operator reads, writes and allocates is taken from its schema, and the order of the lines is
-    the program's. What cannot be read cannot be proved: statements that no emitted module has are
-    refused.
+    The statements of `call` are parsed line by line and proved like a schedule. Schemas say what
+    each operator reads, writes and allocates, and the program order is the order of the lines.
+    Statements that no emitted module has are refused, because they cannot be proved.
 
-    Two things a text does not tell, and `graph` does: in which order the program draws random
+    Two things follow from `graph` but not from a text: the order in which the program draws random
     numbers, and whether an operator that may return a view or a copy (`reshape`, `contiguous`,
-    `to`) makes a copy. Without it such an operator is taken to do both, so that a legal text may be
-    refused.
+    `to`) returns a copy. Without `graph` the proof assumes both, so it may refuse a legal text.
 
     Args:
         text: the module.
-        graph: the schedule that it should be; then operators, arguments, streams, waits, forks,
-            joins, frees and outputs must be the graph's too.
+        graph: the schedule that the text should have; operators, arguments, streams, waits, forks,
+            joins, frees and outputs must then be the graph's.
 
     Raises:
-        ScheduleError: it names the lines of the text that race, or the line that differs.
-        TypeError: it is no text, or no graph; those of a program are its `source` and `graph`.
+        ScheduleError: the message names the lines of the text that race, or the line that differs.
+        TypeError: `text` is not a str, or `graph` is not a TaskGraph; use a program's `source` and
+            `graph`.
     """
     if not isinstance(text, str):
         raise TypeError(f"verify_source takes the text of a module, not a {type(text).__name__}")
@@ -92,43 +91,43 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
 
 
 def verify_contents(graph: TaskGraph, traced: TaskGraph) -> None:
-    """Proves that operators in place leave everyone what they read before. Cost: O(accesses).
+    """Proves that in-place forms do not change what any task reads. Cost: O(accesses).
 
     Args:
-        graph: a traced program, some of whose operators write over an operand now; not scheduled.
-        traced: as it was.
+        graph: a program with in-place forms of some operators; not scheduled.
+        traced: the program before that.
 
     Raises:
-        ScheduleError: a task reads what another wrote over, or does something else than before.
+        ScheduleError: a task reads a value that another has overwritten, or is a different task.
     """
     check_contents(graph, traced)
 
 
 def verify_structure(graph: TaskGraph) -> None:
-    """Checks what holds of every graph, scheduled or not: names, and values made before use.
+    """Checks that names are unique and values are defined before use, in any graph.
 
     Raises:
-        ScheduleError: a name comes twice, or a task uses or comes after what is not there yet.
+        ScheduleError: two values have one name, or a task uses or comes after a later one.
     """
     _check_structure(graph, [task.uses for task in graph.tasks])
 
 
 def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collection[str]) -> None:
-    """All that makes a schedule legal; races first, because they say most.
+    """Runs all checks of a schedule; races first, because their messages say most.
 
     Args:
         graph: the schedule.
-        uses: what its tasks use.
+        uses: the values that each task uses.
         forks: the tasks that wait for the start of stream 0.
         joins: the tasks that stream 0 waits for at the end.
     """
     check_placement(graph)
-    happened = HappensBefore(graph)
-    check_hazards(graph, happened)
+    order = HappensBefore(graph)
+    check_hazards(graph, order)
     check_host_order(graph)
-    check_frees(graph, uses, happened)
+    check_frees(graph, uses, order)
     check_forks(graph, frozenset(forks))
-    check_joins(graph, frozenset(joins), happened)
+    check_joins(graph, frozenset(joins), order)
 
 
 def _check_structure(graph: TaskGraph, uses: Uses) -> None:
@@ -139,31 +138,32 @@ def _check_structure(graph: TaskGraph, uses: Uses) -> None:
             raise ScheduleError(f"two values are named {task.name}")
         if not (defined.issuperset(used) and defined.issuperset(task.after)):
             name = next(name for name in (*used, *task.after) if name not in defined)
-            message = f"{describe_task(task)} needs {name}, which is not made before it"
+            message = f"{describe_task(task)} needs {name}, which is not defined before it"
             raise illegal(graph, message, task, graph.by_name.get(name))
         defined.add(task.name)
     for name in ref_names(graph.outputs):
         if name not in defined:
-            raise ScheduleError(f"{graph.name} returns {name}, which no task makes")
+            raise ScheduleError(f"{graph.name} returns {name}, which no task defines")
     if len(set(known)) != len(known):
         raise ScheduleError(f"{graph.name} has two inputs of one name: {known}")
 
 
 def _check_accesses(graph: TaskGraph, uses: Uses) -> None:
-    """A task that launches says of the memory of each value that it uses that it accesses it."""
+    """Each launching task declares that it accesses the storages of the values that it uses."""
     if len({task.index for task in graph.tasks}) != len(graph.tasks):
         raise ScheduleError(f"tasks of {graph.name} share an index: program order is not known")
     holds = {value.name: value.holds for value in graph.values}
     for task, used in zip(graph.tasks, uses, strict=True):
-        storage = _accessed_in_secret(task, used, holds) if task.launches else None
+        storage = _undeclared_access(task, used, holds) if task.launches else None
         if storage is not None:
-            message = f"{describe_task(task)} does not say that it accesses {storage}"
+            message = f"{describe_task(task)} does not declare that it accesses {storage}"
             raise illegal(graph, message, task)
 
 
-def _accessed_in_secret(
+def _undeclared_access(
     task: Task, used: Sequence[str], holds: Mapping[str, Sequence[str]]
 ) -> str | None:
+    """A storage that the task uses or allocates and that is not in its reads or writes."""
     reads, writes = task.reads, task.writes
     for name in used:
         for storage in holds[name]:

@@ -1,4 +1,4 @@
-"""What a ScheduleError shows: the tasks that it is about, in the launch order around them."""
+"""The text of a ScheduleError: the offending tasks, and the launch order around them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,12 +18,12 @@ def describe_task(task: Task) -> str:
 
 
 def illegal(graph: TaskGraph, message: str, *offenders: Task | None) -> ScheduleError:
-    """The error with the tasks around; made only when there is something to say.
+    """An error with an excerpt of the launch order around the offending tasks.
 
     Args:
         graph: the schedule that is not legal.
-        message: what is wrong, and below it what would make it right.
-        offenders: the tasks that it is about; None stands for nobody.
+        message: what is wrong, and below it what would fix it.
+        offenders: the offending tasks; None is ignored.
     """
     names = {task.name for task in offenders if task is not None}
     positions = [i for i, task in enumerate(graph.tasks) if task.name in names]
@@ -46,7 +46,7 @@ def excerpt(graph: TaskGraph, marked: Sequence[int]) -> list[str]:
 
 
 def _around(marked: Sequence[int], n: int) -> list[int]:
-    """One window that holds all marks, or if they are far apart one around each."""
+    """One window that has all marks, or one around each if they are far apart."""
     first, last = min(marked), max(marked)
     if last - first < _N_SHOWN:
         start = max(0, min(first - (_N_SHOWN - 1 - last + first) // 2, n - _N_SHOWN))
@@ -60,7 +60,7 @@ def _around(marked: Sequence[int], n: int) -> list[int]:
 
 
 def _with_gaps(shown: Iterable[int], lines: Iterable[str]) -> Iterator[str]:
-    """The lines, with dots where the launch order skips."""
+    """The lines, with dots where tasks are left out."""
     expected: int | None = None
     for i, line in zip(shown, lines, strict=True):
         if expected is not None and i != expected:

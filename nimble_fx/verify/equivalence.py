@@ -1,4 +1,4 @@
-"""Whether two task graphs are the same program: a schedule its trace's, a text its schedule's."""
+"""Checks that a schedule has the tasks of its trace, and a text the tasks of its schedule."""
 
 from collections.abc import Iterable, Mapping
 from itertools import repeat
@@ -9,7 +9,7 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.verify.diagnostics import describe_task, illegal
-from nimble_fx.verify.parse import Parsed
+from nimble_fx.verify.parse import ParsedModule
 
 _MEANING = (
     *("target", "args", "kwargs", "type", "index"),
@@ -20,10 +20,10 @@ _OF_SLICES = ("start", "stop", "step")
 
 
 def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
-    """A schedule adds streams, waits, frees and an order; what the tasks do stays as it was."""
+    """Checks that a schedule changes only streams, waits, frees and the launch order."""
     scheduled, program = ({task.name: task for task in g.tasks} for g in (graph, traced))
     if (graph.inputs, graph.constants) != (traced.inputs, traced.constants):
-        raise ScheduleError(f"the schedule of {graph.name} is given something else")
+        raise ScheduleError(f"the schedule of {graph.name} has other inputs or constants")
     if scheduled.keys() != program.keys() or graph.outputs != traced.outputs:
         changed = sorted(scheduled.keys() ^ program.keys())
         raise ScheduleError(f"the schedule of {graph.name} loses or adds tasks: {changed}")
@@ -41,53 +41,54 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
 
 
 def _check_same_arguments(task: Task, traced: Task) -> None:
-    """To the bit: equal is not enough, because Python's 1 equals 1.0 and True."""
+    """Compares types too, because Python's 1 equals 1.0 and True."""
     for what in ("args", "kwargs"):
         found, expected = getattr(task, what), getattr(traced, what)
         if not _same(found, expected, {}):
             raise ScheduleError(f"the schedule changes {what} of {describe_task(task)}")
 
 
-def check_same_schedule(parsed: Parsed, graph: TaskGraph) -> None:
-    """The text has the graph's tasks in its order, streams, waits, forks, joins, frees, outputs.
+def check_same_schedule(parsed: ParsedModule, graph: TaskGraph) -> None:
+    """Checks that a text has the graph's tasks, order, streams, waits, forks, joins and frees.
 
     Values may have other names. An item of an operator's results launches nothing and may stand
-    anywhere after it; the text has the only one on the operator's line.
+    anywhere after it; a single item is on the operator's line in the text.
     """
-    names = _names_of_given(parsed, graph)
-    written, meant = (_items_behind_operators(g.tasks) for g in (parsed.graph, graph))
-    n_text, n_graph = len(written), len(meant)
+    names = _names_of_inputs(parsed, graph)
+    found_tasks, expected_tasks = (_items_after_operators(g.tasks) for g in (parsed.graph, graph))
+    n_text, n_graph = len(found_tasks), len(expected_tasks)
     count = f"the text has {n_text} tasks and {graph.name} has {n_graph}"
-    for text, task in zip(written, meant, strict=False):
+    for text, task in zip(found_tasks, expected_tasks, strict=False):
         names[text.name] = task.name
         for what, found, expected in _differences(text, task, names):
             message = (
-                f"the text is not the schedule of {graph.name}: {describe_task(text)} stands where "
-                f"{describe_task(task)} is meant\n"
+                f"the text is not the schedule of {graph.name}: it has {describe_task(text)} where "
+                f"{describe_task(task)} is expected\n"
                 f"its {what}: {_shown(found)}, not {_shown(expected)}"
             )
             if n_text != n_graph:
-                message += f"; {count}: a line may be missing, or one too many, here or before"
+                message += f"; {count}: a line may be missing or extra, here or before"
             raise illegal(parsed.graph, message, text)
     if n_text != n_graph:
         raise ScheduleError(count)
     if parsed.graph.urgent != graph.urgent:
-        found, meant_one = parsed.graph.urgent, graph.urgent
-        raise ScheduleError(f"the text has URGENT = {found!r}, and {graph.name} has {meant_one!r}")
-    _check_ends(parsed, graph, names)
+        found, expected = parsed.graph.urgent, graph.urgent
+        raise ScheduleError(f"the text has URGENT = {found!r}, and {graph.name} has {expected!r}")
+    _check_forks_and_joins(parsed, graph, names)
     _check_outputs(parsed.graph.outputs, graph, names)
 
 
-def _check_ends(parsed: Parsed, graph: TaskGraph, names: Mapping[str, str]) -> None:
-    """What waits for the start of stream 0, and what stream 0 waits for at the end."""
+def _check_forks_and_joins(
+    parsed: ParsedModule, graph: TaskGraph, names: Mapping[str, str]
+) -> None:
     for what, found, expected in (
         ("wait for the start of stream 0", parsed.forks, graph.forks),
         ("are waited for at the end", parsed.joins, graph.joins),
     ):
         renamed = sorted({names[name] for name in found})
         if renamed != sorted(expected):
-            shown, meant = (", ".join(tasks) or "none" for tasks in (renamed, sorted(expected)))
-            raise ScheduleError(f"the tasks that {what} are {shown}, and in {graph.name} {meant}")
+            shown, due = (", ".join(tasks) or "none" for tasks in (renamed, sorted(expected)))
+            raise ScheduleError(f"the tasks that {what} are {shown}, and in {graph.name} {due}")
 
 
 def _check_outputs(outputs: tuple[Arg, ...], graph: TaskGraph, names: Mapping[str, str]) -> None:
@@ -100,31 +101,31 @@ def _check_outputs(outputs: tuple[Arg, ...], graph: TaskGraph, names: Mapping[st
             raise ScheduleError(f"{what}: result {i} is {returned}, not {_shown(expected)}")
 
 
-def _names_of_given(parsed: Parsed, graph: TaskGraph) -> dict[str, str]:
-    """The graph's names of what a call is given, by the text's; it lies in the same memory."""
-    given = [value for value in graph.inputs if not value.static]
+def _names_of_inputs(parsed: ParsedModule, graph: TaskGraph) -> dict[str, str]:
+    """The graph's names of inputs and parameters, by the text's; checks that they alias alike."""
+    inputs = [value for value in graph.inputs if not value.static]
     bound = [value for value in graph.inputs if value.static] + list(graph.constants)
     texts = parsed.graph.inputs
-    if len(texts) != len(given) + len(bound) or len(bound) != parsed.n_parameters:
+    if len(texts) != len(inputs) + len(bound) or len(bound) != parsed.n_parameters:
         raise ScheduleError(
             f"the text takes {len(texts)} inputs and parameters, of which {parsed.n_parameters} "
-            f"parameters; {graph.name} takes {len(given)} and {len(bound)}"
+            f"parameters; {graph.name} takes {len(inputs)} and {len(bound)}"
         )
-    pairs = list(zip(texts, [*given, *bound], strict=True))
+    pairs = list(zip(texts, [*inputs, *bound], strict=True))
     names = {text.name: value.name for text, value in pairs}
     first: dict[str, str] = {}
     for text, value in pairs:
         lies_in = tuple([first.setdefault(storage, value.name) for storage in value.holds])
         if tuple([names[owner] for owner in text.holds]) != lies_in:
             raise ScheduleError(
-                f"the text says that {text.name} lies in the memory of {text.holds}, but "
-                f"in {graph.name} that is the memory of {lies_in}"
+                f"{text.name} lies in the memory of {text.holds} in the text, but in the memory "
+                f"of {lies_in} in {graph.name}"
             )
     return names
 
 
-def _items_behind_operators(tasks: Iterable[Task]) -> list[Task]:
-    """The tasks in their order, but each item directly behind the operator that it comes from."""
+def _items_after_operators(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks in their order, but each item directly after the operator that it comes from."""
     tasks = list(tasks)
     root: dict[str, int] = {}
     for i, task in enumerate(tasks):
@@ -135,7 +136,7 @@ def _items_behind_operators(tasks: Iterable[Task]) -> list[Task]:
 def _differences(
     text: Task, task: Task, names: Mapping[str, str]
 ) -> Iterable[tuple[str, Any, Any]]:
-    """What the text says of a task that the graph does not: (what, found, expected)."""
+    """The differences between the text's task and the graph's: (what, found, expected)."""
     if text.target is not task.target:
         yield "operator", target_name(text.target), target_name(task.target)
     if not _same(text.args, task.args, names):
@@ -146,12 +147,12 @@ def _differences(
             yield "keyword arguments", _renamed(found, names), expected
     if text.stream != task.stream:
         yield "stream", text.stream, task.stream
-    for what, dropped, due in (
+    for what, listed, due in (
         ("list of waits", text.waits, task.waits),
         ("list of frees", text.frees, task.frees),
     ):
-        if dropped or due:
-            renamed = sorted([names.get(name, name) for name in dropped])
+        if listed or due:
+            renamed = sorted([names.get(name, name) for name in listed])
             if renamed != sorted(due):
                 yield what, renamed, sorted(due)
 
@@ -161,7 +162,7 @@ def _by_keyword(task: Task) -> tuple[tuple[str, Arg], ...]:
 
 
 def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
-    """An argument of the text with the graph's names."""
+    """An argument of the text, with the graph's names for values."""
 
     def renamed(leaf: Any) -> Any:
         return Ref(names.get(leaf.name, leaf.name)) if type(leaf) is Ref else leaf
@@ -171,7 +172,7 @@ def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
 
 
 def _shown(arg: Arg) -> str:
-    """An argument as a person would write it: values by their names."""
+    """An argument as text, with values by their names."""
     if type(arg) is Ref:
         return arg.name
     if type(arg) is tuple:
@@ -180,9 +181,9 @@ def _shown(arg: Arg) -> str:
 
 
 def _same(found: Arg, expected: Arg, names: Mapping[str, str]) -> bool:
-    """Whether an argument of the text, renamed, is the graph's to the bit.
+    """Whether an argument of the text, renamed, is identical to the graph's.
 
-    1 is not True nor 1.0, -0.0 is not 0.0, and nan is nan.
+    1 differs from True and 1.0, -0.0 from 0.0, and nan equals nan.
     """
     kind = type(found)
     if kind is Ref:

@@ -1,4 +1,4 @@
-"""What happens before what: streams, events, forks and joins, against what the program means."""
+"""Happens-before by vector clocks, and the checks of hazards, forks and joins against it."""
 
 from collections.abc import Collection
 from itertools import pairwise
@@ -8,18 +8,19 @@ from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.verify.diagnostics import describe_task, illegal
 
 Clock = list[int]
+"""A vector clock: for each stream, how many of its tasks are done."""
 
 
 class HappensBefore:
-    """What is sure to be done before each launching task starts.
+    """The happens-before order of launching tasks, by stream order and events.
 
     Attributes:
-        n_streams: how many streams there are.
-        stream: each task's stream.
-        position: its position there, from 1.
-        known: how many tasks of each other stream are done before it starts; tasks between two
-            waits of a stream know the same, and share one clock.
-        launched: how many tasks each stream has.
+        n_streams: the number of streams.
+        stream: the stream of each task.
+        position: the position of each task in its stream, from 1.
+        known: the clock of each task: how many tasks of each other stream happen before it; tasks
+            between two waits of a stream share one clock.
+        launched: the number of tasks of each stream.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -35,34 +36,34 @@ class HappensBefore:
                 continue
             for name in task.waits:
                 if name not in self.stream:
-                    message = f"{describe_task(task)} waits for {name} before its launch"
+                    message = f"{describe_task(task)} waits for {name}, which is launched later"
                     raise illegal(graph, message, task, graph.by_name.get(name))
-                clocks[stream] = self._later(clocks[stream], name)
+                clocks[stream] = self._joined(clocks[stream], name)
             self.launched[stream] += 1
             self.stream[task.name] = stream
             self.position[task.name] = self.launched[stream]
             self.known[task.name] = clocks[stream]
 
     def ordered(self, first: Task, second: Task) -> bool:
-        """Whether `first` is done before `second` starts."""
+        """Whether `first` happens before `second`."""
         stream, position = self.stream[first.name], self.position[first.name]
         if stream == second.stream:
             return position < self.position[second.name]
         return self.known[second.name][stream] >= position
 
     def at_the_end(self, joins: Collection[str]) -> Clock:
-        """How many tasks of each stream are done before what stream 0 runs after the program.
+        """The clock of stream 0 after the program.
 
         Args:
             joins: the tasks that stream 0 waits for at the end.
         """
         clock = self._clocks[0] if self._clocks else []
         for name in joins:
-            clock = self._later(clock, name)
+            clock = self._joined(clock, name)
         return [*self.launched[:1], *clock[1:]]
 
-    def missing(self, first: Task, second: Task) -> str:
-        """What there is between two tasks that are not ordered, and what would order them."""
+    def explain_race(self, first: Task, second: Task) -> str:
+        """Why two tasks are not ordered, and what would order them."""
         stream, own = self.stream[first.name], self.stream[second.name]
         launched = list(self.stream)
         if launched.index(second.name) < launched.index(first.name):
@@ -71,30 +72,30 @@ class HappensBefore:
                 f"stream {stream}: {first.name} needs to be launched before {second.name}"
             )
         waits = f"waits for {', '.join(second.waits)}" if second.waits else "waits for nothing"
-        n_seen = self.known[second.name][stream]
-        seen = (
-            f"only the first {n_seen} are"
-            if n_seen > 1
+        n_done = self.known[second.name][stream]
+        done = (
+            f"only the first {n_done} are"
+            if n_done > 1
             else "only the first is"
-            if n_seen
+            if n_done
             else "none is"
         )
         return (
             f"{second.name} is task {self.position[second.name]} of stream {own} and {waits}; "
             f"{first.name} is task {self.position[first.name]} of stream {stream}, of which "
-            f"{seen} sure to be done by then: {second.name} needs to wait for {first.name}"
+            f"{done} sure to be done by then: {second.name} needs to wait for {first.name}"
         )
 
-    def _later(self, clock: Clock, name: str) -> Clock:
-        """The clock once task `name` is done as well."""
+    def _joined(self, clock: Clock, name: str) -> Clock:
+        """The maximum of a clock and the clock right after task `name`."""
         stream, position = self.stream[name], self.position[name]
-        later = list(map(max, clock, self.known[name]))
-        later[stream] = max(later[stream], position)
-        return later
+        joined = list(map(max, clock, self.known[name]))
+        joined[stream] = max(joined[stream], position)
+        return joined
 
 
 def check_placement(graph: TaskGraph) -> None:
-    """Launching tasks are on streams 0..n-1, and nothing else is; the urgent one is one of them."""
+    """Checks that exactly the launching tasks have streams, 0..n-1, and `urgent` is one of them."""
     used: set[int] = set()
     for task in graph.tasks:
         if not task.launches:
@@ -104,18 +105,18 @@ def check_placement(graph: TaskGraph) -> None:
         elif task.stream is None:
             raise illegal(graph, f"{task.name} launches kernels without a stream", task)
         elif type(task.stream) is not int:
-            raise illegal(graph, f"{task.name} is on {task.stream!r}, which is no number", task)
+            raise illegal(graph, f"{task.name} is on {task.stream!r}, which is not an int", task)
         else:
             used.add(task.stream)
     if used != set(range(len(used))):
         raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
     if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in used):
-        urgent = f"its urgent stream is {graph.urgent!r}, none of {len(used)}"
+        urgent = f"its urgent stream is {graph.urgent!r}, not one of its {len(used)}"
         raise ScheduleError(f"{graph.name}: {urgent}")
 
 
 def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
-    """Each stream's first task comes after the fork event, directly or through a wait."""
+    """Checks that each side stream's first task happens after the fork event."""
     started = {0}
     for task in graph.tasks:
         if task.stream is not None and task.stream not in started:
@@ -129,16 +130,15 @@ def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
             started.add(task.stream)
 
 
-def check_joins(graph: TaskGraph, joins: Collection[str], happened: HappensBefore) -> None:
-    """Every task is done before what stream 0 runs after the program.
+def check_joins(graph: TaskGraph, joins: Collection[str], order: HappensBefore) -> None:
+    """Checks that every task happens before whatever stream 0 runs after the program.
 
-    That is whoever reads the outputs and the inputs that were written, and whoever gets the memory
-    of all that the program drops by its return. CUDA refuses a capture for less: a stream whose
-    last task is not joined.
+    Later work reads the outputs and the written inputs, and reuses memory that the program frees at
+    its return. CUDA too refuses a capture with a stream whose last task is not joined.
     """
-    done = happened.at_the_end(joins)
+    done = order.at_the_end(joins)
     for task in graph.launching:
-        stream, position = happened.stream[task.name], happened.position[task.name]
+        stream, position = order.stream[task.name], order.position[task.name]
         if position > done[stream]:
             last = next(t for t in reversed(graph.launching) if t.stream == stream)
             message = (
@@ -148,29 +148,29 @@ def check_joins(graph: TaskGraph, joins: Collection[str], happened: HappensBefor
             raise illegal(graph, message, task)
 
 
-def check_hazards(graph: TaskGraph, happened: HappensBefore) -> None:
-    """Each two tasks that touch a storage which one of them writes are in program order."""
+def check_hazards(graph: TaskGraph, order: HappensBefore) -> None:
+    """Checks that tasks with a RAW, WAR or WAW hazard happen in program order."""
     writer: dict[str, Task] = {}
     readers: dict[str, list[Task]] = {}
 
     for task in sorted(graph.launching, key=lambda task: task.index):
         for storage in task.reads:
-            if storage in writer and not happened.ordered(writer[storage], task):
-                raise _race(graph, happened, writer[storage], task, storage, "reads", "written")
+            if storage in writer and not order.ordered(writer[storage], task):
+                raise _race(graph, order, writer[storage], task, storage, "reads", "written")
             readers.setdefault(storage, []).append(task)
         for storage in task.writes:
             for reader in readers.pop(storage, ()):
-                if reader is not task and not happened.ordered(reader, task):
-                    raise _race(graph, happened, reader, task, storage, "overwrites", "read")
-            if storage in writer and not happened.ordered(writer[storage], task):
+                if reader is not task and not order.ordered(reader, task):
+                    raise _race(graph, order, reader, task, storage, "overwrites", "read")
+            if storage in writer and not order.ordered(writer[storage], task):
                 last = writer[storage]
-                raise _race(graph, happened, last, task, storage, "overwrites", "written")
+                raise _race(graph, order, last, task, storage, "overwrites", "written")
             writer[storage] = task
 
 
 def _race(
     graph: TaskGraph,
-    happened: HappensBefore,
+    order: HappensBefore,
     first: Task,
     second: Task,
     storage: str,
@@ -179,13 +179,13 @@ def _race(
 ) -> ScheduleError:
     message = (
         f"race on storage {storage}: {describe_task(second)} {does} what is {done} by "
-        f"{describe_task(first)}, but does not happen after it\n{happened.missing(first, second)}"
+        f"{describe_task(first)}, but does not happen after it\n{order.explain_race(first, second)}"
     )
     return illegal(graph, message, first, second)
 
 
 def check_host_order(graph: TaskGraph) -> None:
-    """Random draws and side effects are launched in program order."""
+    """Checks that random draws and side effects are launched in program order."""
     for first, second in pairwise(task for task in graph.tasks if task.ordered):
         if first.index > second.index:
             message = f"{describe_task(second)} must be launched before {describe_task(first)}"

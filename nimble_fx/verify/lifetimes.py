@@ -1,4 +1,4 @@
-"""Memory: no value is used after its drop, no block handed out while it may be in use."""
+"""Liveness: no value is used after it is freed, and no block is reused while it may be in use."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,62 +9,60 @@ from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.happens_before import HappensBefore
 
 
-def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], happened: HappensBefore) -> None:
-    """Plays the references of one call, task by task.
+def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], order: HappensBefore) -> None:
+    """Checks frees by simulating the references and allocations of one call.
 
     Args:
         graph: the schedule.
         uses: the values that each task uses.
-        happened: its order.
+        order: its happens-before order.
     """
     _check_lifetimes(graph, uses)
-    memory = _Memory(graph, uses, happened)
+    allocator = _Allocator(graph, uses, order)
     for task in graph.tasks:
-        memory.launch(task)
+        allocator.launch(task)
         for name in task.frees:
-            memory.drop(name, task)
+            allocator.drop(name, task)
 
 
 def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
-    """Only values that may be dropped are, once, and nothing uses or returns them afterwards."""
-    given = (*graph.inputs, *graph.constants)
-    kept = {value.name for value in given if value.static}
-    kept.update(value.name for value in graph.constants)
-    alive = {value.name for value in given}
+    """Checks that each freed value is live, not the caller's, and not used or returned later."""
+    inputs = (*graph.inputs, *graph.constants)
+    callers = {value.name for value in inputs if value.static}
+    callers.update(value.name for value in graph.constants)
+    alive = {value.name for value in inputs}
     for task, used in zip(graph.tasks, uses, strict=True):
         if not alive.issuperset(used):
             name = next(name for name in used if name not in alive)
-            raise _freed(graph, f"{describe_task(task)} uses {name}", name, task)
+            raise _use_after_free(graph, f"{describe_task(task)} uses {name}", name, task)
         alive.add(task.name)
         for name in task.frees:
-            if name in kept or name not in alive:
-                raise _not_to_free(graph, name, task, name in kept)
+            if name in callers or name not in alive:
+                raise _invalid_free(graph, name, task, name in callers)
             alive.discard(name)
     for name in ref_names(graph.outputs):
         if name not in alive:
-            raise _freed(graph, f"{graph.name} returns {name}", name)
+            raise _use_after_free(graph, f"{graph.name} returns {name}", name)
 
 
-def _not_to_free(graph: TaskGraph, name: str, task: Task, is_kept: bool) -> ScheduleError:
+def _invalid_free(graph: TaskGraph, name: str, task: Task, is_callers: bool) -> ScheduleError:
     before = graph.tasks[: graph.tasks.index(task) + (task.frees.count(name) > 1)]
     first = next((one for one in before if name in one.frees), None)
-    why = f"it is freed after {describe_task(first)} already" if first else "it is not made by then"
-    why = "the caller keeps it" if is_kept else why
-    message = f"{describe_task(task)} frees {name}, which it may not: {why}"
+    why = f"it is already freed after {describe_task(first)}" if first else "it is not defined yet"
+    why = "the caller keeps it" if is_callers else why
+    message = f"{describe_task(task)} frees {name}, which is not legal: {why}"
     return illegal(graph, message, task, first)
 
 
-def _freed(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
+def _use_after_free(graph: TaskGraph, what: str, name: str, *users: Task) -> ScheduleError:
     last = next(task for task in graph.tasks if name in task.frees)
-    cure = "needs to be freed later" if users else "is the caller's and must not be freed"
-    message = (
-        f"{what}, which has been freed\nit is freed after {describe_task(last)}: {name} {cure}"
-    )
+    fix = "needs to be freed later" if users else "is the caller's and must not be freed"
+    message = f"{what}, which has been freed\nit is freed after {describe_task(last)}: {name} {fix}"
     return illegal(graph, message, last, *users)
 
 
 class _Freed(NamedTuple):
-    """A storage whose last value was dropped after a task."""
+    """A storage that no live value holds, with the value dropped last and the task after which."""
 
     value: str
     storage: str
@@ -74,95 +72,95 @@ class _Freed(NamedTuple):
         return self.value if self.value == self.storage else f"{self.value} (in {self.storage})"
 
 
-class _Memory:
-    """How many live values hold each storage, and what each stream may be given."""
+class _Allocator:
+    """A model of the caching allocator: reference counts of storages, and free blocks by stream."""
 
     def __init__(
-        self, graph: TaskGraph, uses: Iterable[Sequence[str]], happened: HappensBefore
+        self, graph: TaskGraph, uses: Iterable[Sequence[str]], order: HappensBefore
     ) -> None:
-        self._graph, self._happened = graph, happened
+        self._graph, self._order = graph, order
         used = {*ref_names(graph.outputs)}.union(*uses)
-        given = [value for value in graph.inputs if value.static or value.name in used]
-        values = (*given, *graph.constants)  # what nobody uses is dropped before anything else
+        inputs = [value for value in graph.inputs if value.static or value.name in used]
+        values = (*inputs, *graph.constants)  # unused inputs are dropped before anything else
         self._holds = {value.name: value.holds for value in values}
         self._n_holders: dict[str, int] = {}
         for value in values:
             self._hold(value.holds)
-        self._allocator = {s: task.stream for task in graph.tasks for s in task.allocates}
+        self._allocating_stream = {s: task.stream for task in graph.tasks for s in task.allocates}
         self._accesses: dict[str, list[Task]] = {}
         for task in graph.tasks:
             for storage in (*task.reads, *task.writes):
                 self._accesses.setdefault(storage, []).append(task)
-        self._newest_of_caller: Task | None = None
-        self._given_back: dict[int | None, list[_Freed]] = {
-            stream: [] for stream in range(happened.n_streams)
+        self._newest_on_stream_0: Task | None = None
+        self._free_blocks: dict[int | None, list[_Freed]] = {
+            stream: [] for stream in range(order.n_streams)
         }
 
     def launch(self, task: Task) -> None:
-        """The task's value comes to life; its stream may be given what was given back."""
+        """Makes the task's value live; the task may reuse the free blocks of its stream."""
         self._holds[task.name] = task.holds
         self._hold(task.holds)
         if task.stream is not None:
-            if self._given_back[task.stream]:
-                self._hand_out(task, task.stream)
+            if self._free_blocks[task.stream]:
+                self._reuse(task, task.stream)
             if task.stream == 0:
-                self._newest_of_caller = task
+                self._newest_on_stream_0 = task
 
     def drop(self, name: str, task: Task) -> None:
-        """A value is dropped after a task; with the last value in a storage goes its memory."""
+        """Drops a value after a task; frees the storages that no other value holds."""
         for storage in self._holds.pop(name, ()):
             self._n_holders[storage] -= 1
             if not self._n_holders[storage]:
-                self._give_back(_Freed(name, storage, task))
+                self._free(_Freed(name, storage, task))
 
     def _hold(self, storages: Iterable[str]) -> None:
         for storage in storages:
             self._n_holders[storage] = self._n_holders.get(storage, 0) + 1
 
-    def _give_back(self, freed: _Freed) -> None:
-        """The block goes to the allocating stream; memory that the call was given, to any.
+    def _free(self, freed: _Freed) -> None:
+        """Returns a block to the allocating stream, or to any stream if the caller allocated it.
 
-        On stream 0 others may allocate at once. What a side stream is given after this program
-        comes after all of it (`Device.settle`).
+        Other threads may allocate on stream 0 at once. Later work on a side stream happens after
+        the whole program (`Device.settle`).
         """
-        is_own = freed.storage in self._allocator
-        owners = [self._allocator[freed.storage]] if is_own else self._given_back
+        is_own = freed.storage in self._allocating_stream
+        owners = [self._allocating_stream[freed.storage]] if is_own else self._free_blocks
         for stream in owners:
-            self._given_back[stream].append(freed)
+            self._free_blocks[stream].append(freed)
         if 0 in owners:
-            self._hand_out(None, 0)
+            self._reuse(None, 0)
 
-    def _hand_out(self, task: Task | None, stream: int) -> None:
-        """Whoever may get a block that was given back must come after each access of it.
+    def _reuse(self, task: Task | None, stream: int) -> None:
+        """Checks that whatever may reuse a stream's free blocks happens after each access of them.
 
         Args:
-            task: who gets it; None for another thread on stream 0, which has seen done what the
-                stream's newest task has.
-            stream: where it is handed out.
+            task: the task that may; None for another thread on stream 0, which runs after the
+                stream's newest task.
+            stream: the stream that allocates.
         """
-        seen = task or self._newest_of_caller
-        for freed in self._given_back[stream]:
+        user = task or self._newest_on_stream_0
+        for freed in self._free_blocks[stream]:
             for access in self._accesses.get(freed.storage, ()):
-                if access is seen:
+                if access is user:
                     continue
-                if seen is None or not self._happened.ordered(access, seen):
-                    raise self._too_early(freed, task, access)
-        self._given_back[stream].clear()
+                if user is None or not self._order.ordered(access, user):
+                    raise self._freed_too_early(freed, task, access)
+        self._free_blocks[stream].clear()
 
-    def _too_early(self, freed: _Freed, task: Task | None, access: Task) -> ScheduleError:
-        next_one = describe_task(task) if task else "whatever stream 0 is given next"
+    def _freed_too_early(self, freed: _Freed, task: Task | None, access: Task) -> ScheduleError:
+        next_one = describe_task(task) if task else "whatever stream 0 runs next"
         message = (
             f"{freed} is freed after {describe_task(freed.after)}, but {next_one} "
             f"may get its memory before {describe_task(access)} is done with it"
         )
         if task is not None:
-            message += f"\n{self._happened.missing(access, task)}, or "
+            message += f"\n{self._order.explain_race(access, task)}, or "
         else:
-            newest = self._newest_of_caller
+            newest = self._newest_on_stream_0
             message += (
-                f"\nstream 0 has been given nothing that waits for {access.name}"
+                f"\nno task of stream 0 so far waits for {access.name}"
                 f"{f'; its newest task is {newest.name}' if newest else ''}: "
             )
         message += f"{freed.value} needs to be freed later"
-        seen = task or self._newest_of_caller
-        return illegal(self._graph, message, freed.after, seen, access)
+        user = task or self._newest_on_stream_0
+        return illegal(self._graph, message, freed.after, user, access)

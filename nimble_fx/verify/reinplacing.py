@@ -1,4 +1,4 @@
-"""Whether a program that writes over operands still reads everywhere what it read before."""
+"""Checks that a program with in-place forms reads the same values everywhere as before."""
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -10,49 +10,50 @@ from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import overload_name, schema_of
 from nimble_fx.verify.diagnostics import describe_task, illegal
 
-_around = attrgetter("inputs", "constants", "outputs")
+_interface = attrgetter("inputs", "constants", "outputs")
 _meaning = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
 
 
 def check_contents(graph: TaskGraph, traced: TaskGraph) -> None:
-    """The program may be the other with some operators in place.
+    """Checks that a program equals another but for in-place forms, and reads the same values.
 
     Args:
         graph: the program, before it is scheduled.
-        traced: the other.
+        traced: the program without in-place forms.
 
     Raises:
-        ScheduleError: a task does something else, or reads what another has written over.
+        ScheduleError: a task differs otherwise, or reads a value that another has overwritten.
     """
-    if _around(graph) != _around(traced) or len(graph.tasks) != len(traced.tasks):
-        raise ScheduleError(f"{graph.name} is not what was traced, with operators in place")
+    if _interface(graph) != _interface(traced) or len(graph.tasks) != len(traced.tasks):
+        raise ScheduleError(f"{graph.name} differs from its trace by more than in-place forms")
     values = {value.name: value for value in graph.values}
     for task, other in zip(graph.tasks, traced.tasks, strict=True):
         if task is other:
             continue
         if _meaning(task) != _meaning(other) or task.launches != other.launches:
-            raise illegal(graph, f"{describe_task(task)} is not what was traced", task)
+            raise illegal(graph, f"{describe_task(task)} differs from the traced task", task)
         if task.target is not other.target and not (
             _is_in_place(task.target, other.target) and _overwrites_its_first(task, values)
         ):
-            message = f"{describe_task(task)} is not {other.target} over its first operand"
+            message = f"{describe_task(task)} is not the in-place form of {other.target}"
             raise illegal(graph, message, task)
-    for (reader, name, found), (_, _, expected) in zip(_read(graph), _read(traced), strict=True):
+    for (reader, name, found), (_, _, expected) in zip(_reads(graph), _reads(traced), strict=True):
         if found != expected:
             message = f"{reader} reads {name} where {found} wrote last, not {expected}"
             raise illegal(graph, message, graph.by_name.get(reader))
 
 
 def _is_in_place(form: Any, target: Any) -> bool:
-    """Whether an operator is the other one in place, by its name and what it takes."""
+    """Whether an operator is the in-place form of another, by its name and parameters."""
     if not isinstance(form, OpOverload) or not isinstance(target, OpOverload):
         return False
     named = f"{schema_of(target).name}_", overload_name(target)
-    return (schema_of(form).name, overload_name(form)) == named and _takes(form) == _takes(target)
+    same_parameters = _parameters(form) == _parameters(target)
+    return (schema_of(form).name, overload_name(form)) == named and same_parameters
 
 
 def _overwrites_its_first(task: Task, values: Mapping[str, Input | Task]) -> bool:
-    """Whether it writes its first operand, a value of its result's type, and reads it once."""
+    """Whether it writes its first operand, of its result's type, which no other operand aliases."""
     if not task.args or type(task.args[0]) is not Ref:
         return False
     first = values[task.args[0].name]
@@ -62,14 +63,14 @@ def _overwrites_its_first(task: Task, values: Mapping[str, Input | Task]) -> boo
     return writes and is_alone and first.type == task.type
 
 
-def _takes(op: OpOverload) -> list[tuple[str, str]]:
+def _parameters(op: OpOverload) -> list[tuple[str, str]]:
     return [(parameter.name, str(parameter.type)) for parameter in schema_of(op).arguments]
 
 
-def _read(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]]:
-    """Who reads which value, and who wrote last to the memory that it lies in, in program order.
+def _reads(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]]:
+    """Each read in program order: (reader, value, the last writers of the value's storages).
 
-    The caller reads last: what is returned, and all that the call was given.
+    The caller reads last: outputs, inputs and constants.
     """
     holds = {value.name: value.holds for value in graph.values}
     writer: dict[str, str] = {}
@@ -78,6 +79,6 @@ def _read(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]]
             for name in task.uses:
                 yield task.name, name, tuple([writer.get(s) for s in holds[name]])
             writer.update(dict.fromkeys(task.writes, task.name))
-    given = [value.name for value in (*graph.inputs, *graph.constants)]
-    for name in (*ref_names(graph.outputs), *given):
+    inputs = [value.name for value in (*graph.inputs, *graph.constants)]
+    for name in (*ref_names(graph.outputs), *inputs):
         yield "the caller", name, tuple([writer.get(s) for s in holds[name]])

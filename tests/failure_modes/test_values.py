@@ -240,7 +240,7 @@ def test_37_collectives_run_as_traced() -> None:
     gm = aten_graph(torch.relu, torch.randn(2))
     node = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)[0]
     node.target = torch.ops._c10d_functional.all_reduce.default
-    collective = "collective, which every rank must launch alike"
+    collective = "collective, which all ranks must launch in one order"
     with pytest.raises(UnsupportedError, match=collective) as error:
         trace(gm)
     assert error.value.node == node.name

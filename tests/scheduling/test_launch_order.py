@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from nimble_fx.scheduling.launch_order import Ready, earlier_tasks, in_launch_order, us_ahead
+from nimble_fx.scheduling.launch_order import ReadySet, earlier_tasks, in_launch_order, upward_rank
 from nimble_fx.verify import verify_structure
 from tests.strategies import task_graphs, topological_orders
 
@@ -35,7 +35,7 @@ def test_a_task_is_ready_once_all_that_it_comes_after_are_taken(
     graph: TaskGraph, data: st.DataObject
 ) -> None:
     earlier = earlier_tasks(graph)
-    ready = Ready(earlier)
+    ready = ReadySet(earlier)
     waiting, taken = list(ready.first()), list[str]()
     while waiting:
         assert all(set(earlier[name]) <= set(taken) for name in waiting)
@@ -53,6 +53,6 @@ def test_us_ahead_is_what_the_longest_path_takes(graph: TaskGraph, data: st.Data
     digraph.add_nodes_from(earlier)
     for name, before in earlier.items():
         digraph.add_weighted_edges_from((other, name, -us[name]) for other in before)
-    for name, ahead in us_ahead(earlier, us).items():
+    for name, ahead in upward_rank(earlier, us).items():
         lengths = nx.single_source_bellman_ford_path_length(digraph, name)
         assert ahead == pytest.approx(us[name] - min(lengths.values()))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.passes.critical_path import carried_out
+from nimble_fx.passes.critical_path import apply_plan
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.scheduling.list_schedule import Plan, Workload, list_schedule, serial_schedule
@@ -20,7 +20,7 @@ from tests.support.schedules import traced
 
 
 def simulated_us(graph: TaskGraph, plan: Plan, model: GivenCosts) -> float:
-    made = InsertWaits()(carried_out(graph, plan))
+    made = InsertWaits()(apply_plan(graph, plan))
     return predict(made, model.costs, model.device).makespan_us
 
 

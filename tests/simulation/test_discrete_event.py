@@ -193,7 +193,7 @@ def test_an_order_of_a_queue_against_a_wait_is_refused() -> None:
 
 
 def test_a_wait_for_what_there_is_not_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="a waits for b, which there is not"):
+    with pytest.raises(ScheduleError, match="a waits for b, which does not exist"):
         simulate([Activity("a", "s0", 1, (("b", 0.0),))])
 
 

@@ -1,5 +1,5 @@
-"""Reads emitted modules back: what a text says, not what was meant by it."""
+"""Parses the text of an emitted module back into a task graph, without the emitter's code."""
 
-from nimble_fx.verify.parse.module import Parsed, parse
+from nimble_fx.verify.parse.module import ParsedModule, parse
 
-__all__ = ["Parsed", "parse"]
+__all__ = ["ParsedModule", "parse"]

@@ -1,4 +1,4 @@
-"""Expressions of emitted modules, read back: what is called, and with what."""
+"""Parses the expressions of emitted modules: functions and their arguments."""
 
 import ast
 import math
@@ -15,22 +15,21 @@ from nimble_fx.ir.task_graph import Arg, Ref
 from nimble_fx.torch_internals.names import OpOverload, OpOverloadPacket, has_kernel
 
 Values = Mapping[str, Ref]
-"""What an expression may name, each ready as an argument."""
+"""The values that an expression may name."""
 
 _CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 _MODULES = {"math": math, "operator": operator}
 
 
 def callee(node: ast.expr) -> Callable[..., Any]:
-    """What `aten.add.Tensor`, `torch.ops.prims.iota.default`, `math.ceil`, `torch.sym_max` are.
+    """The function that `aten.add.Tensor`, `math.ceil` or `torch.sym_max` names.
 
-    PyTorch's functions of operators, such as `torch.relu`, are not taken for the operators: some
-    have other defaults.
+    PyTorch's bindings of operators, such as `torch.relu`, are refused: some have other defaults.
 
     Raises:
         ScheduleError: there is no such operator or function.
     """
-    return _resolve(dotted(node))
+    return _resolve(dotted_name(node))
 
 
 def argument(node: ast.expr, values: Values) -> Arg:
@@ -38,12 +37,12 @@ def argument(node: ast.expr, values: Values) -> Arg:
 
     Args:
         node: its expression.
-        values: the values that there are, by name.
+        values: the values by name.
 
     Raises:
         ScheduleError: it is something else.
     """
-    # what most arguments are comes first, and isinstance is faster than patterns
+    # the most frequent kinds come first, and isinstance is faster than patterns
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name) and node.id in values:
@@ -60,12 +59,13 @@ def argument(node: ast.expr, values: Values) -> Arg:
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
             return -number
         case ast.Call(function, items, []):
-            return _made(dotted(function), [argument(item, values) for item in items])
+            args = [argument(item, values) for item in items]
+            return _constructed(dotted_name(function), args)
     raise ScheduleError(f"{ast.unparse(node)} is neither a value nor a literal")
 
 
-def dotted(node: ast.expr) -> str:
-    """The name of a function: "aten.add.Tensor"."""
+def dotted_name(node: ast.expr) -> str:
+    """The dotted name of a function: "aten.add.Tensor"."""
     names = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -75,8 +75,8 @@ def dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(names)])
 
 
-def _made(function: str, args: list[Arg]) -> Arg:
-    """What has no literal: slices, devices, infinities and nan, complex numbers."""
+def _constructed(function: str, args: list[Arg]) -> Arg:
+    """An argument without a literal: a slice, a device, an infinity or nan, a complex number."""
     match function, args:
         case "slice", [start, stop, step]:
             return slice(start, stop, step)
@@ -89,7 +89,7 @@ def _made(function: str, args: list[Arg]) -> Arg:
                 raise ScheduleError(f"there is no device {name!r}") from error
         case "float", ["inf" | "-inf" | "nan" as name]:
             return float(name)
-    raise ScheduleError(f"{function} is not called to make an argument")
+    raise ScheduleError(f"{function} does not construct an argument")
 
 
 @lru_cache(maxsize=4096)
@@ -118,13 +118,13 @@ def _overload(namespace: str, packet: str, overload: str) -> OpOverload:
 
 
 def _is_dispatched(op: OpOverload) -> bool:
-    """Whether PyTorch's dispatcher has it: TorchScript has operators of its own."""
+    """Whether PyTorch's dispatcher has the operator; some are TorchScript's alone."""
     name: str = op.name()  # type: ignore[no-untyped-call]
     return bool(has_kernel(name))
 
 
 def _overloads(namespace: str, packet: str) -> Sequence[str]:
-    """The names of an operator's overloads; none if there is no such operator."""
+    """The names of an operator's overloads; empty if there is no such operator."""
     operators = getattr(getattr(torch.ops, namespace), packet, None)
     if not isinstance(operators, OpOverloadPacket):
         return ()
@@ -136,6 +136,6 @@ def _function_of_sizes(name: str) -> Callable[..., Any]:
     function = getattr(torch, name, None)
     if isinstance(function, FunctionType) and name.startswith("sym_"):
         return function
-    meant = [f"aten.{name}.{each}" for each in _overloads("aten", name) if "out" not in each]
-    cure = f"; an operator is called by its overload: {', '.join(meant)}" if meant else ""
-    raise ScheduleError(f"there is no operator torch.{name}{cure}")
+    similar = [f"aten.{name}.{each}" for each in _overloads("aten", name) if "out" not in each]
+    hint = f"; an operator is called by its overload: {', '.join(similar)}" if similar else ""
+    raise ScheduleError(f"there is no operator torch.{name}{hint}")

@@ -1,4 +1,4 @@
-"""Which memory the values of a text lie in, as its lines are read one by one."""
+"""The storages of the values of a text, tracked line by line."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,29 +6,29 @@ from typing import Any
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph, ref_names
 from nimble_fx.verify.parse.schemas import Effects, Storages, effects
-from nimble_fx.verify.parse.tables import Tables
+from nimble_fx.verify.parse.tables import ModuleTables
 
 
-class Memory:
-    """The storages of the values that a text has named so far.
+class ValueStorages:
+    """The storages of the values that a text has defined so far.
 
     Attributes:
-        holds: the storages of each value, named after the first value in them.
+        holds: the storages of each value, each named after its first value.
     """
 
-    def __init__(self, tables: Tables, like: TaskGraph | None) -> None:
+    def __init__(self, tables: ModuleTables, like: TaskGraph | None) -> None:
         self.holds: dict[str, Storages] = tables.given
         self._results: dict[str, tuple[Storages, ...]] = {}
         self._drafts: dict[str, dict[str, Any]] = {}
         self._lists: dict[str, frozenset[int]] = {}
-        self._cannot_be_followed: set[str] = set()
+        self._untracked: set[str] = set()
         self._used_whole: set[str] = set()
         self._operators: Iterator[Task] = iter(())
         if like is not None:
             self._operators = (task for task in like.tasks if not task.is_item)
 
     def call(self, draft: dict[str, Any]) -> None:
-        """A call makes a value: what it does to memory is added to the draft of its task."""
+        """Adds the memory effects of a call to the draft of its task."""
         name, target = draft["name"], draft["target"]
         like = next(self._operators, None)
         copies = bool(like.allocates) if like is not None and like.target == target else None
@@ -39,13 +39,13 @@ class Memory:
         self._remember_results(name, done, draft)
 
     def item(self, draft: dict[str, Any]) -> None:
-        """An item of a value is taken: one of the results of an operator, or a view of it."""
+        """Adds the storages of an item: one of the results of an operator, or a view of a value."""
         name, (several, index) = draft["name"], draft["args"]
         results = self._results.get(several.name)
-        if several.name in self._cannot_be_followed:
-            raise ScheduleError(f"{several.name} is one of several lists: items are not followed")
+        if several.name in self._untracked:
+            raise ScheduleError(f"{several.name} is one of several lists: its items are untracked")
         if index in self._lists.get(several.name, ()):
-            self._cannot_be_followed.add(name)
+            self._untracked.add(name)
         if several.name in self._drafts:
             held: Storages = (self._grown(several.name, index),)
         elif results is None:
@@ -56,8 +56,8 @@ class Memory:
             raise ScheduleError(f"{several.name} has {len(results)} results")
         draft["holds"] = self.holds[name] = held
 
-    def given(self, tables: Tables) -> Iterator[Input]:
-        """What a call is given, once all lines have been read."""
+    def given(self, tables: ModuleTables) -> Iterator[Input]:
+        """The inputs and parameters, once all lines have been parsed."""
         for name in tables.inputs:
             yield Input(name, None, self.holds[name])
         for name in tables.parameters:
@@ -75,7 +75,9 @@ class Memory:
         storage, draft = f"{operator}.{index}", self._drafts[operator]
         if storage not in draft["holds"]:
             if operator in self._used_whole:
-                raise ScheduleError(f"items of {operator} are taken before it is used as a whole")
+                raise ScheduleError(
+                    f"items of {operator} must be selected before it is used as a whole"
+                )
             for attribute in ("writes", "allocates", "holds"):
                 draft[attribute] = (*draft[attribute], storage)
             self.holds[operator] = draft["holds"]

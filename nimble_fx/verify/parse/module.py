@@ -1,7 +1,7 @@
-"""From the text of an emitted module back to a task graph: what it says, not what emit meant.
+"""Parses the text of an emitted module into a task graph.
 
-`call` may hold only the statements that emitted modules have. Whatever else there is is refused
-with its line, because what cannot be read cannot be proved.
+`call` may have only the statements of emitted modules. Any other is refused with its line, because
+it could not be proved.
 """
 
 import ast
@@ -15,30 +15,30 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import Arg, Ref, Source, Task, TaskGraph
 from nimble_fx.verify.parse.expressions import argument, callee
-from nimble_fx.verify.parse.memory import Memory
-from nimble_fx.verify.parse.streams import Streams
-from nimble_fx.verify.parse.tables import Tables, read_module
+from nimble_fx.verify.parse.memory import ValueStorages
+from nimble_fx.verify.parse.streams import StreamState
+from nimble_fx.verify.parse.tables import ModuleTables, read_module
 
 FILE = "<module>"
-"""What messages call the text."""
+"""The file name of the text in messages."""
 
-_TAKEN = {
+_RESERVED = {
     *("aten", "call", "complex", "e", "float", "inputs", "math", "operator", "p"),
     *("slice", "streams", "torch"),
 }
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """An emitted module, read back.
+class ParsedModule:
+    """A parsed emitted module.
 
     Attributes:
         graph: its tasks in the order of the text, each with its line as its source. Parameters
             are named as in the text: "p.weight".
         forks: the tasks that wait for the start of stream 0.
         joins: the tasks that stream 0 waits for at the end.
-        idle_waits: the side streams that wait at the end, where nothing follows.
-        n_parameters: how many parameters it takes.
+        idle_waits: the side streams whose last wait no task follows.
+        n_parameters: the number of parameters that it takes.
     """
 
     graph: TaskGraph
@@ -48,18 +48,18 @@ class Parsed:
     n_parameters: int
 
 
-def parse(text: str, like: TaskGraph | None = None) -> Parsed:
-    """Reads an emitted module. Cost: O(length of the text).
+def parse(text: str, like: TaskGraph | None = None) -> ParsedModule:
+    """Parses an emitted module. Cost: O(length of the text).
 
     Args:
         text: the module.
-        like: the schedule that it may be, which tells what a text does not: whether an operator
-            that may return a view or a copy makes a copy.
+        like: the schedule that it should have, which alone says whether an operator that may return
+            a view or a copy returns a copy.
 
     Raises:
         ScheduleError: a line is not one that emitted modules have.
     """
-    lines = StringIO(text, newline=None).read().split("\n")  # as ast counts them
+    lines = StringIO(text, newline=None).read().split("\n")  # ast counts lines this way
     try:
         module = syntax_tree(text, FILE)
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -76,7 +76,7 @@ def parse(text: str, like: TaskGraph | None = None) -> Parsed:
 
 
 def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | None]]:
-    """The statements in order, each with the stream whose block it stands in."""
+    """The statements in order, each with the stream of its `with` block."""
     for node in function.body:
         match node:
             case ast.With([ast.withitem(ast.Name(stream), None)], body):
@@ -86,27 +86,27 @@ def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | Non
 
 
 class _Reader:
-    """Reads statement by statement. A draft of a task has its attributes by name."""
+    """Parses statement by statement. A draft of a task has its attributes by name."""
 
-    def __init__(self, tables: Tables, like: TaskGraph | None, lines: Sequence[str]) -> None:
+    def __init__(self, tables: ModuleTables, like: TaskGraph | None, lines: Sequence[str]) -> None:
         self._tables = tables
         self._lines, self._line = lines, 1
-        self._streams = Streams()
-        self._memory = Memory(tables, like)
+        self._streams = StreamState()
+        self._memory = ValueStorages(tables, like)
         self._values = {f"p.{name}": Ref(f"p.{name}") for name in tables.parameters}
-        self._taken = _TAKEN | {f"s{i}" for i in range(tables.n_streams)}
+        self._reserved = _RESERVED | {f"s{i}" for i in range(tables.n_streams)}
         self._drafts: list[dict[str, Any]] = []
-        self._behind_drop: dict[str, Any] | None = None
+        self._operator_on_line: dict[str, Any] | None = None
         self._has_cleared = False
         self._outputs: tuple[Arg, ...] | None = None
         self._joins: tuple[str, ...] = ()
 
     def source(self) -> Source:
-        """The line that is being read."""
+        """The line that is being parsed."""
         return Source(FILE, self._line, self._lines[self._line - 1].strip())
 
     def read(self, node: ast.stmt, stream: str | None) -> None:
-        """The next statement, within the block of a stream."""
+        """Parses the next statement, which is in the block of a stream."""
         self._line = node.lineno
         if self._outputs is not None:
             raise ScheduleError("nothing follows the return")
@@ -125,10 +125,10 @@ class _Reader:
             case _:
                 raise ScheduleError("emitted modules have no such statement")
 
-    def finish(self) -> Parsed:
-        """The module, once all statements have been read."""
+    def finish(self) -> ParsedModule:
+        """The module, once all statements have been parsed."""
         if self._outputs is None or not self._has_cleared:
-            raise ScheduleError("call empties inputs once, and returns a tuple at its end")
+            raise ScheduleError("call must clear inputs once, and return a tuple at its end")
         self._tables.check(self._streams.n_streams, self._streams.recorded)
         graph = TaskGraph(
             name=FILE,
@@ -140,10 +140,10 @@ class _Reader:
         )
         forks = tuple(self._streams.forks)
         n_parameters = len(self._tables.parameters)
-        return Parsed(graph, forks, self._joins, self._streams.idle_waits, n_parameters)
+        return ParsedModule(graph, forks, self._joins, self._streams.idle_waits, n_parameters)
 
     def _assign(self, name: str, value: ast.expr, stream: str | None) -> None:
-        """A value has a name from here on: an input, or what a task makes."""
+        """Defines a value: an input, or the result of a task."""
         match value:
             case ast.Subscript(ast.Name("inputs"), index):
                 self._take_input(name, index)
@@ -152,7 +152,7 @@ class _Reader:
                 self._task(name, value, stream)
 
     def _expression(self, value: ast.expr, stream: str | None) -> None:
-        """Bookkeeping, a docstring, or a task whose value is dropped at once."""
+        """Parses a call on inputs or events, a docstring, or a task whose value is dropped."""
         match value:
             case ast.Call(ast.Attribute(owner, method), arguments, []) if self._is_bookkeeping(
                 owner, method, arguments
@@ -173,20 +173,20 @@ class _Reader:
                 self._check_free(name)
                 self._values[name] = Ref(name)
             case _:
-                raise ScheduleError(f"there are {len(self._tables.inputs)} inputs")
+                raise ScheduleError(f"INPUTS has {len(self._tables.inputs)} names")
 
     def _check_free(self, name: str) -> None:
-        if name in self._values or name in self._taken:
-            raise ScheduleError(f"{name} already stands for something else")
+        if name in self._values or name in self._reserved:
+            raise ScheduleError(f"{name} is already another value's name, or reserved")
 
     def _value(self, node: ast.expr) -> str:
-        """The name of a value that may be dropped."""
+        """The name of a value."""
         if not isinstance(node, ast.Name) or node.id not in self._values:
             raise ScheduleError(f"{ast.unparse(node)} is not a value")
         return node.id
 
     def _is_bookkeeping(self, owner: ast.expr, method: str, arguments: Sequence[ast.expr]) -> bool:
-        """Whether it is about inputs and events; if so, it is done."""
+        """Whether it is a call on inputs or events, which then takes effect."""
         match owner, method, arguments:
             case ast.Name("inputs"), "clear", [] if not self._has_cleared:
                 self._has_cleared = True
@@ -199,7 +199,7 @@ class _Reader:
         return True
 
     def _task(self, name: str, value: ast.expr, stream: str | None) -> None:
-        """A value is made: by a call, by an item of a value, or by an item of a call."""
+        """Defines a value: by a call, by an item of a value, or by an item of a call."""
         match value:
             case ast.Call():
                 self._call(name, value, stream)
@@ -211,9 +211,9 @@ class _Reader:
                 operator_draft = self._drafts[-1]
                 self._item(name, several, index)
                 self._drafts[-1]["frees"] = (several,)
-                self._behind_drop = operator_draft
+                self._operator_on_line = operator_draft
             case _:
-                raise ScheduleError("a value is made by one call, or is an item of one")
+                raise ScheduleError("a value must be a call, or an item of a call or a value")
 
     def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
         draft = self._draft(name)
@@ -228,7 +228,7 @@ class _Reader:
 
     def _keyword(self, keyword: ast.keyword) -> tuple[str, Arg]:
         if keyword.arg is None:
-            raise ScheduleError("keyword arguments are named one by one")
+            raise ScheduleError("keyword arguments must be named one by one")
         return keyword.arg, argument(keyword.value, self._values)
 
     def _item(self, name: str, several: str, index: int) -> None:
@@ -244,17 +244,17 @@ class _Reader:
     def _add(self, draft: dict[str, Any]) -> None:
         self._drafts.append(draft)
         self._values[draft["name"]] = Ref(draft["name"])
-        self._behind_drop = None
+        self._operator_on_line = None
 
     def _drop(self, names: Sequence[str]) -> None:
-        """Values are dropped after the task before.
+        """Frees values after the last task.
 
-        An operator with its item on its line stands for both; what the line is the last to use is
-        dropped after the operator, which alone can use it.
+        After a line with an operator and its item, the operator frees its operands, and the item
+        frees only itself.
         """
         if not self._drafts:
-            raise ScheduleError("nothing was launched that could be the last to use it")
+            raise ScheduleError("no task precedes this del")
         newest = self._drafts[-1]
         for name in names:
-            one = newest if name == newest["name"] else self._behind_drop or newest
-            one["frees"] = (*one["frees"], name)
+            last_user = newest if name == newest["name"] else self._operator_on_line or newest
+            last_user["frees"] = (*last_user["frees"], name)

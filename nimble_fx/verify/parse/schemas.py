@@ -1,6 +1,7 @@
-"""What an operator does to memory, as far as its schema tells: for proofs from a text alone.
+"""The memory effects of an operator by its schema, for proofs from a text alone.
 
-It shares nothing with `trace`, which reads schemas too: one must not repeat the other's mistakes.
+It shares no code with `trace`, which reads schemas too, so that one cannot repeat the other's
+mistakes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ _UNDECLARED_VIEWS = {
     _aten.unsafe_split_with_sizes.default,
     torch.ops.inductor._reinterpret_tensor.default,
 }
-_RETURN_THEIR_FIRST_OR_A_COPY = {
+_UNDECLARED_RETURNS_OF_AN_ARGUMENT = {
     "aten::_test_optional_filled_intlist",
     "aten::_test_optional_floatlist",
     "aten::_test_optional_intlist",
@@ -51,7 +52,7 @@ _METADATA_ONLY = {
     "aten::sym_storage_offset",
     "aten::_assert_tensor_metadata",
 }
-_GIVES_OTHER_MEMORY = {
+_REPLACES_STORAGE = {
     "aten::_cudnn_rnn_flatten_weight",
     "aten::_resize_output_",
     "aten::resize_",
@@ -63,20 +64,20 @@ _GIVES_OTHER_MEMORY = {
     "inductor::resize_storage_bytes_",
     "prims::resize",
 }
-_OF_PYTORCH = ("aten", "prims")
-_CHOOSE_STREAMS = "streams"
+_PYTORCH_NAMESPACES = ("aten", "prims")
+_STREAM_NAMESPACE = "streams"
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a call does to memory; the first three are as in `Task`.
+    """The memory effects of a call; the first three are as in `Task`.
 
     Attributes:
-        results: the storages that each of its results lies in.
-        grows: whether its result is a list of new tensors, whose length the schema does not say.
+        results: the storages of each of its results.
+        grows: whether its result is a list of new tensors, whose length is not in the schema.
         lists: which of several results are such lists.
-        ordered: whether it draws random numbers, or may do more than its schema says.
+        ordered: whether it draws random numbers, or may have side effects.
     """
 
     reads: Storages = ()
@@ -101,23 +102,23 @@ def effects(
     storages_of: Callable[[Arg], Storages],
     copies: bool | None,
 ) -> Effects:
-    """What a call does to memory. Functions of numbers do nothing.
+    """The memory effects of a call; a function of numbers has none.
 
     Args:
-        target: what is called.
-        name: what its new storages are named after.
+        target: the function that is called.
+        name: the call's value, which gives new storages their names.
         args: positional arguments.
         kwargs: keyword arguments.
-        storages_of: the storages of the tensors in an argument.
-        copies: whether an operator that may return a view or a copy makes a copy. None: nobody
-            knows, so that it is taken to do both.
+        storages_of: returns the storages of the tensors in an argument.
+        copies: whether an operator that may return a view or a copy returns a copy; None if that
+            is not known, so that both are assumed.
 
     Raises:
-        ScheduleError: the schema does not fit the call, or does not tell.
+        ScheduleError: the call does not fit the schema, or the schema does not say enough.
     """
     if not isinstance(target, OpOverload):
         if storages_of((args, tuple(kwargs.values()))):
-            raise ScheduleError("a function of numbers is given a tensor")
+            raise ScheduleError("a function of numbers cannot take a tensor")
         return Effects()
     signature = _signature(target)
     taken = dict(signature.tensors(args, kwargs))
@@ -134,7 +135,7 @@ def effects(
         new = (name if len(signature.results) == 1 else f"{name}.{i}",) if is_new else ()
         fresh += new
         results.append((*(s for name in lies_in for s in held.get(name, ())), *new))
-    touches = bool(written or fresh or not signature.only_looks)
+    touches = bool(written or fresh or not signature.reads_no_data)
     return Effects(
         reads=given if touches else (),
         writes=tuple(dict.fromkeys((*written, *fresh))),
@@ -148,10 +149,10 @@ def effects(
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """One result: the parameters whose memory it may lie in, and whether it may be new.
+    """The parameters that a result may alias, and whether it may be new memory.
 
     Attributes:
-        is_either: whether nobody can tell which.
+        is_either: whether it may be either even in a call whose graph is known.
     """
 
     lies_in: tuple[str, ...]
@@ -159,7 +160,7 @@ class _Result:
     is_either: bool = False
 
     def decided(self, copies: bool | None) -> tuple[tuple[str, ...], bool]:
-        """The same, once it is known whether it is a copy."""
+        """The aliases and whether it is new, given whether the operator returns a copy."""
         if copies is None or self.is_either or not (self.lies_in and self.is_new):
             return self.lies_in, self.is_new
         return ((), True) if copies else (self.lies_in, False)
@@ -167,19 +168,19 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """An operator's schema, in the words of memory.
+    """The parts of an operator's schema that say what it does to memory.
 
     Attributes:
-        n_positional: how many parameters it takes without a keyword; they come first.
+        n_positional: the number of positional parameters, which come first.
         names: all its parameters, in order.
-        taking_tensors: the position of each that takes tensors.
-        written: the names of those that it writes.
-        results: what it returns.
-        returns_list: whether that is one list of tensors.
+        taking_tensors: the position of each parameter that takes tensors.
+        written: the parameters that it writes.
+        results: its results.
+        returns_list: whether it returns one list of tensors.
         lists: which of its results are lists of tensors.
-        only_looks: whether it launches nothing unless it writes: a view, or a question of size.
-        ordered: whether it draws random numbers, or may do more than it says: it returns nothing,
-            or is not of PyTorch.
+        reads_no_data: whether it launches nothing unless it writes: a view, or a query of sizes.
+        ordered: whether it draws random numbers, or may have side effects: it returns nothing, or
+            is a custom operator.
     """
 
     n_positional: int
@@ -189,11 +190,11 @@ class _Signature:
     results: tuple[_Result, ...]
     returns_list: bool
     lists: frozenset[int]
-    only_looks: bool
+    reads_no_data: bool
     ordered: bool
 
     def tensors(self, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> Iterator[tuple[str, Arg]]:
-        """Each argument that may be tensors, by its parameter."""
+        """The arguments that may be tensors: (parameter, argument)."""
         if len(args) > self.n_positional or not kwargs.keys() <= set(self.names[len(args) :]):
             raise ScheduleError("the operator does not take these arguments")
         for name, position in self.taking_tensors.items():
@@ -206,14 +207,14 @@ class _Signature:
 @cache
 def _signature(op: OpOverload) -> _Signature:
     schema = schema_of(op)
-    if schema.name in _GIVES_OTHER_MEMORY:
-        raise ScheduleError("the operator gives a tensor other memory, which cannot be followed")
+    if schema.name in _REPLACES_STORAGE:
+        raise ScheduleError("the operator replaces the storage of a tensor, which is not supported")
     if op.namespace in _COLLECTIVES:
         raise ScheduleError("the operator is a collective, which no emitted module has")
-    if op.namespace == _CHOOSE_STREAMS:
+    if op.namespace == _STREAM_NAMESPACE:
         raise ScheduleError("the operator chooses a stream, which only `with` may do here")
     if any(_is_of_any_type(value.type) for value in (*schema.arguments, *schema.returns)):
-        raise ScheduleError("the operator is one on lists of anything, which cannot be followed")
+        raise ScheduleError("the operator takes or returns values of any type: not supported")
     annotated = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
     is_view = op in _UNDECLARED_VIEWS or (bool(annotated) and all(annotated))
     return _Signature(
@@ -226,8 +227,8 @@ def _signature(op: OpOverload) -> _Signature:
         results=tuple(_result(op, returned) for returned in schema.returns),
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
         lists=frozenset(i for i, r in enumerate(schema.returns) if str(r.type) == "List[Tensor]"),
-        only_looks=is_view or schema.name in _METADATA_ONLY,
-        ordered=_draws(op) or not schema.returns or op.namespace not in _OF_PYTORCH,
+        reads_no_data=is_view or schema.name in _METADATA_ONLY,
+        ordered=_draws(op) or not schema.returns or op.namespace not in _PYTORCH_NAMESPACES,
     )
 
 
@@ -248,7 +249,7 @@ def _is_written(op: OpOverload, parameter: Any) -> bool:
 
 
 def _result(op: OpOverload, returned: Any) -> _Result:
-    """A composite operator may return a view or a copy, whatever its schema says of its result."""
+    """A result by its schema; that of a composite operator may be a view or a copy all the same."""
     arguments = schema_of(op).arguments
     tensors = tuple(p.name for p in arguments if "Tensor" in str(p.type))
     alias = returned.alias_info
@@ -256,13 +257,13 @@ def _result(op: OpOverload, returned: Any) -> _Result:
         return _Result((), is_new=False)
     if op in _UNDECLARED_VIEWS:
         return _Result(tensors, is_new=False)
-    if schema_of(op).name in _RETURN_THEIR_FIRST_OR_A_COPY:
+    if schema_of(op).name in _UNDECLARED_RETURNS_OF_AN_ARGUMENT:
         return _Result(tensors[:1], is_new=True, is_either=True)
     if is_composite(op) and not (alias is not None and alias.is_write):
         return _Result(tensors, is_new=True)
     if alias is None:
         return _Result((), is_new=True)
-    # a list of views says that it aliases, but not what
+    # the schema of a list of views says that it aliases, but not which parameter
     shared = {p.name: p.alias_info.before_set for p in arguments if p.alias_info is not None}
     named = [name for name, aliases in shared.items() if aliases & alias.before_set]
     return _Result(tuple(named or shared), is_new=False)

@@ -1,7 +1,7 @@
-"""Streams and events of a text, as CUDA has them: an event stands for all before its record.
+"""Streams and events of a text, with CUDA's semantics: an event covers all before its record.
 
-An event that is recorded between a wait and the task that waits stands for the task before: it
-orders a little less than CUDA's would, never more.
+An event recorded between a wait and the task that waits covers only the task before: it orders a
+little less than CUDA's would, never more.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ _START = ""
 """Stands for the start of stream 0, before any task."""
 
 
-class Streams:
-    """Where a text stands: what each stream was given last, and what it waits for next.
+class StreamState:
+    """The state of streams and events while a text is parsed.
 
     Attributes:
         forks: the tasks that waited for the start of stream 0.
-        recorded: the events that were recorded.
-        n_streams: how many streams there are.
+        recorded: the recorded events, each with the task that it was recorded after.
+        n_streams: the number of streams.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Streams:
         return len(self._index)
 
     def unpack(self, names: Sequence[str]) -> None:
-        """`s0, s1, ... = streams`."""
+        """Parses `s0, s1, ... = streams`."""
         if self._index or list(names) != [f"s{i}" for i in range(len(names))]:
-            raise ScheduleError("streams are named s0, s1, ... once")
+            raise ScheduleError("streams must be named s0, s1, ... once")
         self._index = {name: i for i, name in enumerate(names)}
 
     def index(self, name: str) -> int:
@@ -46,28 +46,26 @@ class Streams:
         return self._index[name]
 
     def record(self, event: str, name: str) -> None:
-        """`e.event.record(name)`; a later record of the same event replaces this one."""
+        """Parses `e.event.record(name)`; a later record of the same event replaces this one."""
         stream = self.index(name)
         if stream != 0 and stream not in self._newest and stream not in self._awaited:
-            raise ScheduleError(
-                f"nothing has been launched on {name} that an event could stand for"
-            )
+            raise ScheduleError(f"nothing has been launched on {name} before this record")
         self.recorded[event] = self._newest.get(stream, _START)
 
     def wait(self, name: str, event: str) -> None:
-        """`name.wait_event(e.event)`: the next task on the stream waits."""
+        """Parses `name.wait_event(e.event)`: the next task on the stream waits."""
         stream = self.index(name)
         if event not in self.recorded:
-            meant = get_close_matches(event, self.recorded, n=1)
-            question = f"; is e.{meant[0]} meant?" if meant else ""
+            similar = get_close_matches(event, self.recorded, n=1)
+            hint = f"; did you mean e.{similar[0]}?" if similar else ""
             raise ScheduleError(
-                f"e.{event} has not been recorded yet, so that waiting does nothing{question}"
+                f"e.{event} has not been recorded yet, so the wait would do nothing{hint}"
             )
         if stream != 0 or self.recorded[event] != _START:
             self._awaited.setdefault(stream, {})[self.recorded[event]] = None
 
     def launch(self, task: str, stream: int) -> tuple[str, ...]:
-        """The stream is given a task; the tasks that it waits for."""
+        """Launches a task on a stream; returns the tasks that it waits for."""
         self._newest[stream] = task
         awaited = self._awaited.pop(stream, None)
         if awaited is None:
@@ -77,10 +75,10 @@ class Streams:
         return tuple(name for name in awaited if name != _START)
 
     def joins(self) -> tuple[str, ...]:
-        """At the end: the tasks that stream 0 waits for."""
+        """The tasks that stream 0 waits for at the end."""
         return tuple(self._awaited.pop(0, {}))
 
     @property
     def idle_waits(self) -> tuple[str, ...]:
-        """At the end: the side streams that still wait, so that nothing joins them."""
+        """The side streams that still wait at the end, so that nothing joins them."""
         return tuple(f"s{stream}" for stream in sorted(self._awaited))

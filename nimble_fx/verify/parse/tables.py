@@ -1,4 +1,4 @@
-"""The parts of an emitted module around the body of `call`: imports, and the tables at the end."""
+"""Parses an emitted module around the body of `call`: its imports, and the tables at its end."""
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
@@ -8,21 +8,21 @@ from typing import Any
 from nimble_fx.errors import ScheduleError
 
 _TABLES = ("N_STREAMS", "EVENTS", "INPUTS", "PARAMETERS")
-_MAY_BE_LEFT_OUT: dict[str, Any] = {"MEMORY": {}, "URGENT": None}
+_OPTIONAL: dict[str, Any] = {"MEMORY": {}, "URGENT": None}
 _IMPORTS = {"import math", "import operator", "import torch", "aten = torch.ops.aten"}
 _SIGNATURE = "inputs, p, streams, e"
 
 
 @dataclass(frozen=True)
-class Tables:
-    """What a module says that its caller must have ready.
+class ModuleTables:
+    """The tables at the end of a module: what its caller must pass to `call`.
 
     Attributes:
-        n_streams: how many streams.
+        n_streams: the number of streams.
         events: the attributes of e.
         inputs: the items of inputs.
         parameters: the attributes of p.
-        memory: for each value that has no memory of its own, whose it lies in.
+        memory: for each value without memory of its own, the values whose memory it is in.
         urgent: the stream that a CUDA graph prefers; None for none.
     """
 
@@ -35,15 +35,15 @@ class Tables:
 
     @property
     def given(self) -> dict[str, tuple[str, ...]]:
-        """Each input and parameter, as `call` names it, and the values in whose memory it lies."""
+        """The storages of each input and parameter, by its name in `call`."""
         names = (*self.inputs, *(f"p.{name}" for name in self.parameters))
         return {name: self.memory.get(name, (name,)) for name in names}
 
     def check(self, n_streams: int, events: Collection[str]) -> None:
-        """They agree with what `call` unpacks and records.
+        """Compares the tables with the streams that `call` unpacks and the events it records.
 
         Raises:
-            ScheduleError: they do not.
+            ScheduleError: they differ.
         """
         if self.n_streams != n_streams:
             raise ScheduleError(f"N_STREAMS is {self.n_streams}, but call has {n_streams} streams")
@@ -52,15 +52,15 @@ class Tables:
             raise ScheduleError(f"EVENTS and the events that call records differ: {differ}")
 
 
-def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionDef, Tables]:
+def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionDef, ModuleTables]:
     """The function `call`, and the tables.
 
     Raises:
-        ScheduleError: something is missing, comes twice, or does not belong there.
+        ScheduleError: something is missing, repeated, or not part of an emitted module.
     """
     functions: list[ast.FunctionDef] = []
     tables: dict[str, Any] = {}
-    known = {*_TABLES, *_MAY_BE_LEFT_OUT}
+    known = {*_TABLES, *_OPTIONAL}
     for node in module.body:
         match node:
             case ast.FunctionDef("call") if _is_call(node) and not functions:
@@ -71,12 +71,12 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
                 pass
             case _ if ast.unparse(node) not in _IMPORTS:
                 code = lines[node.lineno - 1].strip()
-                raise ScheduleError(f"line {node.lineno} is not of an emitted module: {code}")
+                raise ScheduleError(f"no emitted module has line {node.lineno}: {code}")
     missing = [name for name in _TABLES if name not in tables] + ["call"] * (not functions)
     if missing:
         raise ScheduleError(f"the module has no {', '.join(missing)}")
-    tables = _MAY_BE_LEFT_OUT | tables
-    return functions[0], _checked(*(tables[name] for name in (*_TABLES, *_MAY_BE_LEFT_OUT)))
+    tables = _OPTIONAL | tables
+    return functions[0], _checked(*(tables[name] for name in (*_TABLES, *_OPTIONAL)))
 
 
 def _is_call(function: ast.FunctionDef) -> bool:
@@ -88,30 +88,30 @@ def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError) as error:
-        raise ScheduleError(f"line {node.lineno}: a table is a literal: {error}") from error
+        raise ScheduleError(f"line {node.lineno}: a table must be a literal: {error}") from error
 
 
 def _checked(
     n_streams: Any, events: Any, inputs: Any, parameters: Any, memory: Any, urgent: Any
-) -> Tables:
+) -> ModuleTables:
     if not isinstance(n_streams, int):
         raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
     if urgent is not None and (type(urgent) is not int or urgent not in range(n_streams)):
-        raise ScheduleError(f"URGENT is {urgent!r}, none of {n_streams} streams")
+        raise ScheduleError(f"URGENT is {urgent!r}, not one of {n_streams} streams")
     for names in (events, inputs, parameters):
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-            raise ScheduleError(f"EVENTS, INPUTS and PARAMETERS are tuples of names: {names!r}")
+            raise ScheduleError(f"EVENTS, INPUTS, PARAMETERS must be tuples of names: {names!r}")
         if len(set(names)) != len(names):
             raise ScheduleError(f"a table has a name twice: {names}")
-    tables = Tables(n_streams, events, inputs, parameters, memory, urgent)
+    tables = ModuleTables(n_streams, events, inputs, parameters, memory, urgent)
     _check_memory(memory, [*inputs, *(f"p.{name}" for name in parameters)])
     return tables
 
 
 def _check_memory(memory: Any, names: Sequence[str]) -> None:
-    """A value lies in the memory of one that has memory of its own."""
+    """Checks that each value in MEMORY names values that have memory of their own."""
     owners = set(names) - set(memory if isinstance(memory, dict) else ())
     for name, lies_in in memory.items() if isinstance(memory, dict) else [(memory, None)]:
         listed = isinstance(lies_in, tuple) and all(isinstance(owner, str) for owner in lies_in)
         if name not in names or not listed or not owners.issuperset(lies_in or ()):
-            raise ScheduleError(f"MEMORY says of {name!r} that it lies in {lies_in!r}")
+            raise ScheduleError(f"MEMORY has {name!r} in the memory of {lies_in!r}")
