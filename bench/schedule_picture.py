@@ -50,6 +50,11 @@ def planned(policy: str) -> nimble_fx.Program:
         return nimble_fx.plan(module, torch.empty(1, 192, 28, 28), device=GPU, policy=policy)
 
 
+def shown_programs() -> dict[str, nimble_fx.Program]:
+    """What the picture shows: a program for each policy, by its title."""
+    return {title: planned(policy) for policy, title in TITLES.items()}
+
+
 def draw(programs: Mapping[str, nimble_fx.Program], path: Path) -> None:
     """Writes an SVG file with a row of streams for each program; the same programs, the same file.
 
@@ -96,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(prog="python -m bench.schedule_picture", description=__doc__)
     options.add_argument("--out", type=Path, default=PICTURE, help="the SVG file")
     args = options.parse_args(argv)
-    draw({title: planned(policy) for policy, title in TITLES.items()}, args.out)
+    draw(shown_programs(), args.out)
     print(f"written: {args.out}")
     return 0
 
