@@ -27,7 +27,7 @@ from bench.policies import POLICIES, find_policy
 from bench.record import finish, keep
 from bench.selection import chosen, selecting_parser, zoo
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.devices.specs import DEVICES, PLANNED
+from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import PolicyName
 from nimble_fx.passes.critical_path import CriticalPath
@@ -103,7 +103,7 @@ def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
 
 def scheduled_by(policy: PolicyName | Policy, graph: TaskGraph) -> TaskGraph:
     """The graph by a policy; one that goes by costs gets those of an H100."""
-    costs = Roofline(DEVICES[PLANNED])
+    costs = Roofline(DEVICES[DEFAULT_GPU])
     if policy == "auto":
         return proposals(graph, costs, MAX_STREAMS, {})[0].graph
     if policy == "critical-path":

@@ -1,6 +1,6 @@
-"""From a scheduled TaskGraph to the text of a Python module. Pure and deterministic.
+"""Emits a scheduled TaskGraph as the text of a Python module. Pure and deterministic.
 
-The module needs torch alone. Its `call` touches only `with stream:`, `stream.wait_event(event)`,
+The module imports only torch. Its `call` uses only `with stream:`, `stream.wait_event(event)`,
 `event.record(stream)` and operators, so the same text runs on every device.
 """
 
@@ -37,17 +37,17 @@ _INDENT = "    "
 
 
 def emit(graph: TaskGraph) -> str:
-    """The module's text: `call(inputs, p, streams, e)` and tables of what it needs.
+    """The text of a module with `call(inputs, p, streams, e)` and tables of its arguments.
 
     Args:
         graph: scheduled: streams, waits and frees are set.
     """
-    writer = _Writer(graph)
+    writer = _ModuleWriter(graph)
     return "\n".join([*writer.header(), *writer.call(), *writer.tables(), ""])
 
 
 def headline(graph: TaskGraph) -> str:
-    """The schedule in a few words: "Branchy.forward: 5 tasks on 2 streams, 1 wait"."""
+    """A summary of the schedule: "Branchy.forward: 5 tasks on 2 streams, 1 wait"."""
     n_tasks, n_streams = len(graph.launching), graph.n_streams
     return (
         f"{graph.name}: {plural(n_tasks, 'task')} on {plural(n_streams, 'stream')}, "
@@ -55,15 +55,14 @@ def headline(graph: TaskGraph) -> str:
     )
 
 
-class _Writer:
-    """The parts of the module, as lines. Names are fx's, unless they would hide something."""
+class _ModuleWriter:
+    """The parts of the module, as lines. Names are fx's, numbered where they would collide."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
-        self.given = [value for value in graph.inputs if not value.static]
+        self.inputs = [value for value in graph.inputs if not value.static]
         self.bound = [value for value in graph.inputs if value.static] + list(graph.constants)
-        given = [value.name for value in self.given]
-        names = [*given, *(task.name for task in graph.tasks)]
+        names = [*(value.name for value in self.inputs), *(task.name for task in graph.tasks)]
         streams = {f"s{i}" for i in range(graph.n_streams)}
         taken = _RESERVED | streams | set(keyword.kwlist)
         self._local = dict(zip(names, unique(names, taken), strict=True))
@@ -74,7 +73,7 @@ class _Writer:
         self._only_items = _only_items(graph)
 
     def header(self) -> Iterator[str]:
-        """What it is and how it was made; imports."""
+        """The module's docstring, with the passes, and its imports."""
         yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'
         yield ""
         yield "passes: " + ",\n        ".join(self.graph.provenance)
@@ -91,12 +90,12 @@ class _Writer:
         yield "aten = torch.ops.aten"
 
     def call(self) -> Iterator[str]:
-        """The function."""
+        """The function `call`."""
         yield from ("", "", "def call(inputs, p, streams, e):")
         yield from (_INDENT + line if line else "" for line in self._body())
 
     def tables(self) -> Iterator[str]:
-        """What `call` must be given, by name."""
+        """The tables of the arguments of `call`, by name."""
         events = ["fork"] if self.graph.forks else []
         events += [self._local[t.name] for t in self.graph.tasks if t.name in self.graph.recorded]
         yield from ("", "", "# what a caller must have ready: streams, the attributes of e,")
@@ -106,7 +105,7 @@ class _Writer:
             yield "# the stream whose kernels a CUDA graph starts first, where it has a choice"
             yield f"URGENT = {self.graph.urgent}"
         yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
-        yield from self._table("INPUTS", self.given)
+        yield from self._table("INPUTS", self.inputs)
         yield from self._table("PARAMETERS", self.bound)
         yield from self._memory()
 
@@ -118,10 +117,10 @@ class _Writer:
         yield ")"
 
     def _memory(self) -> Iterator[str]:
-        """Which of what it is given lies in another's memory, or is a number and lies in none."""
+        """The table of inputs and parameters that alias others, or are numbers without memory."""
         first: dict[str, str] = {}
         shared = {}
-        for value in [*self.given, *self.bound]:
+        for value in [*self.inputs, *self.bound]:
             name = self._names[value.name]
             owners = [first.setdefault(storage, name) for storage in value.holds]
             if owners != [name]:
@@ -136,7 +135,7 @@ class _Writer:
         yield f'"""{self._docstring()}"""'
         used = {name for task in self.graph.tasks for name in task.uses}
         used.update(ref_names(self.graph.outputs))
-        for i, value in enumerate(self.given):
+        for i, value in enumerate(self.inputs):
             if value.name in used:
                 yield f"{self._names[value.name]} = inputs[{i}]{_comment(value.type)}"
         yield "inputs.clear()"
@@ -159,7 +158,7 @@ class _Writer:
         return f"Enqueue on {where}; empty `inputs`; return {shown}."
 
     def _schedule(self) -> Iterator[str]:
-        """The tasks in launch order, in blocks of one stream, with the user's lines between."""
+        """The tasks in launch order, in one block for each run of a stream, with source lines."""
         source: Source | None = None
         written_with_result = {item.name for item in self._only_items.values()}
         written = [task for task in self.graph.tasks if task.name not in written_with_result]
@@ -172,7 +171,7 @@ class _Writer:
                     source = task.source
                     file = PurePath(source.file).name
                     file, code = (" ".join(text.split()) for text in (file, source.code))
-                    yield f"{indent}# {file}:{source.line}  {code}"  # one line, whatever they hold
+                    yield f"{indent}# {file}:{source.line}  {code}"  # a single line in any case
                 for line in (*self._waits(waiting), *self._task(task)):
                     yield indent + line
 
@@ -202,16 +201,16 @@ class _Writer:
         if task.is_item:
             return f"{args[0]}[{args[1]}]"
         args += [f"{key}={self._text(value)}" for key, value in task.kwargs]
-        return f"{callee(task.target)}({', '.join(args)})"
+        return f"{callee_text(task.target)}({', '.join(args)})"
 
     def _text(self, arg: Arg) -> str:
         return text_of(arg, self._names)
 
 
 def _only_items(graph: TaskGraph) -> dict[str, Task]:
-    """For each operator of whose results only one is used: the task that takes that one.
+    """For each operator of which only one result is used, the task that selects that result.
 
-    The two are written on one line, and what holds the results together never has a name.
+    The two are written on one line, so that the tuple of results has no name.
     """
     users: dict[str, list[Task]] = {}
     for task in graph.tasks:
@@ -225,7 +224,7 @@ def _only_items(graph: TaskGraph) -> dict[str, Task]:
 
 
 def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
-    """Runs of tasks on one stream. Items and sizes go with the task before, views with the next."""
+    """Runs of tasks on one stream. Items and sizes join the task before, views the task after."""
     block: list[Task] = []
     waiting: list[Task] = []
     stream: int | None = None
@@ -243,10 +242,10 @@ def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:
 
 
 def _with_waits(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task | None]]:
-    """Each task of a block with the one whose waits stand before it.
+    """Each task of a block with the one whose waits are written before it.
 
-    That is the task itself, or the one that the views before it are for: a view launches nothing,
-    but a reader should find what it is a view of behind the wait for it.
+    The waits of a task come before the views that it uses: a view launches nothing, but a reader
+    expects it after the wait for its base.
     """
     before = dict(enumerate(tasks))
     for i, task in enumerate(tasks):
@@ -260,7 +259,7 @@ def _with_waits(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task | None]]:
 
 
 def _is_of_result(task: Task) -> bool:
-    """Whether it is an item or a size of what an operator returned."""
+    """Whether it is an item or a size of an operator's result."""
     return isinstance(task.type, ScalarType) or task.is_item
 
 
@@ -269,16 +268,16 @@ def _is_view(task: Task) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def callee(target: Callable[..., Any]) -> str:
-    """How the module calls a target: "aten.add.Tensor", "torch.ops.mine.scale.default"."""
+def callee_text(target: Callable[..., Any]) -> str:
+    """A target as Python source: "aten.add.Tensor", "torch.ops.mine.scale.default"."""
     name = target_name(target)
-    is_foreign = isinstance(target, OpOverload) and target.namespace != "aten"
-    return f"torch.ops.{name}" if is_foreign else name
+    is_custom = isinstance(target, OpOverload) and target.namespace != "aten"
+    return f"torch.ops.{name}" if is_custom else name
 
 
 def text_of(arg: Arg, names: Mapping[str, str]) -> str:
     """An argument as Python source; values by their `names`."""
-    if isinstance(arg, Ref):  # most are this or the next, and isinstance is faster than patterns
+    if isinstance(arg, Ref):  # the most frequent kinds first; isinstance is faster than patterns
         return names[arg.name]
     if isinstance(arg, (tuple, list)):
         return f"[{', '.join([text_of(item, names) for item in arg])}]"

@@ -1,4 +1,4 @@
-"""From a module's text to a callable, with the text where tracebacks and pdb look for it."""
+"""Loads the text of a module as a callable, with its lines in tracebacks and pdb."""
 
 import io
 import linecache
@@ -18,7 +18,7 @@ from nimble_fx.torch_internals.names import OpOverloadPacket
 
 
 class _Operators:
-    """`torch.ops.aten` for loaded modules, by the fastest functions that call the operators."""
+    """Replaces `torch.ops.aten` in loaded modules, with the fastest binding of each operator."""
 
     def __getattr__(self, name: str) -> "_Overloads":
         overloads = self.__dict__[name] = _Overloads(getattr(torch.ops.aten, name))
@@ -26,7 +26,7 @@ class _Operators:
 
 
 class _Overloads:
-    """An operator's overloads."""
+    """The overloads of an operator, by their fastest bindings."""
 
     def __init__(self, packet: OpOverloadPacket) -> None:
         self._packet = packet
@@ -40,15 +40,15 @@ _ATEN = _Operators()
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """An emitted module, executed.
+class LoadedModule:
+    """A loaded emitted module.
 
     Attributes:
         call: `call(inputs, p, streams, e) -> outputs`; it enqueues the program once.
-        n_streams: how many streams it wants.
-        urgent: which of them a CUDA graph prefers; None for none.
+        n_streams: the number of streams that it takes.
+        urgent: the stream that a CUDA graph prefers; None for none.
         events: the attributes that `e` must have.
-        inputs: names of what `inputs` must hold, in order.
+        inputs: the names of the items of `inputs`, in order.
         parameters: the attributes that `p` must have, in order.
     """
 
@@ -60,8 +60,8 @@ class Loaded:
     parameters: tuple[str, ...]
 
 
-def load(source: str, file: str) -> Loaded:
-    """Executes the text; tracebacks name it `file` and show its lines.
+def load(source: str, file: str) -> LoadedModule:
+    """Executes the text of a module, which tracebacks show as `file`.
 
     The text runs with the rights of this process: load only what nimble_fx emitted.
     """
@@ -69,10 +69,10 @@ def load(source: str, file: str) -> Loaded:
     code = compile(source, file, "exec")
     _show(code, source)
     exec(code, module)
-    call = module.pop("call")  # else it would hold itself by its globals
+    call = module.pop("call")  # or its globals would be a reference cycle
     _show(call.__code__, source)
     module["aten"] = _ATEN
-    return Loaded(
+    return LoadedModule(
         call,
         module["N_STREAMS"],
         module.get("URGENT"),
@@ -83,13 +83,13 @@ def load(source: str, file: str) -> Loaded:
 
 
 _shown: Counter[str] = Counter()
-"""How many code objects there are of each file in `linecache`."""
+"""The number of live code objects of each file in `linecache`."""
 
 _showing = threading.RLock()
 
 
 def _show(code: CodeType, source: str) -> None:
-    """Has tracebacks show the text of the code for as long as that can be in one."""
+    """Adds the text of a code object to `linecache`, for as long as the code lives."""
     file = code.co_filename
     with _showing:
         _shown[file] += 1
@@ -98,7 +98,7 @@ def _show(code: CodeType, source: str) -> None:
 
 
 def _hide(file: str) -> None:
-    """Takes a text out of `linecache` with the last of its code."""
+    """Removes a text from `linecache` once no code object of it is left."""
     with _showing:
         _shown[file] -= 1
         if not _shown[file]:

@@ -1,4 +1,4 @@
-"""What tasks cost on a device: microseconds, bytes, operations, and the share that they need."""
+"""The costs of tasks on a device: microseconds, bytes, operations, and shares of its resources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import TaskGraph
 
 Origin = Literal["roofline", "measured", "interpolated"]
-"""Where a figure is from; "measured" is the most accurate."""
+"""Where a time comes from; "measured" is the most reliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a task takes when it has the device for itself.
+    """The cost of a task that has the device to itself.
 
     Attributes:
-        us: microseconds, its launch by the device included.
+        us: microseconds, including its launch by the device.
         nbytes: bytes that it reads and writes.
-        flops: operations of its matrix products and convolutions, one for each element else.
-        share: of the device's processors that it keeps busy, from 0 to 1.
-        bandwidth: of the device's memory bandwidth that it uses, from 0 to 1.
-        origin: where `us` is from.
+        flops: operations of its matrix products and convolutions, else one for each element.
+        share: the fraction of the device's processors that it uses, from 0 to 1.
+        bandwidth: the fraction of the device's memory bandwidth that it uses, from 0 to 1.
+        origin: where `us` comes from.
     """
 
     us: float
@@ -40,14 +40,14 @@ class Cost:
 
 
 class CostModel(Protocol):
-    """Says what each launching task of a graph costs on a device. A frozen dataclass.
+    """Predicts the cost of each launching task of a graph on a device. A frozen dataclass.
 
-    As a string it is short: it stands in the provenance of graphs that were scheduled by it.
+    Its `str` is short, because it is part of the provenance of graphs scheduled with it.
     """
 
     @property
     def device(self) -> Device:
-        """The device."""
+        """The device that the costs are for."""
 
     def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
         """The cost of each launching task, by its name."""

@@ -1,8 +1,8 @@
-"""How long a task takes by itself on a device that is there: its operator, over and over.
+"""Measures the time of a single task on a device of this machine, by calling it repeatedly.
 
-In a model a task finds in the caches what another task has just written, though not in the nearest
-one; a parameter was last read a whole call of the model ago. So it is here: the calls go round
-copies of their arguments.
+In a model, a task finds recent results in a cache, though not in the nearest one; a parameter was
+last read a whole call of the model ago. To have the same state of the caches, the calls cycle
+through copies of their arguments.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,53 +13,53 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.cost.arguments import filled
-from nimble_fx.cost.synthetic import rows_elsewhere
+from nimble_fx.cost.arguments import with_values
+from nimble_fx.cost.synthetic import random_rows
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Ref, Task
 from nimble_fx.torch_internals.names import pytree
 
 WARM_NBYTES = 4 << 20
-"""More than the cache of one processor holds, less than all of them share."""
+"""More than the cache of one core, less than the shared cache."""
 
 MAX_COPIES = 64
-"""Past that, parameters are so small that a cold one costs no more than a call."""
+"""Parameters that need more copies are so small that a cold read costs less than a call."""
 
 
 def task_seconds(
     task: Task, values: Mapping[str, Any], cold: Mapping[str, int], device: DeviceRuntime
 ) -> float:
-    """What a task takes, in seconds. What it writes of its arguments are copies.
+    """The time of a task, in seconds; it writes only to copies of its arguments.
 
     Args:
-        task: one that launches.
-        values: what its arguments stand for, by name.
+        task: a launching task.
+        values: the values of its arguments, by name.
         cold: see `cold.cold_values`.
-        device: where.
+        device: the device that runs it.
 
     Raises:
-        Exception: whatever the operator raises with these arguments.
+        Exception: any error of the operator with these arguments.
     """
     parameters = {name: values[name] for name in task.uses if name in cold}
     others = {name: values[name] for name in task.uses if name not in cold}
     far = _copies(task, parameters, max(cold.values(), default=0))
     near = _copies(task, others, WARM_NBYTES)
     for each in near:
-        each |= rows_elsewhere(task, parameters | each)
-    turns = range(len(far) * ceil(len(near) / len(far)))  # whole rounds of the parameters
+        each |= random_rows(task, parameters | each)
+    turns = range(len(far) * ceil(len(near) / len(far)))  # a multiple of the parameters' copies
     return device.seconds([_call(task, far[i % len(far)] | near[i % len(near)]) for i in turns])
 
 
 def _call(task: Task, values: Mapping[str, Any]) -> Callable[[], object]:
-    args, kwargs = filled(task.args, values), filled(dict(task.kwargs), values)
+    args, kwargs = with_values(task.args, values), with_values(dict(task.kwargs), values)
     return partial(runtime_function(task.target), *args, **kwargs)
 
 
 def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str, Any]]:
-    """As many copies of some of its arguments as have so many bytes; zeros of what it writes.
+    """Copies of some of its arguments, `nbytes` in all; zeros for those that it writes.
 
-    However often these are written, an operator makes of them what it made the first time.
+    Zeros stay in range however often an operator updates them.
     """
     written = set(_written(task))
     held = sum(x.nbytes for value in values.values() for x in _tensors(value))
@@ -76,7 +76,7 @@ def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str
 
 
 def _written(task: Task) -> Iterator[str]:
-    """The values that the operator's schema says it writes."""
+    """The values that the operator writes, by its schema."""
     schema = getattr(task.target, "_schema", None)
     for argument, parameter in zip(task.args, schema.arguments if schema else (), strict=False):
         alias = parameter.alias_info

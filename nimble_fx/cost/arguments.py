@@ -1,4 +1,4 @@
-"""What an operator is given: a task's arguments with values in place of their names."""
+"""The arguments of a task with values in place of Refs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,6 @@ from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import Arg, Ref
 
 
-def filled(arg: Arg, values: Mapping[str, Any]) -> Any:
-    """The argument with values in place of their names."""
+def with_values(arg: Arg, values: Mapping[str, Any]) -> Any:
+    """An argument with values in place of Refs; fast, because it runs between timed calls."""
     return map_leaves(lambda leaf: values[leaf.name] if type(leaf) is Ref else leaf, arg)

@@ -1,4 +1,4 @@
-"""Which values have left the caches since they were last read, and how much has been read since."""
+"""The values that are not in a cache when they are read, because much else was read meanwhile."""
 
 from math import ceil
 
@@ -6,18 +6,18 @@ from nimble_fx.ir.symbolic_sizes import n_elements
 from nimble_fx.ir.task_graph import TaskGraph, TensorType
 
 MAX_COLD_NBYTES = 64 << 20
-"""More than a cache holds: a processor's third level (32 MiB and up), a GPU's second (50 MB)."""
+"""More than a CPU's third-level cache (32 MiB and up) or a GPU's second-level cache (50 MB)."""
 
 
 def cold_values(graph: TaskGraph) -> dict[str, int]:
     """The values that are cold when they are read: parameters, constants, and views of these.
 
-    Each with the bytes that are read between two reads of it: those of all parameters, rounded up
-    to three binary digits, and no more than caches hold.
+    Each has the bytes that are read between two reads of it: those of all parameters, rounded up to
+    three binary digits, and at most `MAX_COLD_NBYTES`.
     """
-    given = [value for value in graph.inputs if value.static] + list(graph.constants)
-    static = {storage for value in given for storage in value.holds}
-    types = (value.type for value in given)
+    parameters = [value for value in graph.inputs if value.static] + list(graph.constants)
+    static = {storage for value in parameters for storage in value.holds}
+    types = (value.type for value in parameters)
     total = sum(
         n_elements(each) * each.dtype.itemsize for each in types if isinstance(each, TensorType)
     )

@@ -1,4 +1,4 @@
-"""A task's time as it was measured on the device that is there, or its nearest neighbours'."""
+"""Costs of tasks by measured times, or by those of similar tasks."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from nimble_fx.cost import Cost, Origin
 from nimble_fx.cost.cold import cold_values
 from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
-from nimble_fx.cost.table import Table, Timed, Times
+from nimble_fx.cost.table import MeasuredTime, MeasuredTimes, TimeTable
 from nimble_fx.cost.times import measured_times
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.devices.specs import Device
@@ -22,26 +22,26 @@ from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
 
 N_NEIGHBOURS = 4
-"""Of so many measured tasks a time is interpolated."""
+"""The number of measured tasks that a time is interpolated from."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What tasks take, by a table of measured times.
+    """A cost model by a table of measured times.
 
-    A task that is not in the table is compared with the nearest of its operator and element type:
-    it takes as many times what the roofline says as they do. Where there are none, it is the
-    roofline's. `Cost.origin` says which.
+    The time of a task that is not in the table is its roofline time, scaled as the measured times
+    of the nearest tasks of its operator and dtype differ from theirs; unscaled if there are none.
+    `Cost.origin` says which.
 
     Attributes:
-        device: what was measured on, for what is not in the table.
-        times: by signature.
-        sizes: what symbolic sizes are taken for.
-        failed: why tasks of the graph that was measured could not be, by signature.
+        device: the measured device, for the roofline.
+        times: measured times by signature.
+        sizes: the values of symbolic sizes.
+        failed: errors of tasks that could not be measured, by signature.
     """
 
     device: Device
-    times: Times
+    times: MeasuredTimes
     sizes: Sizes = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,22 +52,22 @@ class Measured:
     def of(
         graph: TaskGraph, device: devices.DeviceRuntime, directory: Path, sizes: Sizes | None = None
     ) -> "Measured":
-        """The costs of a graph's tasks: from the directory's table, what it lacks measured now.
+        """The cost model from a directory's table; measures the graph's tasks that it lacks.
 
-        Cost: if a kind of task is new, on a CPU that of `in_program.measured_in_program`, on a GPU
-        a graph of each new kind, captured and replayed. A kind that failed is tried each time.
+        Cost: if a signature is new, on a CPU that of `in_program.measured_in_program`, on a GPU a
+        capture and replays for each new one. A signature that failed is measured again each time.
 
         Args:
             graph: traced or scheduled.
-            device: that is here, and that the graph's tensors are on.
-            directory: of tables; made if there is none.
-            sizes: what symbolic sizes are taken for.
+            device: the graph's device, on this machine.
+            directory: the directory of tables; created if it does not exist.
+            sizes: the values of symbolic sizes.
 
         Raises:
             FileError: the table cannot be read or written.
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
-        table = Table.of(directory, device)
+        table = TimeTable.of(directory, device)
         times, failed = measured_times(concrete(graph, sizes or {}), device, table.times)
         return Measured(device.specs, table.with_more(times).times, sizes or {}, failed)
 
@@ -99,8 +99,8 @@ class Measured:
         return _with_us(guess, guess.us * ratio, "interpolated", self.device)
 
     @cached_property
-    def _by_operator(self) -> Mapping[tuple[str, torch.dtype], Sequence[Timed]]:
-        found: dict[tuple[str, torch.dtype], list[Timed]] = defaultdict(list)
+    def _by_operator(self) -> Mapping[tuple[str, torch.dtype], Sequence[MeasuredTime]]:
+        found: dict[tuple[str, torch.dtype], list[MeasuredTime]] = defaultdict(list)
         for timed in self.times.values():
             found[timed.operator, timed.work.dtype].append(timed)
         return found
@@ -111,8 +111,8 @@ def _with_us(guess: Cost, us: float, origin: Origin, device: Device) -> Cost:
     return replace(guess, us=us, bandwidth=bandwidth, origin=origin)
 
 
-def _ratio(work: Work, neighbours: Sequence[Timed], device: Device) -> float:
-    """How many times the roofline the neighbours take: a geometric mean, the nearest first."""
+def _ratio(work: Work, neighbours: Sequence[MeasuredTime], device: Device) -> float:
+    """The ratio of measured to roofline time of the neighbours: a geometric mean by nearness."""
     nearest = sorted(neighbours, key=lambda timed: _distance(work, timed.work))[:N_NEIGHBOURS]
     weights = [1 / (1e-3 + _distance(work, timed.work)) for timed in nearest]
     logs = [log(timed.us / roofline(timed.work, device).us) for timed in nearest]
@@ -120,7 +120,7 @@ def _ratio(work: Work, neighbours: Sequence[Timed], device: Device) -> float:
 
 
 def _distance(one: Work, other: Work) -> float:
-    """Between their operations and bytes, in factors of e."""
+    """The Euclidean distance of the logarithms of their operations and bytes."""
     return hypot(
         log(max(one.flops, 1.0) / max(other.flops, 1.0)),
         log(max(one.nbytes, 1.0) / max(other.nbytes, 1.0)),

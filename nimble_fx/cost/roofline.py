@@ -1,4 +1,4 @@
-"""A task's time from what it does and what a device can do: the roofline, and its edges."""
+"""Costs of tasks by a roofline model of a device, with corrections for small kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,53 +13,53 @@ from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
 
 TILE = 64 * 64
-"""Elements of a matrix product's result that one block of threads makes, if blocks are enough."""
+"""Elements of a matrix product's result that a block of threads computes, without split-K."""
 
 MAX_SPLITS = 16
-"""So many blocks of a matrix product may share one tile, each with a part of the sum (split-K)."""
+"""The most blocks that share a tile of a matrix product, each with a part of the sum (split-K)."""
 
 FLOPS_PER_BLOCK = 2 * TILE * 128
-"""A block is given a sum of 128 products for each element, or more."""
+"""Split-K leaves a block at least 128 products for each element."""
 
 ELEMENTS_PER_BLOCK = 512
-"""Elements of a pointwise kernel's result that one block makes (PyTorch: 128 threads, 4 each)."""
+"""Elements of a pointwise kernel's result for each block (PyTorch: 128 threads, 4 each)."""
 
 BLOCKS_PER_SM = 8
 """Blocks of a pointwise kernel that a processor runs at once."""
 
 PRODUCT_EFFICIENCY = 0.6
-"""What of the peak a large matrix product or convolution reaches."""
+"""The fraction of peak operations that a large matrix product or convolution reaches."""
 
 DEPTHWISE_EFFICIENCY = 0.05
-"""What of the peak, without tensor cores, a depthwise convolution reaches."""
+"""The fraction of peak operations, without tensor cores, that a depthwise convolution reaches."""
 
 MEMORY_EFFICIENCY = 0.7
-"""What of the bandwidth a large pointwise kernel reaches."""
+"""The fraction of peak bandwidth that a large pointwise kernel reaches."""
 
-REACH = 4
-"""A processor draws up to so many times its part of the bandwidth."""
+BANDWIDTH_PER_SM = 4
+"""The most bandwidth that one processor uses, in multiples of an equal share."""
 
 MIN_TF32_CHANNELS = 4
-"""Tensor cores take convolutions over so many channels or more."""
+"""The fewest channels for which a convolution runs on tensor cores."""
 
 TF32_KERNELS = 3
-"""Kernels of a convolution in TF32: two bring its arguments into the layout of tensor cores."""
+"""Kernels of a convolution in TF32: two convert its arguments to the layout of tensor cores."""
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What tasks take on a device, from shapes alone (Williams, Waterman, Patterson, CACM 2009).
+    """A cost model from shapes alone (Williams, Waterman, Patterson, CACM 2009).
 
-    The time is that of the operations or of the bytes, whichever is more, with what small kernels
-    lose to it: blocks of threads that do not fill the processors, and the launch. The constants are
-    few, and set by hand: efficiencies and the least time of a kernel after the kernels of AlexNet
-    in a trace of an A100, the rest after what is known of PyTorch's, cuBLAS's and cuDNN's kernels.
-    `python -m bench.simulation` shows how far published times of whole models are from what they
-    say; a single kernel can be off by a factor of two.
+    The time of a task is that of its operations or of its bytes, whichever is more, plus the losses
+    of small kernels: blocks of threads that do not fill the processors, and the launch. The few
+    constants are set by hand: the efficiencies and the least time of a kernel from the kernels of
+    AlexNet in a trace of an A100, the others from the known design of PyTorch's, cuBLAS's and
+    cuDNN's kernels. `python -m bench.simulation` compares predictions with published times of whole
+    models; a single kernel can be off by a factor of two.
 
     Attributes:
-        device: where.
-        sizes: what symbolic sizes are taken for.
+        device: the device that the costs are for.
+        sizes: the values of symbolic sizes.
     """
 
     device: Device
@@ -87,14 +87,16 @@ class Roofline:
 
 
 def roofline(work: Work, device: Device) -> Cost:
-    """What one task takes."""
+    """The cost of one task."""
     blocks = _n_blocks(work, device)
     busy = min(1.0, blocks / device.sms)
     peak, n_kernels = _peak(work, device)
-    filled, drawing = (busy, 1.0) if work.is_product else (1.0, min(1.0, REACH * busy))
-    compute_us = work.flops / (1e6 * peak * filled)
-    drawn = device.gbps * MEMORY_EFFICIENCY * drawing
-    us = n_kernels * device.kernel_us + max(compute_us, work.nbytes / (1e3 * drawn))
+    compute_part, memory_part = (1.0, min(1.0, BANDWIDTH_PER_SM * busy))
+    if work.is_product:
+        compute_part, memory_part = busy, 1.0
+    compute_us = work.flops / (1e6 * peak * compute_part)
+    gbps = device.gbps * MEMORY_EFFICIENCY * memory_part
+    us = n_kernels * device.kernel_us + max(compute_us, work.nbytes / (1e3 * gbps))
     slots = device.sms if work.is_product else device.sms * BLOCKS_PER_SM
     return Cost(
         us=us,
@@ -106,7 +108,7 @@ def roofline(work: Work, device: Device) -> Cost:
 
 
 def _n_blocks(work: Work, device: Device) -> float:
-    """Blocks of threads that its kernel has."""
+    """The number of blocks of threads of its kernel."""
     if not work.is_product or work.n_channels == 1:
         return max(1.0, work.n_elements / ELEMENTS_PER_BLOCK)
     tiles = max(1, ceil(work.n_elements / TILE))
@@ -117,7 +119,7 @@ def _n_blocks(work: Work, device: Device) -> float:
 
 
 def _peak(work: Work, device: Device) -> tuple[float, int]:
-    """The 10^12 operations a second that it reaches if it fills the device; its kernels."""
+    """The TFLOPS that it reaches if it fills the device, and its number of kernels."""
     if work.n_channels == 1:
         return device.tflops * DEPTHWISE_EFFICIENCY, 1
     if work.dtype in (torch.float16, torch.bfloat16):

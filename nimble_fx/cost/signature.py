@@ -1,4 +1,4 @@
-"""What a task's time depends on, as text: its operator, and what that is given."""
+"""Signatures of tasks: all that their time depends on, as text."""
 
 from collections.abc import Mapping
 
@@ -17,32 +17,33 @@ from nimble_fx.ir.task_graph import target_name as operator_name
 
 
 def signature(task: Task, types: Mapping[str, Type | None], cold: Mapping[str, int]) -> str:
-    """What tasks have in common that take the same time.
+    """A text that tasks share if they take the same time: the operator and its argument types.
 
     Such as "aten.add.Tensor(f32[2, 3]{3, 1}, f32[3]{1} cold 4096, alpha=2)". Cost: microseconds.
 
     Args:
-        task: one that launches.
-        types: of all values, by name.
-        cold: the bytes that are read between two reads of a parameter; see `timing.cold_values`.
+        task: a launching task.
+        types: the types of all values, by name.
+        cold: the bytes that are read between two reads of a parameter; see `cold.cold_values`.
 
     Raises:
-        UnsupportedError: a size is symbolic (see `sizes.concrete`).
+        UnsupportedError: a size is symbolic (see `symbolic_sizes.concrete`).
     """
 
-    def given(arg: Arg) -> str:
+    def described(arg: Arg) -> str:
         if isinstance(arg, Ref):
-            described = _described(types[arg.name])
-            return f"{described} cold {cold[arg.name]}" if arg.name in cold else described
+            text = _described_type(types[arg.name])
+            return f"{text} cold {cold[arg.name]}" if arg.name in cold else text
         if isinstance(arg, (list, tuple)):
-            return f"[{', '.join(map(given, arg))}]"
-        return repr(arg)  # 1 is not 1.0
+            return f"[{', '.join(map(described, arg))}]"
+        return repr(arg)  # which tells 1 from 1.0
 
-    args = [*map(given, task.args), *(f"{name}={given(arg)}" for name, arg in task.kwargs)]
+    args = [*map(described, task.args)]
+    args += [f"{name}={described(arg)}" for name, arg in task.kwargs]
     return f"{operator_name(task.target)}({', '.join(args)})"
 
 
-def _described(value: Type | None) -> str:
+def _described_type(value: Type | None) -> str:
     match value:
         case TensorType(shape, stride, dtype, _):
             lengths, steps = (", ".join(map(str, numbers(each))) for each in (shape, stride))
@@ -50,5 +51,5 @@ def _described(value: Type | None) -> str:
         case ScalarType(expression):
             return str(number(expression, {}))
         case TupleType(items):
-            return f"({', '.join(_described(item) for item in items)})"
+            return f"({', '.join(_described_type(item) for item in items)})"
     return "None"

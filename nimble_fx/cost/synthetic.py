@@ -1,4 +1,4 @@
-"""Values for what is timed without its model: of the shapes, strides and types that they have."""
+"""Synthetic values of given types, to time operators without their model."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -18,43 +18,43 @@ _EMBEDDINGS = {_aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forwa
 def synthetic(value: Type | None) -> Any:
     """A value of a type.
 
-    Floating-point ones are random (see `randomize`): a product with a matrix, or a convolution's
-    weight, is about half as large as what it is a product of. Integers are zeros, which as indices
-    are in range.
+    Floating-point values are random (see `randomize`), scaled so that the product of a value with a
+    matrix or a convolution's weight is about half as large as the value. Integers are zeros, which
+    are valid indices.
 
     Raises:
-        UnsupportedError: nothing is known of it, or a size is symbolic.
-        RuntimeError: PyTorch makes no tensors of its type, or has no memory for it.
+        UnsupportedError: the type is not known, or a size is symbolic.
+        RuntimeError: PyTorch does not support its type, or has no memory for it.
     """
     match value:
         case TensorType(shape, stride, dtype, device):
             lengths, steps = numbers(shape), numbers(stride)
             extent = 1 + sum((n - 1) * step for n, step in zip(lengths, steps, strict=True))
             memory = torch.empty(0 if 0 in lengths else extent, dtype=dtype, device=device)
-            made = memory.as_strided(lengths, steps)
-            written = memory if is_expanded(made) else made  # gaps, which may be large, stay free
+            view = memory.as_strided(lengths, steps)
+            written = memory if is_expanded(view) else view  # large gaps are not written
             randomize(written.zero_(), 0.5 / max(1, prod(lengths[1:])) ** 0.5)
-            return made
+            return view
         case ScalarType(expression):
             return number(expression, {})
         case TupleType(items):
             return tuple(synthetic(item) for item in items)
-    raise UnsupportedError("nothing is known of an argument")
+    raise UnsupportedError("the type of an argument is not known")
 
 
 def randomize(x: Tensor, scale: float = 1.0) -> None:
-    """Fills a tensor of floating-point numbers, of which no two share memory; leaves others alone.
+    """Fills a floating-point tensor, whose elements must not overlap, with random numbers.
 
-    What has several dimensions gets numbers around 0; what has one, such as a bias or a variance,
-    gets numbers around 1.
+    A tensor of several dimensions gets numbers around 0; one of one dimension, such as a bias or a
+    variance, gets numbers around 1. Other dtypes are not changed.
 
     Args:
-        x: is written.
-        scale: the standard deviation of those around 0.
+        x: the tensor; it is written.
+        scale: the standard deviation of numbers around 0.
     """
     if not (x.is_floating_point() or x.is_complex()):
         return
-    if x.is_floating_point() and x.itemsize == 1:  # torch draws no float8
+    if x.is_floating_point() and x.itemsize == 1:  # torch has no random float8
         x.copy_(torch.randn(x.shape, device=x.device) * scale)
     elif x.dim() > 1 or x.is_complex():
         x.normal_(std=scale)
@@ -62,14 +62,14 @@ def randomize(x: Tensor, scale: float = 1.0) -> None:
         x.uniform_(0.5, 1.5)
 
 
-def rows_elsewhere(task: Task, values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """If a task is an embedding, other indices for it, by name: of rows all over its table.
+def random_rows(task: Task, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Random indices for an embedding, by name; empty for other tasks.
 
-    If it is one with bags, and these are all empty but one, as made-up ones are, there are other
-    offsets too, with which they are alike.
+    An embedding bag whose offsets are all zeros, as synthetic ones are, gets offsets for bags of
+    equal size too.
 
     Args:
-        task: of any kind.
+        task: any task.
         values: its arguments by name.
     """
     if getattr(task.target, "overloadpacket", None) not in _EMBEDDINGS:
@@ -87,7 +87,7 @@ def rows_elsewhere(task: Task, values: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def is_expanded(x: Tensor) -> bool:
-    """Whether several elements are one number in memory."""
+    """Whether several elements share one memory location."""
     return any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
 
 

@@ -1,7 +1,7 @@
-"""What tasks were measured to take, kept on disk: a JSON file for each hardware and PyTorch.
+"""Tables of measured times on disk: a JSON file for each hardware and PyTorch version.
 
-Processes and threads may share a directory: who adds to a file holds its lock, reads it again and
-writes it whole, so that nothing is lost and no reader sees half a file.
+Processes and threads may share a directory: a writer takes the file's lock, reads the file again
+and replaces it atomically, so that no time is lost and no reader sees half a file.
 """
 
 import json
@@ -23,20 +23,20 @@ from nimble_fx.errors import FileError
 from nimble_fx.serialization.atomic_write import write_atomically
 
 FORMAT = 3
-"""The version of the format, and of how times are taken; files of another one have another name."""
+"""The version of the format and of the measurements; it is part of the files' names."""
 
 LOCK_SECONDS = 60.0
-"""How long to wait for another process that adds to the file: that takes milliseconds."""
+"""The longest wait for other writers, each of which takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """What was measured of tasks that are alike.
+class MeasuredTime:
+    """The measured time of tasks of one signature.
 
     Attributes:
-        operator: "aten.mm.default".
+        operator: the operator's name, such as "aten.mm.default".
         us: microseconds.
-        work: what they do, to judge others by that are nearly alike.
+        work: the work of each such task, to interpolate times of similar tasks.
     """
 
     operator: str
@@ -44,39 +44,39 @@ class Timed:
     work: Work
 
 
-Times = Mapping[str, Timed]
+MeasuredTimes = Mapping[str, MeasuredTime]
 """By signature; see `signature.signature`."""
 
 _NUMBERS = ("flops", "nbytes", "n_elements", "n_channels")
 
 
 @dataclass(frozen=True)
-class Table:
+class TimeTable:
     """A file of measured times.
 
     Attributes:
-        path: where it is, or will be.
-        times: what it held when it was read or written last.
+        path: its path, where it may not exist yet.
+        times: its contents when it was last read or written.
     """
 
     path: Path
-    times: Times
+    times: MeasuredTimes
 
     @staticmethod
-    def of(directory: Path, device: DeviceRuntime) -> "Table":
-        """The table of a device in a directory; an empty one if there is none yet.
+    def of(directory: Path, device: DeviceRuntime) -> "TimeTable":
+        """The table of a device in a directory; empty if the file does not exist.
 
         Raises:
-            FileError: there is a file that is no table or cannot be read.
+            FileError: the file is not a table or cannot be read.
         """
         path = directory / f"times-{re.sub('[^A-Za-z0-9.]+', '-', environment(device))}.json"
-        return Table(path, _read(path))
+        return TimeTable(path, _read(path))
 
-    def with_more(self, times: Times) -> "Table":
-        """The table with these times too, and with what others have written meanwhile.
+    def with_more(self, times: MeasuredTimes) -> "TimeTable":
+        """The table with these times added, and with those that others have written meanwhile.
 
         Raises:
-            FileError: the file cannot be written, or is no table.
+            FileError: the file cannot be written, or is not a table.
         """
         if not times:
             return self
@@ -85,13 +85,13 @@ class Table:
             with FileLock(f"{self.path}.lock", timeout=LOCK_SECONDS):
                 merged = {**_read(self.path), **times}
                 write_atomically(self.path.parent, self.path.name, _encoded(merged))
-        except OSError as error:  # a lock that stays taken is one too
+        except OSError as error:  # a timeout of the lock is one too
             raise FileError(f"{self.path} cannot be written: {error}") from error
-        return Table(self.path, merged)
+        return TimeTable(self.path, merged)
 
 
 def environment(device: DeviceRuntime) -> str:
-    """What times depend on besides the task: hardware, threads, versions. Cost: milliseconds."""
+    """The hardware, threads and versions that times depend on. Cost: milliseconds."""
     hardware = device.hardware or ""
     if hardware == "cpu":
         name = _processor()
@@ -101,7 +101,7 @@ def environment(device: DeviceRuntime) -> str:
 
 
 def _processor() -> str:
-    """The model of the CPU, and what PyTorch uses of it: "AMD EPYC AVX512"."""
+    """The model of the CPU and the instruction set that PyTorch uses: "AMD EPYC AVX512"."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:  # another system than Linux
@@ -111,7 +111,7 @@ def _processor() -> str:
     return f"{name} {torch.backends.cpu.get_cpu_capability()}"
 
 
-def _encoded(times: Times) -> str:
+def _encoded(times: MeasuredTimes) -> str:
     plain = {
         name: asdict(timed) | {"work": asdict(timed.work) | {"dtype": str(timed.work.dtype)}}
         for name, timed in sorted(times.items())
@@ -120,11 +120,11 @@ def _encoded(times: Times) -> str:
     return f"{{\n{rows}\n}}\n"
 
 
-def _read(path: Path) -> dict[str, Timed]:
-    """What a file holds; nothing if there is none.
+def _read(path: Path) -> dict[str, MeasuredTime]:
+    """The times in a file; empty if it does not exist.
 
     Raises:
-        FileError: it is no table or cannot be read.
+        FileError: it is not a table or cannot be read.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
@@ -134,25 +134,26 @@ def _read(path: Path) -> dict[str, Timed]:
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise FileError(f"{path} is no table of measured times ({error!r}); delete it") from error
+        message = f"{path} is not a table of measured times ({error!r}); delete it"
+        raise FileError(message) from error
 
 
-def _decoded(row: Any) -> Timed:
-    """A row as it was, or whatever error shows that it is none."""
+def _decoded(row: Any) -> MeasuredTime:
+    """The time in a row of the file; `_read` handles the errors of an invalid one."""
     work = dict(row["work"])
     dtype = getattr(torch, str(work.pop("dtype")).removeprefix("torch."))
-    made = Timed(row["operator"], row["us"], Work(**work, dtype=dtype))
-    sound = [
+    time = MeasuredTime(row["operator"], row["us"], Work(**work, dtype=dtype))
+    valid = [
         isinstance(dtype, torch.dtype),
-        type(made.operator) is str,
-        type(made.us) is float and 0 < made.us < math.inf,
+        type(time.operator) is str,
+        type(time.us) is float and 0 < time.us < math.inf,
     ]
     for field in fields(Work):
-        value = getattr(made.work, field.name)
+        value = getattr(time.work, field.name)
         if field.name in _NUMBERS:
-            sound += [type(value) in (int, float), math.isfinite(value), value >= 0]
+            valid += [type(value) in (int, float), math.isfinite(value), value >= 0]
         elif field.name != "dtype":
-            sound.append(type(value) is bool)
-    if row.keys() != {"operator", "us", "work"} or not all(sound):
-        raise ValueError(f"{row} is no measured time")
-    return made
+            valid.append(type(value) is bool)
+    if row.keys() != {"operator", "us", "work"} or not all(valid):
+        raise ValueError(f"{row} is not a measured time")
+    return time

@@ -1,4 +1,4 @@
-"""Times of a graph's tasks, taken on the device that is there: one for all that are alike."""
+"""Measures the times of a graph's tasks on this machine, one for each signature."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,28 +12,30 @@ from nimble_fx.cost.cold import cold_values
 from nimble_fx.cost.in_program import measured_in_program
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.synthetic import synthetic
-from nimble_fx.cost.table import Timed, Times
+from nimble_fx.cost.table import MeasuredTime, MeasuredTimes
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import in_a_line
 from nimble_fx.ir.task_graph import Task, TaskGraph, Type, target_name
 from nimble_fx.torch_internals.names import disable_modes, no_python_dispatcher
 
-_Alike = Mapping[str, list[Task]]
+_TasksBySignature = Mapping[str, list[Task]]
 _Seconds = dict[str, float]
 _Failed = dict[str, str]
-"""By signature: tasks, what they take, why they could not be timed."""
+"""By signature: the tasks, their time, the error of one that could not be timed."""
 
 
-def measured_times(graph: TaskGraph, device: DeviceRuntime, known: Times) -> tuple[Times, _Failed]:
-    """The times that are not known yet, and why some tasks have none.
+def measured_times(
+    graph: TaskGraph, device: DeviceRuntime, known: MeasuredTimes
+) -> tuple[MeasuredTimes, _Failed]:
+    """The times of signatures that are not known yet, and the errors of those that failed.
 
-    A device with graphs times each kind of task by itself, as nothing can be timed within a graph;
-    another, where operators run when they are called, within the program.
+    On a device with CUDA graphs, each task is timed by itself, because single tasks cannot be timed
+    within a graph; on other devices, within the program.
 
     Args:
         graph: without symbolic sizes.
-        device: that is here, and that the graph's tensors are on.
+        device: the graph's device, on this machine.
         known: times by signature.
     """
     types, cold = value_types(graph), cold_values(graph)
@@ -42,24 +44,24 @@ def measured_times(graph: TaskGraph, device: DeviceRuntime, known: Times) -> tup
         key = signature(task, types, cold)
         if key not in known:
             new[key].append(task)
-    with undisturbed(graph.device):
+    with plain_execution(graph.device):
         if device.has_graphs:
             seconds, failed = _each_alone(new, types, cold, device)
         else:
             seconds, failed = _in_program(graph, new)
     timed = {
-        key: Timed(target_name(new[key][0].target), 1e6 * each, work_of(new[key][0], types))
+        key: MeasuredTime(target_name(new[key][0].target), 1e6 * each, work_of(new[key][0], types))
         for key, each in seconds.items()
     }
     return timed, failed
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """Within, operators run as they are, whoever is tracing; random draws are undone.
+def plain_execution(device: torch.device) -> Iterator[None]:
+    """Disables tracing modes and gradients, and restores the random number generators afterwards.
 
-    A tracer's modes are off, and the dispatcher in Python that AOTAutograd compiles under, with
-    which each operator takes microseconds more.
+    The Python dispatcher, which AOTAutograd enables while it compiles, is off too: it adds
+    microseconds to each operator.
     """
     on_gpu = device.type != "cpu"
     devices = [device.index or 0] if on_gpu else []
@@ -69,7 +71,10 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 
 
 def _each_alone(
-    new: _Alike, types: Mapping[str, Type | None], cold: Mapping[str, int], device: DeviceRuntime
+    new: _TasksBySignature,
+    types: Mapping[str, Type | None],
+    cold: Mapping[str, int],
+    device: DeviceRuntime,
 ) -> tuple[_Seconds, _Failed]:
     seconds: _Seconds = {}
     failed: _Failed = {}
@@ -77,22 +82,22 @@ def _each_alone(
         try:
             values = {name: synthetic(types[name]) for name in task.uses}
             seconds[key] = task_seconds(task, values, cold, device)
-        except Exception as error:  # an operator may raise whatever it likes of made-up values
+        except Exception as error:  # an operator may raise any error on synthetic values
             failed[key] = in_a_line(error)
     return seconds, failed
 
 
-def _in_program(graph: TaskGraph, new: _Alike) -> tuple[_Seconds, _Failed]:
-    """Of tasks that are alike the mean, so that together they take what they took."""
+def _in_program(graph: TaskGraph, new: _TasksBySignature) -> tuple[_Seconds, _Failed]:
+    """Times within the program: the mean of the tasks of one signature, so that the sum is kept."""
     if not new:
         return {}, {}
-    took = measured_in_program(graph)
+    measured = measured_in_program(graph)
     seconds: _Seconds = {}
     failed: _Failed = {}
     for key, tasks in new.items():
-        timed = [took.seconds[task.name] for task in tasks if task.name in took.seconds]
+        timed = [measured.seconds[task.name] for task in tasks if task.name in measured.seconds]
         if timed:
             seconds[key] = fmean(timed)
         else:
-            failed[key] = took.failed[tasks[0].name]
+            failed[key] = measured.failed[tasks[0].name]
     return seconds, failed

@@ -1,4 +1,4 @@
-"""How much a task does: operations and bytes, from the shapes of its arguments and results."""
+"""The operations and bytes of a task, from the shapes of its arguments and results."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from nimble_fx.ir.task_graph import (
 )
 
 _aten = torch.ops.aten
-_ALIKE = {
+_SAME_FORMULA = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
         _aten._scaled_dot_product_flash_attention_backward
     ),
 }
-"""Operators that PyTorch has no formula for, and those that do the same."""
+"""Operators that PyTorch has no formula for, by equivalents that have one."""
 
 _CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
 _LOOK_UPS = {
@@ -39,18 +39,17 @@ _LOOK_UPS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a task does, whatever it runs on.
+    """The work of a task, independent of the device.
 
     Attributes:
-        flops: by PyTorch's formulas for matrix products, convolutions and attention; one for each
-            element of the largest value else.
-        nbytes: read and written: each tensor among its arguments and results once.
-        n_elements: of the largest of its results.
-        dtype: of its first floating-point result or argument, else float32.
+        flops: by PyTorch's formulas for matrix products, convolutions and attention; else one for
+            each element of the largest value.
+        nbytes: bytes read and written: those of each tensor among its arguments and results.
+        n_elements: the elements of its largest result.
+        dtype: the dtype of its first floating-point result or argument, else float32.
         is_product: whether PyTorch has a formula for its operations.
         is_convolution: whether it is a convolution, for which PyTorch allows TF32.
-        n_channels: that each of its results is a sum over, if it is a convolution: of a group's
-            inputs; 1 if it is depthwise.
+        n_channels: the input channels of a group, if it is a convolution; 1 if it is depthwise.
     """
 
     flops: float
@@ -63,26 +62,26 @@ class Work:
 
 
 def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
-    """What a task does.
+    """The work of a task.
 
     Args:
-        task: one that launches.
-        types: of all values, by name.
+        task: a launching task.
+        types: the types of all values, by name.
 
     Raises:
-        UnsupportedError: a size is symbolic (see `sizes.concrete`), or PyTorch's formula does not
-            fit.
+        UnsupportedError: a size is symbolic (see `symbolic_sizes.concrete`), or PyTorch's formula
+            rejects the shapes.
     """
-    read = list(_tensors(types[name] for name in task.uses))
-    made = list(_tensors([task.type]))
-    n_read = _elements_read(task, read)
-    n_made = [n_elements(each) for each in made]
-    counts, tensors = [*n_read, *n_made], [*read, *made]
+    operands = list(_tensors(types[name] for name in task.uses))
+    results = list(_tensors([task.type]))
+    n_read = _elements_read(task, operands)
+    n_written = [n_elements(each) for each in results]
+    counts, tensors = [*n_read, *n_written], [*operands, *results]
     product = _product_flops(task, types)
     return Work(
         flops=max(counts, default=0) if product is None else product,
         nbytes=sum(n * each.dtype.itemsize for n, each in zip(counts, tensors, strict=True)),
-        n_elements=max(n_made or counts, default=0),
+        n_elements=max(n_written or counts, default=0),
         dtype=next(iter(floating_types(task, types)), torch.float32),
         is_product=product is not None,
         is_convolution=_packet(task) in _CONVOLUTIONS,
@@ -91,13 +90,13 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
 
 
 def floating_types(task: Task, types: Mapping[str, Type | None]) -> list[torch.dtype]:
-    """Those of a task's floating-point results, then arguments."""
+    """The dtypes of a task's floating-point results, then of its floating-point arguments."""
     tensors = _tensors([task.type, *(types[name] for name in task.uses)])
     return [each.dtype for each in tensors if each.dtype.is_floating_point]
 
 
 def nbytes_of(task: Task) -> float:
-    """The bytes of what a task makes.
+    """The bytes of a task's results.
 
     Raises:
         UnsupportedError: a size is symbolic.
@@ -111,9 +110,9 @@ def value_types(graph: TaskGraph) -> dict[str, Type | None]:
 
 
 def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:
-    """By PyTorch's formula; None if it has none."""
+    """The operations of a task by PyTorch's formula; None if it has none."""
     packet = _packet(task)
-    formula = flop_registry.get(_ALIKE.get(packet, packet))
+    formula = flop_registry.get(_SAME_FORMULA.get(packet, packet))
     if formula is None:
         return None
 
@@ -124,10 +123,10 @@ def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None
 
     kwargs = {name: shaped(arg) for name, arg in task.kwargs}
     args = [shaped(arg) for arg in task.args]
-    made = _shape(task.type)
+    result = _shape(task.type)
     try:
-        return float(formula(*args, out_val=made, **kwargs))
-    except Exception as error:  # formulas assert what they expect of shapes
+        return float(formula(*args, out_val=result, **kwargs))
+    except Exception as error:  # formulas assert their conditions on shapes
         message = f"PyTorch's formula for {target_name(task.target)} fails: {error!r}"
         raise UnsupportedError(message, task.name, task.source) from error
 
@@ -141,7 +140,7 @@ def _shape(value: Type | None) -> Any:
 
 
 def _elements_read(task: Task, read: Sequence[TensorType]) -> list[int]:
-    """How many elements of each argument are read."""
+    """The number of elements that are read from each argument."""
     counts = [n_elements(each) for each in read]
     if _packet(task) in _LOOK_UPS and len(read) > 1:
         first = counts[0]
@@ -153,7 +152,7 @@ def _elements_read(task: Task, read: Sequence[TensorType]) -> list[int]:
 
 
 def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
-    """By the weight's second size; of a transposed convolution's it is the other one."""
+    """The second size of a convolution's weight; 0 for other operators."""
     if _packet(task) not in _CONVOLUTIONS:
         return 0
     weight = types[task.args[1 if _packet(task) is _aten.convolution else 2].name]
@@ -161,7 +160,7 @@ def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
 
 
 def _packet(task: Task) -> Any:
-    """The operator, whichever overload is called; None if it is none."""
+    """The operator without its overload; None for other functions."""
     return getattr(task.target, "overloadpacket", None)
 
 

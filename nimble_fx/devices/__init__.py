@@ -1,4 +1,4 @@
-"""Where programs run: streams, events, capture and replay behind one small protocol."""
+"""Device runtimes: streams, events, capture and replay of each device behind one protocol."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ class Event(Protocol):
     """A point in a stream that other streams can wait for."""
 
     def record(self, stream: Any) -> None:
-        """Marks what `stream` has been given so far."""
+        """Marks the current end of a stream's queue."""
 
 
 class Stream(AbstractContextManager[Any], Protocol):
-    """A queue of kernels that run in order. Inside `with stream:` operators go there."""
+    """A queue of kernels that run in order. Operators inside `with stream:` are launched on it."""
 
     def wait_event(self, event: Any) -> None:
-        """What comes next on this stream comes after what the event marks."""
+        """Makes later kernels of this stream happen after the event."""
 
 
 @dataclass(frozen=True)
@@ -32,36 +32,36 @@ class Capture:
     """A captured program.
 
     Attributes:
-        replay: runs it again, on the current stream, on the memory that it was captured with.
-        outputs: what it returned; each replay overwrites them.
-        pool: where its memory is from. Dropping all captures of a pool gives the memory back.
-        nbytes: the memory that is now in the pool, in bytes for each stream it ran on.
+        replay: runs it again, on the current stream, in the memory that it was captured with.
+        outputs: its outputs; each replay overwrites them.
+        pool: its memory pool, which is freed with the last capture in it.
+        nbytes: the bytes that are now in the pool, for each stream of the capture.
     """
 
     replay: Callable[[], None]
     outputs: Sequence[Any]
-    pool: Any  # behind `replay`: a graph must go before its memory
+    pool: Any  # after `replay`: a graph must be freed before its memory
     nbytes: tuple[int, ...]
 
 
 class DeviceRuntime(Protocol):
-    """One device. `freeze` uses nothing else."""
+    """The operations of one device that the runtime needs."""
 
     @property
     def name(self) -> str:
-        """What a person calls it: "cpu", "cuda:0"."""
+        """Its name: "cpu", "cuda:0"."""
 
     @property
     def hardware(self) -> str | None:
-        """What it is: "cpu", "NVIDIA H200"; None where this machine has no such device."""
+        """Its model: "cpu", "NVIDIA H200"; None if this machine has no such device."""
 
     @property
     def specs(self) -> Device:
-        """What a cost model knows of it, or of what it plays."""
+        """Its specifications, or those of the device that it simulates, for cost models."""
 
     @property
     def max_streams(self) -> int | None:
-        """How many distinct streams it has; None for no limit."""
+        """The number of distinct streams that it has; None for no limit."""
 
     @property
     def has_graphs(self) -> bool:
@@ -69,18 +69,18 @@ class DeviceRuntime(Protocol):
 
     @property
     def why_not_capture(self) -> str | None:
-        """What keeps this one from capturing; None if nothing does."""
+        """The reason why this one cannot capture; None if it can."""
 
     @property
     def can_time(self) -> bool:
-        """Whether a replay on it takes a time that tells one schedule from another."""
+        """Whether the time of a replay on it depends on the schedule."""
 
     @property
     def is_capturing(self) -> bool:
         """Whether the caller is capturing a graph of its own."""
 
     def exclusive(self) -> Lock:
-        """Held while tasks are enqueued: side streams are shared by all threads."""
+        """A lock to hold while tasks are enqueued: all threads share the side streams."""
 
     def streams(self, n: int) -> tuple[Stream, ...]:
         """The caller's current stream and `n - 1` long-lived side streams."""
@@ -91,12 +91,12 @@ class DeviceRuntime(Protocol):
     def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
         """Makes the caller's stream and side streams wait for each other, after a program.
 
-        So whatever either is given next, by whomever, may use the memory that the program freed,
-        and the caller may free the outputs, which side streams may have allocated.
+        So later work on any of them may reuse memory that the program freed, and the caller may
+        free the outputs, which side streams may have allocated.
         """
 
     def pool(self) -> Any:
-        """A new pool of memory, for captures that never run at the same time."""
+        """A new memory pool, for captures that never run at the same time."""
 
     def warm_up(
         self,
@@ -107,12 +107,12 @@ class DeviceRuntime(Protocol):
         may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
-        """Runs a program on the streams and memory that `capture` uses; random draws are undone.
+        """Runs a program on the streams and memory of `capture`; restores the random generators.
 
         Args:
-            n: how many streams.
-            run: enqueues the program on the streams that it is given.
-            pool: whose memory it takes.
+            n: the number of streams.
+            run: enqueues the program on the streams in its argument.
+            pool: the memory pool to use.
             may_synchronize: whether an operator may wait for the device.
             urgent: as for `capture`.
 
@@ -128,37 +128,37 @@ class DeviceRuntime(Protocol):
         *,
         urgent: int | None = None,
     ) -> Capture:
-        """Captures what `run` enqueues on the streams that it is given, in a pool's memory.
+        """Captures a program, with its memory in a pool.
 
         Args:
-            n: how many streams.
-            run: enqueues the program on the streams that it is given.
-            pool: whose memory it takes.
-            urgent: which of the streams goes before the others wherever the device has to choose;
-                None if they are equal. It is a hint, which a device may ignore.
+            n: the number of streams.
+            run: enqueues the program on the streams in its argument.
+            pool: the memory pool to use.
+            urgent: the stream whose kernels start first where several are ready; None if all are
+                equal. A hint, which a device may ignore.
         """
 
     def time_us(self, replay: Callable[[], None], n: int) -> float:
-        """Microseconds of a replay, the mean of `n` in a row; random draws are undone.
+        """Microseconds of a replay, the mean of `n` in a row; restores the random generators.
 
         Only for a device that can time.
         """
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """What a captured call takes, in seconds: the median of a few samples.
+        """The seconds that a captured call takes: the median of a few samples.
 
         Args:
-            calls: that do the same, on memory of their own if caches are to be cold; at least one.
-                They are made in turn.
+            calls: equivalent calls, made in turn, at least one; on different memory if the caches
+                should be cold.
 
         Raises:
-            UnsupportedError: the device has no graphs, or time means nothing on it.
+            UnsupportedError: the device has no graphs, or its time does not depend on the schedule.
             RuntimeError: the call fails, or waits for the device.
         """
 
 
 def device_for(device: torch.device) -> DeviceRuntime | None:
-    """The device's implementation; None if there is none for its type."""
+    """The runtime of a device; None if its type is not supported."""
     from nimble_fx.devices.cpu import Cpu
     from nimble_fx.devices.cuda import Cuda
 
@@ -170,7 +170,7 @@ def device_for(device: torch.device) -> DeviceRuntime | None:
 
 
 def device_named(name: str) -> DeviceRuntime | None:
-    """The device of a name, as `DeviceRuntime.name` gives it; None if this machine has none."""
+    """The device with a `DeviceRuntime.name`; None if this machine has none."""
     from nimble_fx.devices.virtual.device import Virtual
 
     seed = re.fullmatch(r"virtual \(seed (-?[0-9]{1,20})\)", name)
@@ -178,16 +178,16 @@ def device_named(name: str) -> DeviceRuntime | None:
         return Virtual(int(seed[1]))
     try:
         device = device_for(torch.device(name))
-    except RuntimeError:  # no device of any machine
+    except RuntimeError:  # not a device name
         return None
     return device if device is not None and device.hardware is not None else None
 
 
 def device_here(name: str) -> DeviceRuntime:
-    """The device of a name, as `device_named`.
+    """The device with a name, by `device_named`.
 
     Raises:
-        UnsupportedError: this machine has none.
+        UnsupportedError: this machine has no such device.
     """
     device = device_named(name)
     if device is None:

@@ -1,4 +1,4 @@
-"""The CPU: operators run at once, in launch order, so streams and events have nothing to do."""
+"""The CPU: operators run at once, in launch order, so streams and events do nothing."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -15,7 +15,7 @@ class CpuEvent:
     """An event that has always happened."""
 
     def record(self, stream: "CpuStream") -> None:
-        """Does nothing: what the stream was given has run."""
+        """Does nothing: all kernels of the stream have run."""
 
 
 class CpuStream:
@@ -42,7 +42,7 @@ _NO_LOCK = NoLock()
 
 
 class Cpu:
-    """The CPU behind the `Device` protocol."""
+    """The CPU as a `DeviceRuntime`."""
 
     name = "cpu"
     hardware = "cpu"
@@ -54,22 +54,22 @@ class Cpu:
     is_capturing = False
 
     def exclusive(self) -> Lock:
-        """Nothing to hold: streams have no state."""
+        """A lock that never blocks: streams have no state."""
         return _NO_LOCK
 
     def streams(self, n: int) -> tuple[Stream, ...]:
-        """`n` times the one stream."""
+        """`n` times the same stream."""
         return (_STREAM,) * n
 
     def events(self, names: tuple[str, ...]) -> Any:
-        """The one event by every name."""
+        """The same event under each name."""
         return _events(names)
 
     def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
-        """Does nothing: whatever the streams were given has run."""
+        """Does nothing: all kernels of the streams have run."""
 
     def pool(self) -> None:
-        """Nothing: there are no captures."""
+        """None: there are no captures."""
 
     def warm_up(
         self,

@@ -14,29 +14,29 @@ import torch
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
-from nimble_fx.devices.specs import DEVICES, PLANNED, Device, gpu
+from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES, Device, gpu
 from nimble_fx.torch_internals.names import clear_cublas_workspaces
 
 POOL_SIZE = 32
-"""Streams in PyTorch's pool of each priority; past that, new ones are aliases of old ones."""
+"""Streams in PyTorch's pool of each priority; further streams are aliases of these."""
 
 MAX_STREAMS = POOL_SIZE - 1
-"""The caller may be on one of the pool, and none of a program's is the caller's."""
+"""One less, because the caller may be on a stream of the pool, which a program must not use."""
 
 NORMAL, HIGH = 0, -1
-"""Priorities of streams. Kernels that are captured on a stream keep its priority in the graph."""
+"""Priorities of streams. Kernels captured on a stream keep its priority in the graph."""
 
 N_REPEATS = 50
 N_SAMPLES = 3
-"""How a call is timed: so many replays of a graph of so many calls."""
+"""A call is timed by `N_SAMPLES` replays of a graph of `N_REPEATS` calls."""
 
 _LOCK = Lock()
-"""One for all devices: a capture must not meet another one's calls."""
+"""One for all devices: no other call may be made on a device during a capture."""
 
 
 @contextmanager
 def _synchronizing_allowed(allowed: bool) -> Iterator[None]:
-    """Within, an operator that makes the host wait for the device is an error, unless allowed."""
+    """Makes operators that wait for the device raise an error, unless they are allowed to."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode(before if allowed else "error")
     try:
@@ -47,11 +47,11 @@ def _synchronizing_allowed(allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def _fresh_workspaces() -> Iterator[None]:
-    """Within, cuBLAS gets new workspaces on all streams; none of them is used again later.
+    """Makes cuBLAS allocate new workspaces on all streams, and forget them afterwards.
 
-    PyTorch keeps one for each stream and frees it with the first graph that was captured there
-    (pytorch issue 193402). This way each graph has its own, in its own pool, as those of
-    `torch._inductor.cudagraph_trees` have.
+    PyTorch caches one for each stream, but frees it with the first graph that was captured there
+    (pytorch issue 193402). This way each graph has its own workspaces in its own pool, as in
+    `torch._inductor.cudagraph_trees`.
     """
     clear_cublas_workspaces()
     try:
@@ -69,7 +69,7 @@ def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _gpu_seconds(call: Callable[[], object]) -> float:
-    """What the device takes for what a call puts on the current stream."""
+    """The seconds that the device takes for the work of a call on the current stream."""
     timing: Any = partial(torch.cuda.Event, enable_timing=True)
     start, end = timing(), timing()
     torch.cuda.synchronize()
@@ -81,10 +81,10 @@ def _gpu_seconds(call: Callable[[], object]) -> float:
 
 
 class Cuda:
-    """One CUDA device behind the `Device` protocol.
+    """One CUDA device as a `DeviceRuntime`.
 
-    Its streams are made when first needed and shared by all programs: each stream has a memory
-    pool of its own, and few pools strand less memory.
+    All programs share its streams, which are created when first needed: each stream has its own
+    memory pool, and fewer pools leave less memory unused.
     """
 
     max_streams = MAX_STREAMS
@@ -99,28 +99,28 @@ class Cuda:
     @staticmethod
     @cache
     def get(device: torch.device) -> "Cuda":
-        """The one Cuda for a device."""
+        """The shared runtime of a device."""
         return Cuda(device)
 
     @property
     def hardware(self) -> str | None:
-        """The model of the GPU; None where there is none of this index."""
+        """The model of the GPU; None if this machine has no GPU of this index."""
         if (self._device.index or 0) >= torch.cuda.device_count():
             return None
         return torch.cuda.get_device_name(self._device)
 
     @property
     def specs(self) -> Device:
-        """Its figures; those of `PLANNED` where it is not here."""
+        """The specifications of the GPU, or of `DEFAULT_GPU` if this machine has none."""
         hardware = self.hardware
         if hardware is None:
-            return DEVICES[PLANNED]
+            return DEVICES[DEFAULT_GPU]
         n = torch.cuda.get_device_properties(self._device).multi_processor_count
         return gpu(hardware, n)
 
     @property
     def why_not_capture(self) -> str | None:
-        """CUDA graphs need the native caching allocator."""
+        """The reason why it cannot capture: the allocator is not the native caching allocator."""
         backend = torch.cuda.get_allocator_backend()
         return None if backend == "native" else f"the CUDA allocator is {backend}, not native"
 
@@ -131,23 +131,23 @@ class Cuda:
             return torch.cuda.is_current_stream_capturing()
 
     def exclusive(self) -> Lock:
-        """A lock that one thread may take again."""
+        """The reentrant lock of all CUDA devices."""
         return _LOCK
 
     def streams(self, n: int) -> tuple[Stream, ...]:
-        """The caller's current stream and `n - 1` side streams, none of which is the same."""
+        """The caller's current stream and `n - 1` side streams, all distinct."""
         caller = torch.cuda.current_stream(self._device)
         return (caller, *self._side_streams(n - 1, caller.cuda_stream))
 
     def events(self, names: tuple[str, ...]) -> Any:
-        """Fresh events, without timing."""
+        """New events, without timing."""
         fresh: Any = torch.cuda.Event
         return SimpleNamespace(**{name: fresh() for name in names})
 
     def settle(self, streams: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Joins the streams both ways and tells the allocator who uses the outputs.
+        """Joins the streams both ways and records the caller's stream on the outputs.
 
-        In a capture the program's own joins are enough, and either would outlive it.
+        Does nothing in a capture, whose own joins are enough: both would last beyond the capture.
         """
         if self.is_capturing:
             return
@@ -175,7 +175,7 @@ class Cuda:
         may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
-        """Runs a program on the capture streams; the generator is put back where it was."""
+        """Runs a program on the capture streams; restores the random generator."""
         caller, streams = torch.cuda.current_stream(self._device), self._capture_streams(n, urgent)
         state = torch.cuda.get_rng_state(self._device)
         streams[0].wait_stream(caller)
@@ -199,9 +199,9 @@ class Cuda:
         *,
         urgent: int | None = None,
     ) -> Capture:
-        """Captures into a CUDA graph, with workspaces of its own for cuBLAS."""
+        """Captures a program into a CUDA graph with its own cuBLAS workspaces."""
         graph, streams = torch.cuda.CUDAGraph(), self._capture_streams(n, urgent)
-        gc.collect()  # what only a finalizer frees is memory that the capture may need
+        gc.collect()  # frees memory in reference cycles, which the capture may need
         with _fresh_workspaces(), self._into(graph, pool, streams[0]):
             outputs = run(streams)
         return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
@@ -221,7 +221,7 @@ class Cuda:
             torch.cuda.set_rng_state(state, self._device)
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
-        """What a call's kernels take, replayed over and over from one CUDA graph."""
+        """The seconds of a call's kernels, from replays of a CUDA graph of many calls."""
 
         def once(streams: tuple[Stream, ...]) -> tuple[()]:
             with streams[0]:
@@ -229,7 +229,7 @@ class Cuda:
                     call()
             return ()
 
-        def over_and_over(streams: tuple[Stream, ...]) -> tuple[()]:
+        def repeated(streams: tuple[Stream, ...]) -> tuple[()]:
             for _ in range(n):
                 once(streams)
             return ()
@@ -238,16 +238,16 @@ class Cuda:
         with self.exclusive(), torch.cuda.device(self._device):
             pool = self.pool()
             self.warm_up(1, once, pool, may_synchronize=False)
-            captured = self.capture(1, over_and_over, pool)
+            captured = self.capture(1, repeated, pool)
             captured.replay()
             samples = [_gpu_seconds(captured.replay) for _ in range(N_SAMPLES)]
         return median(samples) / (n * len(calls))
 
     @contextmanager
     def _into(self, graph: torch.cuda.CUDAGraph, pool: Any, stream: Any) -> Iterator[None]:
-        """Within, kernels go into a graph. If the block raises, that error comes out.
+        """Captures the kernels of the block into a graph. An error of the block is raised as it is.
 
-        Ending a broken capture raises as well, and leaves torch on the capture stream.
+        Ending a broken capture raises another error, and leaves torch on the capture stream.
         """
         caller, first = torch.cuda.current_stream(self._device), list[BaseException]()
         try:
@@ -263,10 +263,10 @@ class Cuda:
         finally:
             torch.cuda.set_stream(caller)
         if first:
-            raise first.pop()  # out here, where no cycle of errors and frames keeps the memory
+            raise first.pop()  # outside of the handlers, so that no reference cycle keeps memory
 
     def _capture_streams(self, n: int, urgent: int | None) -> tuple[Any, ...]:
-        """Streams without the caller's; the urgent one is of high priority."""
+        """`n` streams other than the caller's; the urgent one has high priority."""
         caller = torch.cuda.current_stream(self._device).cuda_stream
         streams = list(self._side_streams(n, caller))
         if urgent is not None:
@@ -274,7 +274,7 @@ class Cuda:
         return tuple(streams)
 
     def _side_streams(self, n: int, caller: int, priority: int = NORMAL) -> tuple[Any, ...]:
-        """`n` distinct streams of a pool, the same ones each time, without the caller's."""
+        """`n` distinct streams of a priority other than the caller's, the same ones each time."""
         known = self._streams[priority]
         with torch.cuda.device(self._device):
             for _ in range(2 * POOL_SIZE):

@@ -5,7 +5,7 @@ from types import TracebackType
 
 
 class Lock:
-    """A lock that one thread may take again."""
+    """A reentrant lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -32,11 +32,11 @@ class Lock:
 
 
 class NoLock(Lock):
-    """A lock that any number of threads hold at a time."""
+    """A lock that any number of threads may hold at a time."""
 
     @property
     def is_held_here(self) -> bool:
-        """That it is held is nothing that anybody waits for."""
+        """False, because no thread ever waits for it."""
         return False
 
     def __enter__(self) -> "Lock":

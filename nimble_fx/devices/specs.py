@@ -1,4 +1,4 @@
-"""Devices as their data sheets describe them: what a cost model needs to know of one."""
+"""Specifications of devices for cost models, from data sheets."""
 
 import re
 from collections.abc import Sequence
@@ -8,31 +8,31 @@ from itertools import pairwise
 
 from nimble_fx.errors import OptionError
 
-MOST = 1e12
-"""No figure of a device is above this."""
+MAX_FIGURE = 1e12
+"""The largest valid figure of a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A device that a program is planned for; it need not be here.
+    """The specifications of a device to plan for, which this machine need not have.
 
     Attributes:
         sms: processors: streaming multiprocessors, or cores of a CPU.
-        tflops: 10^12 operations a second in float32, outside of tensor cores.
+        tflops: 10^12 operations a second in float32, without tensor cores.
         gbps: memory bandwidth, 10^9 bytes a second.
-        tf32_tflops: of convolutions in float32, for which PyTorch allows TF32; None: `tflops`.
-        half_tflops: in float16 and bfloat16, dense; None: `tflops`.
-        double_tflops: in float64; None: half of `tflops`.
-        name: what a person calls it.
-        max_streams: how many queues run at the same time.
-        kernel_us: what a kernel takes at least, in line behind another: its launch by the device
-            and its tail.
-        launch_us: what the host takes to call an operator, for programs that are not frozen.
-        event_us: how much later a task may start behind one of another stream than of its own.
+        tf32_tflops: convolutions in float32, for which PyTorch allows TF32; None: `tflops`.
+        half_tflops: float16 and bfloat16, dense; None: `tflops`.
+        double_tflops: float64; None: half of `tflops`.
+        name: its name.
+        max_streams: the number of queues that run at the same time.
+        kernel_us: the least time of a kernel that follows another: its launch by the device and its
+            tail.
+        launch_us: the time of the host to call an operator, for programs that are not frozen.
+        event_us: the delay of a wait for a task of another stream.
 
     Raises:
-        OptionError: a figure is no number above 0 (the last two may be 0), or the name cannot stand
-            in a line of text.
+        OptionError: a figure is not a number above 0 (the last two may be 0), or the name has
+            characters that are not allowed.
     """
 
     sms: int
@@ -54,11 +54,11 @@ class Device:
                 continue
             kinds = (int,) if field.name in ("sms", "max_streams") else (int, float)
             least = 0.0 if field.name in ("launch_us", "event_us") else 1e-9
-            if type(value) not in kinds or not least <= value <= MOST:
+            if type(value) not in kinds or not least <= value <= MAX_FIGURE:
                 number = "a whole number" if kinds == (int,) else "a number"
                 raise OptionError(
                     f"Device({field.name}={value!r:.99}) is not valid; it takes {number} from "
-                    f"{least or 0:g} to {MOST:g}"
+                    f"{least or 0:g} to {MAX_FIGURE:g}"
                 )
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w .,:+()/-]{1,99}", self.name):
             raise OptionError(
@@ -97,25 +97,24 @@ DEVICES: dict[str, Device] = {
         ),
     )
 }  # fmt: skip
-"""Those that have a name. The figures are the vendors', dense, of the SXM form where there are
-several; "cpu" stands for two cores of a server, which run one task after another."""
+"""Named devices. The figures are the vendors', dense, of the SXM form where there are several;
+"cpu" is two cores of a server, which run one task after another."""
 
 GPUS = tuple(name for name in DEVICES if name != "cpu")
-"""The names of those that run several streams at a time."""
+"""The names of the devices that run several streams at a time."""
 
 _SCALED = ("tflops", "gbps", "tf32_tflops", "half_tflops", "double_tflops")
-"""What grows with the number of processors."""
+"""The figures that grow with the number of processors."""
 
-PLANNED = "h100"
-"""What is planned for where a program is for a GPU, and it is not said which."""
+DEFAULT_GPU = "h100"
+"""The GPU that is assumed where none is named."""
 
 
 def gpu(hardware: str, n_sms: int) -> Device:
-    """A GPU by its driver's name and number of processors.
+    """The specifications of a GPU, by its driver's name and number of processors.
 
-    Of one that is listed, in a form with another number of them (PCIe, a laptop's, a slice by MIG),
-    each processor is like a listed one's, with its part of the bandwidth; of another, like an
-    A100's.
+    A named GPU with another number of processors (PCIe, a laptop, a MIG slice) is scaled by that
+    number; a GPU that is not in `DEVICES` is a scaled A100.
     """
     listed = find_hardware(hardware)
     if listed is not None and listed.sms == n_sms:
@@ -129,14 +128,14 @@ def gpu(hardware: str, n_sms: int) -> Device:
 
 
 def find_device(device: str | Device, among: Sequence[str] = tuple(DEVICES)) -> Device:
-    """The device of a name, as in `DEVICES`; a description is its own.
+    """The device with a name of `DEVICES`; a `Device` is returned as it is.
 
     Args:
-        device: a name or a description.
-        among: the names that are taken.
+        device: a name or a `Device`.
+        among: the names that are allowed.
 
     Raises:
-        OptionError: there is none of that name; the message lists those that there are.
+        OptionError: the name is not allowed; the message lists those that are.
     """
     if isinstance(device, Device):
         return device
@@ -144,15 +143,15 @@ def find_device(device: str | Device, among: Sequence[str] = tuple(DEVICES)) -> 
     if name in among:
         return DEVICES[name]
     near = get_close_matches(name, among, n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"did you mean {near[0]!r}? " if near else ""
     raise OptionError(
-        f"device={device!r} is not known; {meant}known devices: {', '.join(among)}, or describe "
+        f"device={device!r} is not known; {hint}known devices: {', '.join(among)}, or describe "
         "one: Device(sms=..., tflops=..., gbps=...)"
     )
 
 
 def find_hardware(hardware: str) -> Device | None:
-    """The GPU that a driver calls so: "NVIDIA H100 80GB HBM3"; None if it is not listed."""
+    """The named GPU in a driver's name, such as "NVIDIA H100 80GB HBM3"; None if there is none."""
     words = re.split(r"[^a-z0-9]+", hardware.lower())
     pairs = [first + second for first, second in pairwise(words)]
     named = (word for word in (*words, *pairs) if word in GPUS)

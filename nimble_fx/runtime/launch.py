@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from nimble_fx.codegen.load import Loaded
+from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.torch_internals.fake_tensors import like
@@ -30,7 +30,7 @@ class Launcher:
     def __init__(
         self,
         graph: TaskGraph,
-        loaded: Loaded,
+        loaded: LoadedModule,
         constants: Mapping[str, torch.Tensor],
         device: DeviceRuntime,
     ) -> None:

@@ -1,10 +1,10 @@
-"""Programs as files: a schedule as one JSON text, which anybody may have written.
+"""Program files: a schedule as one JSON text, which is not trusted when it is read.
 
-The graph in the file is what counts. Reading runs nothing: names are looked up among operators and
-functions of sizes, everything else is data, and what does not fit is a FileError that says where.
+The graph in the file decides. Reading runs nothing: names are looked up among operators and
+functions of sizes, everything else is data, and anything invalid is a FileError that says where.
 
-In: a `ScheduledProgram`, or a path. Out: its text, or what a text says, each statement checked
-against the operators. It imports the IR, devices, and the verifier's tables of what operators do.
+In: a `ScheduledProgram`, or a path. Out: the text of a file, or the program in a file, with each
+claim checked against the operators. It imports the IR, devices, and the verifier's schemas.
 """
 
 from nimble_fx.serialization.claims import check_claims

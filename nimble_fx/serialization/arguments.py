@@ -1,8 +1,8 @@
-"""Arguments of operators as JSON and back, to the bit: -0.0, nan, dtypes, slices, nested lists.
+"""Arguments of operators as JSON and back, exactly: -0.0, nan, dtypes, slices, nested lists.
 
-Numbers, text, true, false and null stand for themselves, a list is a list of arguments, and
-whatever JSON has no word for is an object with one member: `{"value": "relu"}` is the value that
-is named so, `{"dtype": "float32"}` a dtype.
+Numbers, text, true, false and null are themselves, a list is a list of arguments, and anything that
+JSON lacks is an object with one member: `{"value": "relu"}` is the value with that name,
+`{"dtype": "float32"}` a dtype.
 """
 
 import math
@@ -16,11 +16,11 @@ from nimble_fx.ir.task_graph import Arg, Ref
 from nimble_fx.serialization.json_field import Field
 
 MAX_DEPTH = 16
-"""How deep lists may lie in lists; operators take lists of lists of tensors, and no deeper."""
+"""The deepest nesting of lists; operators take lists of lists of tensors, and none deeper."""
 
 
 def _by_name(kind: type) -> dict[str, Any]:
-    """torch's constants of a type, by the name that they print."""
+    """The constants of a type in `torch`, by the names that they print."""
     found = [value for value in vars(torch).values() if isinstance(value, kind)]
     return {str(value).removeprefix("torch."): value for value in found}
 
@@ -40,7 +40,7 @@ def encode_argument(arg: Arg) -> Any:
     """An argument as JSON.
 
     Raises:
-        FileError: it is of a type that has no form in a file.
+        FileError: its type cannot be stored.
     """
     if type(arg) is Ref:
         return {"value": arg.name}
@@ -63,10 +63,10 @@ def encode_argument(arg: Arg) -> Any:
 
 
 def decode_argument(field: Field, depth: int = 0) -> Arg:
-    """The argument that a field stands for.
+    """The argument in a field.
 
     Raises:
-        FileError: it stands for none.
+        FileError: the field is not an argument.
     """
     value = field.value
     if depth > MAX_DEPTH:
@@ -83,7 +83,7 @@ def decode_argument(field: Field, depth: int = 0) -> Arg:
 
 
 def decode_device(field: Field) -> torch.device:
-    """A device by its name."""
+    """The device with the name in a field."""
     try:
         return torch.device(field.line())
     except RuntimeError as error:
@@ -91,13 +91,13 @@ def decode_device(field: Field) -> torch.device:
 
 
 def decode_dtype(field: Field) -> torch.dtype:
-    """A dtype by its name."""
+    """The dtype with the name in a field."""
     dtype: torch.dtype = _constant(field, "dtype")
     return dtype
 
 
 def _tagged(field: Field, depth: int) -> Arg:
-    """An object with one member, whose name says what it is."""
+    """The argument in an object with one member, whose name is its kind."""
     members = list(field.members().items())
     if len(members) != 1:
         raise field.error("an argument: an object with one member")

@@ -1,4 +1,4 @@
-"""Files that other processes find whole or not at all."""
+"""Atomic writes of files."""
 
 import os
 import threading
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_atomically(directory: Path, name: str, source: str) -> Path:
-    """Writes the text as `directory/name`, whole or not at all."""
+    """Writes the text as `directory/name`, so that no reader sees a part of it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     temporary = directory / f".{name}.{os.getpid()}.{threading.get_ident()}"

@@ -1,44 +1,43 @@
-"""Whether what a file says of its values is so.
+"""Checks the claims of a file about its values against the operators.
 
-A schedule is proved for what its tasks say that they read, write, allocate and hold. A trace reads
-that off the operators; a file may say anything. So the operators are asked again: their schemas, as
-the verifier reads them, and what they return for tensors without data.
+The proof of a schedule relies on the storages that its tasks claim to read, write, allocate and
+hold. A trace derives these from the operators, but a file may claim anything. So they are derived
+again: from the schemas, as the verifier reads them, and from the results of fake tensors.
 """
 
 from nimble_fx.errors import FileError
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete, symbols_of
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.serialization.memory_claims import MemoryOf
-from nimble_fx.serialization.type_claims import TypesOf
+from nimble_fx.serialization.memory_claims import MemoryClaims
+from nimble_fx.serialization.type_claims import TypeClaims
 
 _ANY_SIZE = 4
-"""What sizes are taken for that data decide."""
+"""The value that is assumed for data-dependent sizes."""
 
 
 def check_claims(graph: TaskGraph, sizes: Sizes) -> None:
-    """Asks the operators for each task's type, and for what they do to memory.
+    """Checks each task's type and memory effects against its operator.
 
-    Sizes that data decide are believed; nothing but comments and predictions depends on the types
-    of what tasks make. Cost: O(tasks), and for each operator and types of arguments a call without
-    data.
+    Data-dependent sizes are not checked; only comments and predictions depend on the types of
+    results. Cost: O(tasks), and a call on fake tensors for each operator and argument types.
 
     Args:
-        graph: from a file; each value is made before it is used.
-        sizes: what its symbolic sizes are in one call.
+        graph: from a file; each value is defined before it is used.
+        sizes: the values of its symbolic sizes in one call.
 
     Raises:
-        FileError: it names the value, what the file says of it, and what is so.
+        FileError: a claim is wrong; the message has the value, the claim, and what is right.
     """
     undecided = symbols_of(graph) - sizes.keys()
-    there = concrete(graph, {**sizes, **dict.fromkeys(undecided, _ANY_SIZE)})
-    types, memory = TypesOf(undecided), MemoryOf()
+    at_sizes = concrete(graph, {**sizes, **dict.fromkeys(undecided, _ANY_SIZE)})
+    types, memory = TypeClaims(undecided), MemoryClaims()
     types.begin(graph.inputs)
-    given = (*graph.inputs, *graph.constants)
-    for value, one in zip(given, (*there.inputs, *there.constants), strict=True):
-        types.given(value, one.type)
-        memory.given(value)
-    for task, at_sizes in zip(graph.tasks, there.tasks, strict=True):
-        memory.made(task, types.made(task, at_sizes.type))
+    inputs = (*graph.inputs, *graph.constants)
+    for value, one in zip(inputs, (*at_sizes.inputs, *at_sizes.constants), strict=True):
+        types.check_input(value, one.type)
+        memory.check_input(value)
+    for task, one_task in zip(graph.tasks, at_sizes.tasks, strict=True):
+        memory.check_task(task, types.check_task(task, one_task.type))
     for constant in graph.constants:
         if not constant.static:
             raise FileError(f"{constant.name} says that it is not static, but it is a constant")

@@ -1,7 +1,7 @@
-"""A whole program file: versions, device, graph, constants and the emitted text.
+"""The text of a program file: versions, device, graph, constants and the emitted text.
 
-Deterministic: the same program gives the same text. Each task has a line of its own, so that
-files can be compared line by line.
+Deterministic: the same program gives the same text. Each task is on its own line, so that files can
+be compared line by line.
 """
 
 import json
@@ -23,7 +23,7 @@ from nimble_fx.serialization.tensors import decode_tensor, encode_tensor
 from nimble_fx.version import __version__
 
 FORMAT = 3
-"""The version of the format: another one cannot be read."""
+"""The version of the format; files of other versions cannot be read."""
 
 _VERSIONS = {"program_file": FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
@@ -32,31 +32,31 @@ _MEMBERS = (
 )
 
 
-def encode(stored: ScheduledProgram) -> str:
+def encode(program: ScheduledProgram) -> str:
     """The text of a program file, without the path of the emitted module.
 
     Raises:
-        FileError: something in the program has no form in a file.
+        FileError: something in the program cannot be stored.
     """
-    graph, values = stored.graph, stored.constants
+    graph, values = program.graph, program.constants
     document = {
         **_VERSIONS,
-        "device": stored.device,
-        "hardware": stored.hardware,
+        "device": program.device,
+        "hardware": program.hardware,
         **encode_graph(graph),
-        "sizes": {name: n for name, n in sorted(stored.sizes.items()) if name.isidentifier()},
-        "parameters": dict(sorted(stored.parameters.items())),
+        "sizes": {name: n for name, n in sorted(program.sizes.items()) if name.isidentifier()},
+        "parameters": dict(sorted(program.parameters.items())),
         "values": {of.name: encode_tensor(values[of.name], of) for of in graph.constants},
-        "source": stored.source.split("\n"),
+        "source": program.source.split("\n"),
     }
     return "{\n" + ",\n".join(f"{_json(k)}: {_lines(v)}" for k, v in document.items()) + "\n}\n"
 
 
 def decode(text: str) -> ScheduledProgram:
-    """What the text of a program file holds.
+    """The program in the text of a program file.
 
     Raises:
-        FileError: it is not one, or was written by other versions.
+        FileError: it is not a program file, or was written by other versions.
     """
     document = Field(_parsed(text))
     members = document.members()
@@ -77,10 +77,10 @@ def decode(text: str) -> ScheduledProgram:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes the text, whole or not at all.
+    """Writes a text atomically.
 
     Raises:
-        FileError: it cannot be written there.
+        FileError: it cannot be written.
     """
     try:
         write_atomically(path.parent, path.name, text)
@@ -92,7 +92,7 @@ def read(path: Path) -> str:
     """The text of a file.
 
     Raises:
-        FileError: it cannot be read, or is no text.
+        FileError: it cannot be read, or is not text.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def read(path: Path) -> str:
 
 
 def _lines(value: Any) -> str:
-    """JSON with each item of a list on a line of its own."""
+    """JSON with each item of a list on its own line."""
     if not isinstance(value, list) or not value:
         return _json(value)
     return "[\n" + ",\n".join(f"  {_json(item)}" for item in value) + "\n]"
@@ -130,7 +130,7 @@ def _no_constant(name: str) -> None:
 
 
 def _check_versions(members: Mapping[str, Field]) -> None:
-    """Comes first: the rest can only be read if these are the same."""
+    """Checks that the versions are this one's; it runs first, because the rest depends on them."""
     if "program_file" not in members:
         raise FileError("it is not a program file: it has no member program_file")
     for name, here in _VERSIONS.items():
@@ -143,20 +143,20 @@ def _check_versions(members: Mapping[str, Field]) -> None:
 
 
 def _check_device(members: Mapping[str, Field]) -> None:
-    """The machine has the device: a schedule is made for one piece of hardware."""
+    """Checks that this machine has the device: a schedule is for one model of hardware."""
     name, hardware = members["device"].line(), members["hardware"].line()
     device = device_named(name)
     if device is None or hardware not in ("", device.hardware):
-        here = "there is none here" if device is None else f"here it is {device.hardware}"
+        here = "this machine has none" if device is None else f"here it is {device.hardware}"
         what = f"{name} ({hardware})" if hardware else name
         raise FileError(
-            f"it was made for {what}, and {here}; load it on such a machine, "
+            f"it was scheduled for {what}, and {here}; load it on such a machine, "
             "or compile the program again on this one"
         )
 
 
 def _check_fits_device(graph: TaskGraph, device: Field) -> None:
-    """All tensors are where the program runs (the virtual device is on the CPU), on its streams."""
+    """Checks that all tensors are on the device (the CPU for the virtual one), and its streams."""
     name = device.line()
     found = device_named(name)
     limit = found.max_streams if found is not None else None
@@ -177,6 +177,6 @@ def _decode_constants(graph: TaskGraph, field: Field) -> dict[str, Tensor]:
 
 
 def _decode_parameters(graph: TaskGraph, field: Field) -> dict[str, str]:
-    """What the model calls inputs, of which the graph has each."""
+    """The model's names of parameters and buffers, by names of the graph's inputs."""
     members = field.record((), [value.name for value in graph.inputs])
     return {name: path.line() for name, path in members.items()}

@@ -1,4 +1,4 @@
-"""Task graphs as JSON and back. What equals its default is left out, as is what can be derived."""
+"""Task graphs as JSON and back. Default values and derived attributes are left out."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -38,10 +38,10 @@ _Item = TypeVar("_Item")
 
 
 def encode_graph(graph: TaskGraph) -> Json:
-    """The members of a program file that the graph is in.
+    """The members of a program file for a graph.
 
     Raises:
-        FileError: something in it has no form in a file.
+        FileError: something in the graph cannot be stored.
     """
     return {
         "name": graph.name,
@@ -56,10 +56,10 @@ def encode_graph(graph: TaskGraph) -> Json:
 
 
 def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
-    """The graph that the members of a program file stand for; nobody has verified it.
+    """The graph in the members of a program file; it is not verified.
 
     Raises:
-        FileError: they stand for none, or an operator is not here as it was.
+        FileError: they are not a graph, or an operator is missing or has changed.
     """
     targets = _decode_operators(members["operators"])
     graph = TaskGraph(
@@ -76,7 +76,7 @@ def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
 
 
 def _schemas(graph: TaskGraph) -> dict[str, str]:
-    """Each operator with its schema, which another build of torch may have changed."""
+    """The schema of each operator, because another build of torch may have changed it."""
     targets = {task.target for task in graph.tasks if isinstance(task.target, OpOverload)}
     named = {_encode_target(target): str(schema_of(target)) for target in targets}
     return dict(sorted(named.items()))
@@ -88,12 +88,12 @@ def _encode_record(record: Input | Task | Source) -> Json:
     for field in fields(record):
         value = getattr(record, field.name)
         if field.init and value != field.default:
-            found[field.name] = _ENCODERS.get(field.name, _as_it_is)(value)
+            found[field.name] = _ENCODERS.get(field.name, _plain)(value)
     return found
 
 
-def _as_it_is(value: Any) -> Any:
-    """Numbers, text and names."""
+def _plain(value: Any) -> Any:
+    """Numbers, text and tuples of names as JSON."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -127,7 +127,7 @@ _ENCODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _decode_operators(field: Field) -> dict[str, OpOverload]:
-    """What each name stands for, if its schema is what it was."""
+    """The operator of each name, if its schema has not changed."""
     schemas = field.members()
     targets = operators_by_name(schemas)
     for name, schema in schemas.items():
@@ -139,7 +139,7 @@ def _decode_operators(field: Field) -> dict[str, OpOverload]:
             )
         if str(schema_of(target)) != schema.value:
             raise FileError(
-                f"operator {name} is another one than in the file: here it is {schema_of(target)}, "
+                f"operator {name} differs from the file's: here it is {schema_of(target)}, "
                 f"there {schema.text()}; compile the program again"
             )
     return targets
@@ -247,8 +247,8 @@ _DECODERS: dict[str, Callable[[Field], Any]] = {
 
 
 def _check_orders(graph: TaskGraph, field: Field) -> None:
-    """Orders are between tasks that launch something; `verify` asks for the rest."""
+    """Checks that orders are between launching tasks; `verify` checks the rest."""
     launching = {task.name for task in graph.launching}
     for task in graph.tasks:
         if not launching.issuperset(task.after):
-            raise field.error(f"right: {task.name} comes after what launches nothing")
+            raise field.error(f"valid: {task.name} comes after a task that launches nothing")

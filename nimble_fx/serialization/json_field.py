@@ -1,4 +1,4 @@
-"""A value of a JSON text that knows where it stands, so that what is wrong can be said."""
+"""A value of a JSON text with its path, for error messages."""
 
 import math
 import reprlib
@@ -9,18 +9,18 @@ from typing import Any
 
 from nimble_fx.errors import FileError
 
-_LARGEST = 2**64
+_INTEGER_LIMIT = 2**64
 """No operator takes an integer of more bits; Python prints and parses long ones slowly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value, and where it stands. Each method gives it as one type, or raises FileError.
+    """A value and its path. Each method returns it as one type, or raises FileError.
 
     Attributes:
-        value: as `json` makes it.
-        key: its name or position in what it is part of.
-        parent: what it is part of; None at the top.
+        value: the value from `json`.
+        key: its name or position in its parent.
+        parent: the object or list that has it; None at the top.
     """
 
     value: Any
@@ -36,7 +36,7 @@ class Field:
         return (self.parent.where + step).removeprefix(".")
 
     def error(self, expected: str) -> FileError:
-        """The error that says what is there, and what should be."""
+        """An error with the path, the value, and what was expected."""
         return FileError(f"{self.where or 'it'} is {reprlib.repr(self.value)}, not {expected}")
 
     def items(self) -> Iterator["Field"]:
@@ -52,44 +52,44 @@ class Field:
         return {key: Field(item, key, self) for key, item in self.value.items()}
 
     def record(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-        """The members of an object that has these and no others."""
+        """The members of an object, which must have all required ones and no unknown ones."""
         members = self.members()
         missing = sorted(set(required) - members.keys())
         if missing:
             raise FileError(f"{self.where or 'it'} has no {', '.join(missing)}")
         for name in members.keys() - set(required) - set(optional):
-            raise members[name].error("there in this version of the format")
+            raise members[name].error("a member in this version of the format")
         return members
 
     def integer(self) -> int:
         """An integer from 0 up."""
-        if type(self.value) is not int or not 0 <= self.value < _LARGEST:
+        if type(self.value) is not int or not 0 <= self.value < _INTEGER_LIMIT:
             raise self.error("an integer from 0 up")
         return self.value
 
     def boolean(self) -> bool:
-        """True or False."""
+        """A truth value."""
         if type(self.value) is not bool:
             raise self.error("true or false")
         return self.value
 
     def text(self) -> str:
-        """Text that can be written to a file: of Unicode characters, not halves of them."""
+        """Text that can be written to a file: without surrogates."""
         if type(self.value) is not str or any("\ud800" <= c <= "\udfff" for c in self.value):
             raise self.error("text")
         return self.value
 
     def code(self) -> str:
-        """Text without control characters, other than white space: a line of somebody's code."""
+        """Text without control characters other than white space, such as a line of code."""
         text = self.text()
         if any(unicodedata.category(c) == "Cc" and not c.isspace() for c in text):
             raise self.error("text without control characters")
         return text
 
     def line(self) -> str:
-        """Text that may stand in a docstring or a comment, and cannot end it.
+        """Text that cannot end a docstring or a comment that it is written into.
 
-        A hostile file would have what follows run.
+        Otherwise a hostile file could insert code into an emitted module.
         """
         text = self.text()
         if not text.isprintable() or "\\" in text or '"""' in text:
@@ -97,7 +97,7 @@ class Field:
         return text
 
     def name(self) -> str:
-        """A name that a value or a keyword may have in a module, as Python reads it."""
+        """A valid name for a value or a keyword in a module, normalized as Python does."""
         text = self.text()
         plain = unicodedata.normalize("NFKC", text) == text
         if not (text.isidentifier() and plain) or (text.startswith("__") and text.endswith("__")):
@@ -108,6 +108,6 @@ class Field:
         """An integer of at most 64 bits, or a finite floating-point number."""
         if type(self.value) is float and math.isfinite(self.value):  # 1e999 is not
             return self.value
-        if type(self.value) is not int or not -_LARGEST < self.value < _LARGEST:
+        if type(self.value) is not int or not -_INTEGER_LIMIT < self.value < _INTEGER_LIMIT:
             raise self.error("a number of at most 64 bits")
         return self.value

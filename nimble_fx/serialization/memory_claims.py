@@ -1,73 +1,73 @@
-"""Whether what the tasks in a file say that they do to memory is what their operators do."""
+"""Checks the memory effects that the tasks in a file claim against their operators."""
 
 import operator
 from collections.abc import Iterator
 
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TensorType, TupleType, Type, ref_names
-from nimble_fx.serialization.operator_results import Returned
+from nimble_fx.serialization.operator_results import CallResult
 from nimble_fx.verify.parse.schemas import Effects, Storages, effects
 
 Owners = tuple[Storages, ...]
 """The storages of each leaf of a type, depth first."""
 
 
-class MemoryOf:
-    """Which memory the values of a graph lie in. It takes values in order."""
+class MemoryClaims:
+    """Checks the claimed storages of the values of a graph, in order."""
 
     def __init__(self) -> None:
         self._holds: dict[str, Storages] = {}
         self._leaves: dict[str, tuple[Type | None, Owners]] = {}
         self._storages: set[str] = set()
 
-    def given(self, value: Input) -> None:
-        """An input or a constant: a tensor lies in memory of its own or of one before it.
+    def check_input(self, value: Input) -> None:
+        """Checks an input or a constant: a tensor has its own storage or an earlier one's.
 
         Raises:
-            FileError: it holds something else.
+            FileError: it claims other storages.
         """
         if isinstance(value.type, TensorType):
             if len(value.holds) != 1 or not self._storages.union([value.name]) >= {*value.holds}:
-                raise _lies(value, "holds", value.holds, "one storage, its own or an earlier one")
+                raise _wrong(value, "holds", value.holds, "one storage, its own or an earlier one")
         elif value.holds or value.static:
-            raise _lies(value, "holds", value.holds, "nothing: it is no tensor")
+            raise _wrong(value, "holds", value.holds, "nothing: it is not a tensor")
         self._storages.update(value.holds)
         self._holds[value.name] = value.holds
 
-    def made(self, task: Task, returned: Returned | None) -> None:
-        """A task: what it reads, writes, allocates and holds, and whether its order matters.
+    def check_task(self, task: Task, returned: CallResult | None) -> None:
+        """Checks what a task reads, writes, allocates and holds, and whether its order matters.
 
         Args:
-            task: it.
-            returned: what its operator returns; None where data decide.
+            task: the task.
+            returned: the result of its operator; None if it depends on data.
 
         Raises:
-            FileError: it does something else.
+            FileError: it claims something else.
         """
         if task.target is operator.getitem:
-            done, owners = Effects(), self._item(task)
+            found, owners = Effects(), self._item(task)
         else:
-            done = self._effects(task, returned)
-            owners = tuple(self._owners(task, done, returned))
+            found = self._effects(task, returned)
+            owners = tuple(self._owners(task, found, returned))
         fresh = dict.fromkeys(s for leaf in owners for s in leaf if s not in self._storages)
-        held = {s for leaf in owners for s in leaf} | {*done.holds} - {*done.allocates}
-        written = [s for s in done.writes if s not in done.allocates]
-        for what, found in (
-            ("reads", done.reads),
+        held = {s for leaf in owners for s in leaf} | {*found.holds} - {*found.allocates}
+        written = [s for s in found.writes if s not in found.allocates]
+        for what, expected in (
+            ("reads", found.reads),
             ("writes", (*written, *fresh)),
             ("allocates", fresh),
             ("holds", held),
         ):
-            said: Storages = getattr(task, what)
-            if {*said} != {*found} or len({*said}) != len(said):
-                raise _lies(task, what, said, f"({', '.join(found)})")
-        if task.ordered != done.ordered:
-            raise _lies(task, "is ordered:", task.ordered, str(done.ordered))
+            claimed: Storages = getattr(task, what)
+            if {*claimed} != {*expected} or len({*claimed}) != len(claimed):
+                raise _wrong(task, what, claimed, f"({', '.join(expected)})")
+        if task.ordered != found.ordered:
+            raise _wrong(task, "is ordered:", task.ordered, str(found.ordered))
         self._storages.update(fresh)
         self._holds[task.name] = task.holds
         self._leaves[task.name] = task.type, owners
 
-    def _effects(self, task: Task, returned: Returned | None) -> Effects:
+    def _effects(self, task: Task, returned: CallResult | None) -> Effects:
         is_new = {owner >= 0 for owner in returned.owners} if returned else set()
         copies = is_new.pop() if len(is_new) == 1 else None
         try:
@@ -78,7 +78,9 @@ class MemoryOf:
     def _held(self, arg: Arg) -> Storages:
         return tuple(dict.fromkeys(s for name in ref_names(arg) for s in self._holds[name]))
 
-    def _owners(self, task: Task, done: Effects, returned: Returned | None) -> Iterator[Storages]:
+    def _owners(
+        self, task: Task, found: Effects, returned: CallResult | None
+    ) -> Iterator[Storages]:
         """The storages of each leaf of a task's type; new ones are named as a trace names them."""
         leaves = list(_leaves(task.type))
         tensors = [i for i, (_, kind) in enumerate(leaves) if isinstance(kind, TensorType)]
@@ -90,13 +92,13 @@ class MemoryOf:
             if i not in owners:
                 yield ()
                 continue
-            lies_in = done.results[result if len(done.results) > 1 else 0]
-            may_be_new = not set(lies_in).isdisjoint(done.allocates)
-            given = operands[-1 - owners[i]] if owners[i] < 0 else ()
-            if given and (may_be_new or set(given) <= set(lies_in)):
-                yield given
+            aliases = found.results[result if len(found.results) > 1 else 0]
+            may_be_new = not set(aliases).isdisjoint(found.allocates)
+            operand = operands[-1 - owners[i]] if owners[i] < 0 else ()
+            if operand and (may_be_new or set(operand) <= set(aliases)):
+                yield operand
             else:
-                yield (names[owners[i]],) if may_be_new else lies_in
+                yield (names[owners[i]],) if may_be_new else aliases
 
     def _item(self, task: Task) -> Owners:
         """The storages of one item of a task's results."""
@@ -108,7 +110,7 @@ class MemoryOf:
 
 
 def _leaves(kind: Type | None) -> Iterator[tuple[int, Type | None]]:
-    """What is no tuple in a type, depth first, each with its operator's result that it is of."""
+    """The leaves of a type, depth first, each with the position of the operator's result."""
     if not isinstance(kind, TupleType):
         yield 0, kind
         return
@@ -117,7 +119,7 @@ def _leaves(kind: Type | None) -> Iterator[tuple[int, Type | None]]:
 
 
 def _in_order(arg: Arg) -> Iterator[str]:
-    """The values in an argument, as often as they come."""
+    """The names of the values in an argument, with repetitions."""
     if type(arg) is Ref:
         yield arg.name
     elif type(arg) in (tuple, list):
@@ -125,6 +127,6 @@ def _in_order(arg: Arg) -> Iterator[str]:
             yield from _in_order(item)
 
 
-def _lies(value: Input | Task, what: str, said: object, found: str) -> FileError:
-    shown = f"({', '.join(said)})" if isinstance(said, tuple) else said
-    return FileError(f"{value.name} says that it {what} {shown}, but that is {found}")
+def _wrong(value: Input | Task, what: str, claimed: object, expected: str) -> FileError:
+    shown = f"({', '.join(claimed)})" if isinstance(claimed, tuple) else claimed
+    return FileError(f"{value.name} says that it {what} {shown}, but that is {expected}")

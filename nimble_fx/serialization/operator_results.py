@@ -1,7 +1,6 @@
-"""What operators return for arguments of given types; no kernel runs, and no memory is taken.
+"""The types and aliases of operators' results, from calls on fake tensors.
 
-PyTorch says so itself: an operator called on fake tensors gives fake tensors, of which one lies in
-the memory of another as the real ones will.
+No kernel runs and no memory is allocated. Fake tensors alias each other as the real ones will.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,32 +18,32 @@ Kwargs = Mapping[str, Arg]
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """What a call returns.
+class CallResult:
+    """The result of a call.
 
     Attributes:
         type: its type, with numbers for sizes.
-        owners: for each tensor in it, the position of the tensor that it lies in the memory of, in
-            depth-first order: among the arguments' if it is negative, -1 the first, else among
-            those returned, of which a new one is its own owner.
+        owners: for each tensor in it, in depth-first order, the position of the tensor that it
+            aliases: negative among the arguments' tensors (-1 is the first), else among the
+            results' tensors, where a new one is its own owner.
     """
 
     type: Type | None
     owners: tuple[int, ...]
 
 
-class Results:
-    """Calls operators, each once for the same arguments."""
+class OperatorResults:
+    """Calls operators on fake tensors, each once for the same arguments."""
 
     def __init__(self) -> None:
         self._mode = FakeTensorMode()
-        self._known: dict[Any, Returned] = {}
+        self._known: dict[Any, CallResult] = {}
 
-    def of(self, target: Callable[..., Any], args: tuple[Arg, ...], kwargs: Kwargs) -> Returned:
-        """What a call returns; a tensor among its arguments is given by its type.
+    def of(self, target: Callable[..., Any], args: tuple[Arg, ...], kwargs: Kwargs) -> CallResult:
+        """The result of a call; tensors among its arguments are represented by their types.
 
         Raises:
-            Exception: whatever the operator has to say of its arguments.
+            Exception: any error of the operator about its arguments.
         """
         key = (target, _key(args), _key(tuple(kwargs.items())))
         if key not in self._known:
@@ -54,21 +53,21 @@ class Results:
 
     def _called(
         self, target: Callable[..., Any], args: tuple[Arg, ...], kwargs: Kwargs
-    ) -> Returned:
+    ) -> CallResult:
         operands: list[Tensor] = []
-        positional = [_made(arg, operands) for arg in args]
-        by_keyword = {name: _made(arg, operands) for name, arg in kwargs.items()}
+        positional = [_with_fakes(arg, operands) for arg in args]
+        by_keyword = {name: _with_fakes(arg, operands) for name, arg in kwargs.items()}
         geometries = list(map(_geometry, operands))
         returned = target(*positional, **by_keyword)
         if geometries != list(map(_geometry, operands)):
-            raise ValueError("it changes the shape of what it is given, which cannot be followed")
+            raise ValueError("it changes the shape of an argument, which is not supported")
         owners = {storage_key(tensor): -1 - i for i, tensor in reversed(list(enumerate(operands)))}
-        lies_in = [owners.setdefault(storage_key(t), i) for i, t in enumerate(_tensors(returned))]
-        return Returned(_type_of(returned), tuple(lies_in))
+        aliases = [owners.setdefault(storage_key(t), i) for i, t in enumerate(_tensors(returned))]
+        return CallResult(_type_of(returned), tuple(aliases))
 
 
 def _key(arg: Arg) -> Any:
-    """An argument that can be looked up; 1 is neither True nor 1.0."""
+    """A hashable key of an argument, which tells 1 from True and 1.0."""
     if type(arg) is tuple:
         return tuple(map(_key, arg))
     if type(arg) is slice:
@@ -76,14 +75,14 @@ def _key(arg: Arg) -> Any:
     return type(arg), arg
 
 
-def _made(arg: Arg, operands: list[Tensor]) -> Any:
-    """An argument, with tensors for their types; these are added to `operands`."""
+def _with_fakes(arg: Arg, operands: list[Tensor]) -> Any:
+    """An argument with fake tensors in place of types; these are appended to `operands`."""
     if type(arg) is TensorType:
         shape, stride = (tuple(map(int, sizes)) for sizes in (arg.shape, arg.stride))
         operands.append(torch.empty_strided(shape, stride, dtype=arg.dtype, device=arg.device))
         return operands[-1]
     if type(arg) is tuple:
-        return [_made(item, operands) for item in arg]
+        return [_with_fakes(item, operands) for item in arg]
     return arg
 
 

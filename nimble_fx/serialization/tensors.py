@@ -1,4 +1,4 @@
-"""Tensors as text and back, bit for bit, whatever their dtype and strides."""
+"""Tensors as text and back, bit for bit, with any dtype and strides."""
 
 import base64
 import binascii
@@ -17,18 +17,18 @@ _NO_BYTES = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def encode_tensor(tensor: Tensor, of: Input) -> str:
-    """The bytes of its memory, from its first element to its last, in base64.
+    """The bytes of a tensor's memory, from its first element to its last, in base64.
 
-    Memory between elements, which other tensors may lie in, is written as zeros.
+    Memory between elements, which other tensors may use, is written as zeros.
 
     Args:
-        tensor: what the constant holds.
-        of: the constant, whose type says how the bytes are read.
+        tensor: the value of the constant.
+        of: the constant, whose type says how to read the bytes.
 
     Raises:
-        FileError: the tensor is not of the constant's type.
+        FileError: the tensor does not have the constant's type.
     """
-    with disable_modes():  # a compile has one in which tensors have no values
+    with disable_modes():  # a compile runs in a mode in which tensors have no values
         plain = tensor.detach().resolve_conj().resolve_neg()
         if type(plain) is not Tensor:
             raise FileError(f"constant {of.name} is a {type(plain).__name__}: it cannot be stored")
@@ -39,10 +39,10 @@ def encode_tensor(tensor: Tensor, of: Input) -> str:
 
 
 def decode_tensor(field: Field, of: Input) -> Tensor:
-    """The tensor of a constant's type that has the bytes, on the constant's device.
+    """The value of a constant from its bytes, on the constant's device.
 
     Raises:
-        FileError: the bytes are not that many, or the type is no plain tensor's.
+        FileError: the number of bytes is wrong, or the type is not that of a plain tensor.
     """
     if not isinstance(of.type, TensorType) or not all(
         type(n) is int for n in (*of.type.shape, *of.type.stride)
@@ -61,7 +61,7 @@ def decode_tensor(field: Field, of: Input) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    """From the first element to the last; zeros between elements."""
+    """The bytes from the first element to the last, with zeros between elements."""
     shape, stride = tensor.shape, tensor.stride()
     n = extent(shape, stride)
     elements = tensor.as_strided((n,), (1,)).cpu().contiguous().view(torch.uint8)
@@ -69,7 +69,7 @@ def _bytes(tensor: Tensor) -> bytes:
     elements = elements.reshape(n, tensor.itemsize)
     clean = torch.zeros_like(elements)
     clean[used] = elements[used]
-    return string_at(clean.data_ptr(), clean.nbytes)  # PyTorch does without NumPy, so we do
+    return string_at(clean.data_ptr(), clean.nbytes)  # without NumPy, which PyTorch does not need
 
 
 def _geometry(of: TensorType) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:

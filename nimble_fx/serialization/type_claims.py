@@ -1,4 +1,4 @@
-"""Whether the types in a file are those that its operators return."""
+"""Checks the types that a file claims against those that its operators return."""
 
 import operator
 from collections.abc import Sequence
@@ -22,70 +22,70 @@ from nimble_fx.ir.task_graph import (
     Type,
     dtype_name,
 )
-from nimble_fx.serialization.operator_results import Results, Returned
+from nimble_fx.serialization.operator_results import CallResult, OperatorResults
 from nimble_fx.serialization.type_parts import n_parts
 from nimble_fx.torch_internals.names import OpOverload
 
-_DATA_DECIDE = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-_LARGEST = 2**63 - 1
-"""No tensor has more bytes, wherever it is."""
-_MAY_GROW = {operator.pow, operator.lshift}
-"""Functions of sizes whose results may have more digits than memory holds."""
+_DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_MAX_NBYTES = 2**63 - 1
+"""The most bytes of a tensor on any device."""
+_MAY_EXPLODE = {operator.pow, operator.lshift}
+"""Functions of sizes whose results may have more digits than fit in memory."""
 
 
-class TypesOf:
-    """The types of a graph's values at one set of sizes, as its operators make them of each other.
+class TypeClaims:
+    """Checks the claimed types of a graph's values at one set of sizes.
 
     It takes values in order, each with its type at those sizes.
     """
 
     def __init__(self, undecided: frozenset[str]) -> None:
-        """Knows no value yet.
+        """Starts without values.
 
         Args:
-            undecided: the symbols whose size is not known; any is taken for it.
+            undecided: the symbols whose value is not known, so that one is assumed.
         """
         self._undecided, self._introduced = undecided, set[str]()
-        self._results = Results()
+        self._results = OperatorResults()
         self._types: dict[str, Type | None] = {}
         self._numbers: dict[str, int | float | bool] = {}
         self._unsure: set[str] = set()
 
-    def given(self, value: Input, kind: Type | None) -> None:
-        """An input or a constant: any type that a tensor, a number or nothing can have.
+    def check_input(self, value: Input, kind: Type | None) -> None:
+        """Checks an input or a constant, which may have any type but a tuple.
 
         Raises:
-            FileError: it can have no such type.
+            FileError: it cannot have such a type.
         """
         if isinstance(kind, TupleType):
             raise FileError(f"{value.name} is an input of type {kind}: neither tensor nor number")
         self._add(value, kind)
 
     def begin(self, inputs: Sequence[Input]) -> None:
-        """Learns which symbols are inputs, before any value is taken.
+        """Collects the symbols that are inputs, before any value is checked.
 
         Raises:
-            FileError: a symbol in a tensor's size or stride is none: replays go by these numbers.
+            FileError: a symbol in a tensor's size or stride is not an input: replays depend on it.
         """
-        told = {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
-        self._introduced |= told
+        input_symbols = {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
+        self._introduced |= input_symbols
         for value in inputs:
-            untold = symbols_in(value.type) - told
-            if isinstance(value.type, TensorType) and untold:
+            unknown = symbols_in(value.type) - input_symbols
+            if isinstance(value.type, TensorType) and unknown:
                 raise FileError(
                     f"{value.name} says that it is {_shown(value.type)}, but no input "
-                    f"is {', '.join(sorted(untold))}"
+                    f"is {', '.join(sorted(unknown))}"
                 )
 
-    def made(self, task: Task, kind: Type | None) -> Returned | None:
-        """What a task returns at these sizes; None where data decide.
+    def check_task(self, task: Task, kind: Type | None) -> CallResult | None:
+        """Checks a task; returns its result at these sizes, or None if that depends on data.
 
         Raises:
-            FileError: its operator does not take its arguments, or returns something else than the
-                file says.
+            FileError: its operator rejects its arguments, or returns something else than the file
+                claims.
         """
         target = task.target
-        if not _DATA_DECIDE.isdisjoint(getattr(target, "tags", ())):
+        if not _DATA_DEPENDENT.isdisjoint(getattr(target, "tags", ())):
             self._introduced |= symbols_in(task.type)
         returned = None
         if target is operator.getitem:
@@ -113,37 +113,38 @@ class TypesOf:
         known = self._undecided.isdisjoint(symbols_in(task.type))
         return not (known and self._unsure.isdisjoint(task.uses))
 
-    def _called(self, target: OpOverload, task: Task, kind: Type | None) -> Returned | None:
-        args, kwargs = self._filled(task.args), {k: self._filled(arg) for k, arg in task.kwargs}
-        said = len(kind.items) if isinstance(kind, TupleType) else 0
+    def _called(self, target: OpOverload, task: Task, kind: Type | None) -> CallResult | None:
+        args = self._with_types(task.args)
+        kwargs = {k: self._with_types(arg) for k, arg in task.kwargs}
+        n_claimed = len(kind.items) if isinstance(kind, TupleType) else 0
         n = n_parts(target, args, kwargs)
-        if n > 2 * said + 2:
-            raise FileError(f"{task.name} says that it is {said} tensors, but it is {n}")
+        if n > 2 * n_claimed + 2:
+            raise FileError(f"{task.name} says that it is {n_claimed} tensors, but it is {n}")
         is_unsure = self._is_unsure(task)
         try:
             returned = self._results.of(target, args, kwargs)
-        except Exception as error:  # whatever an operator has to say of its arguments
+        except Exception as error:  # an operator may raise any error about its arguments
             if is_unsure:
                 return None
             raise FileError(f"{task.name} cannot call {target}: {in_a_line(error)}") from error
         if not _agree(returned.type, kind, in_sizes=not is_unsure):
-            raise _lies(task, kind, returned.type)
+            raise _wrong(task, kind, returned.type)
         return returned
 
     def _check_item(self, task: Task, kind: Type | None) -> None:
         several, index = task.args
         known = self._types.get(several.name) if isinstance(several, Ref) else None
         if not isinstance(known, TupleType) or index not in range(len(known.items)):
-            raise FileError(f"{task.name} takes item {index!r} of what has no such item")
+            raise FileError(f"{task.name} selects item {index!r}, which does not exist")
         if not _agree(known.items[index], kind, in_sizes=not self._is_unsure(task)):
-            raise _lies(task, kind, known.items[index])
+            raise _wrong(task, kind, known.items[index])
 
     def _compute(self, task: Task, kind: Type | None) -> None:
-        """A function of sizes; one whose result may be too long to write is not called."""
+        """Checks a function of sizes; one whose result may be huge is not called."""
         if not isinstance(kind, ScalarType):
-            raise _lies(task, kind, "a number")
-        args = self._filled(task.args)
-        is_plain = task.target not in _MAY_GROW and task.target.__module__ != "math"
+            raise _wrong(task, kind, "a number")
+        args = self._with_types(task.args)
+        is_plain = task.target not in _MAY_EXPLODE and task.target.__module__ != "math"
         if task.kwargs or not is_plain or not all(isinstance(arg, int | float) for arg in args):
             return
         try:
@@ -151,40 +152,41 @@ class TypesOf:
         except (ArithmeticError, TypeError, ValueError) as error:
             raise FileError(f"{task.name} cannot call {task.target}: {in_a_line(error)}") from error
         if not self._is_unsure(task) and not _agree(ScalarType(str(result)), kind):
-            raise _lies(task, kind, result)
+            raise _wrong(task, kind, result)
         self._numbers[task.name] = result
 
-    def _filled(self, arg: Arg) -> Arg:
-        """An argument with types for tensors, and numbers."""
-        filled: Arg = map_leaves(self._filled_leaf, arg)
-        return filled
+    def _with_types(self, arg: Arg) -> Arg:
+        """An argument with types or numbers in place of Refs."""
+        typed: Arg = map_leaves(self._with_type, arg)
+        return typed
 
-    def _filled_leaf(self, leaf: Any) -> Any:
+    def _with_type(self, leaf: Any) -> Any:
         if type(leaf) is not Ref:
             return leaf
         return self._numbers.get(leaf.name, self._types[leaf.name])
 
 
-def _lies(task: Task, said: Type | None, found: object) -> FileError:
+def _wrong(task: Task, claimed: Type | None, found: object) -> FileError:
     shown = _shown(found) if isinstance(found, Type | None) else found
-    return FileError(f"{task.name} says that it is {_shown(said)}, but it is {shown}")
+    return FileError(f"{task.name} says that it is {_shown(claimed)}, but it is {shown}")
 
 
-def _agree(found: Type | None, said: Type | None, in_sizes: bool = True) -> bool:
-    """Whether a type is what a file says; the stride of one element means nothing."""
-    match found, said:
+def _agree(found: Type | None, claimed: Type | None, in_sizes: bool = True) -> bool:
+    """Whether a type equals a claimed one; strides of dimensions of size 1 do not count."""
+    match found, claimed:
         case TensorType(), TensorType():
-            alike = (found.dtype, found.device, len(found.shape))
-            if alike != (said.dtype, said.device, len(said.shape)):
+            kind = (found.dtype, found.device, len(found.shape))
+            if kind != (claimed.dtype, claimed.device, len(claimed.shape)):
                 return False
-            return not in_sizes or (found.shape == said.shape and _steps(found) == _steps(said))
+            same = found.shape == claimed.shape and _steps(found) == _steps(claimed)
+            return not in_sizes or same
         case TupleType(items), TupleType(others):
             pairs = zip(items, others, strict=False)
             return len(items) == len(others) and all(_agree(a, b, in_sizes) for a, b in pairs)
         case ScalarType(), ScalarType():
-            one, other = _number(found), _number(said)
+            one, other = _number(found), _number(claimed)
             return not in_sizes or one is None or other is None or one == other
-    return found is None and said is None
+    return found is None and claimed is None
 
 
 def _steps(kind: TensorType) -> list[Size]:
@@ -194,13 +196,13 @@ def _steps(kind: TensorType) -> list[Size]:
 
 
 def _number(kind: ScalarType) -> int | None:
-    """An integer's value; of others too little is known here."""
+    """The value of an integer; None for other expressions."""
     text = kind.expression
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
 def _shown(kind: Type | None) -> str:
-    """A type with its strides and where it is."""
+    """A type as text, with strides and device."""
     match kind:
         case TensorType(shape, stride, dtype, device):
             sizes = f"[{', '.join(map(str, shape))}], stride [{', '.join(map(str, stride))}]"
@@ -211,7 +213,7 @@ def _shown(kind: Type | None) -> str:
 
 
 def _check_sizes(value: Input | Task, kind: Type | None) -> None:
-    """No tensor has more bytes than can be counted, wherever it is."""
+    """Checks that no tensor has more than `_MAX_NBYTES`."""
     if isinstance(kind, TupleType):
         for item in kind.items:
             _check_sizes(value, item)
@@ -219,5 +221,5 @@ def _check_sizes(value: Input | Task, kind: Type | None) -> None:
         steps = zip(kind.shape, kind.stride, strict=True)
         last = sum((n - 1) * step for n, step in steps if type(n) is type(step) is int and n)
         counted = [n for n in kind.shape if type(n) is int]
-        if max(last + 1, prod(counted)) * kind.dtype.itemsize > _LARGEST:
+        if max(last + 1, prod(counted)) * kind.dtype.itemsize > _MAX_NBYTES:
             raise FileError(f"{value.name} says that it is {_shown(kind)}: no tensor is as large")

@@ -1,4 +1,4 @@
-"""How many tensors an operator cuts one up into: a stranger may ask for more than memory holds."""
+"""The number of tensors that an operator splits one into, which an untrusted file may make huge."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,12 +17,12 @@ _BY_NUMBER = {_aten.tensor_split.sections, _aten.hsplit.int, _aten.vsplit.int, _
 
 
 def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> int:
-    """The number of parts, or at most twice as many; 0 of an operator that cuts nothing.
+    """The number of parts, or at most twice as many; 0 for an operator that does not split.
 
     Args:
         op: the operator.
-        args: its arguments, with types for tensors.
-        kwargs: those by keyword.
+        args: its positional arguments, with types for tensors.
+        kwargs: its keyword arguments.
     """
     if op not in _BY_LENGTH | _ONE_BY_ONE | _AT_MOST | _BY_NUMBER:
         return 0
@@ -40,7 +40,7 @@ def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> i
 
 
 def _length(kind: Any, dim: Any) -> int:
-    """The size that is cut."""
+    """The size of the dimension that is split; 0 if it is not known."""
     sizes = kind.shape if isinstance(kind, TensorType) else ()
     found = sizes[dim] if isinstance(dim, int) and -len(sizes) <= dim < len(sizes) else 0
     return int(found) if isinstance(found, int) else 0

@@ -1,4 +1,4 @@
-"""Recorded runs: traces of torch.profiler as activities that can be simulated again."""
+"""Traces of torch.profiler as activities that can be simulated."""
 
 from nimble_fx.traces.recorded import Recorded, read
 

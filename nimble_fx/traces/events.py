@@ -1,4 +1,4 @@
-"""Trace files to events: Kineto's JSON, checked field by field."""
+"""Reads the events of a trace file: Kineto's JSON, checked field by field."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from nimble_fx.errors import FileError
 
 Kind = Literal["op", "call", "device", "sync", "annotation"]
-"""An operator, a call of CUDA's, a kernel or copy or memset, what a call waited for, a mark."""
+"""An operator; a CUDA call; a kernel, copy or memset; a synchronization; a user annotation."""
 
 KINDS: Mapping[str, Kind] = {
     "cpu_op": "op",
@@ -24,24 +24,24 @@ KINDS: Mapping[str, Kind] = {
     "cuda_sync": "sync",
     "user_annotation": "annotation",
 }
-"""By Kineto's categories. Others (Python's frames, flows, counters) say nothing of the time."""
+"""The kinds by Kineto's categories. Others (Python frames, flows, counters) take no time."""
 
-LATEST = 1e18
-"""Microseconds: no clock shows more."""
+MAX_US = 1e18
+"""The largest valid time in microseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Event:
-    """One event of a trace; no two are equal, so that they can be told apart.
+class TraceEvent:
+    """One event of a trace; events compare by identity.
 
     Attributes:
-        kind: what it is.
-        category: Kineto's word for that.
+        kind: its kind.
+        category: Kineto's name of that.
         name: the operator, the call, the kernel.
-        start_us: when it began, in microseconds of the trace's clock.
-        end_us: when it ended.
-        queue: the host's thread or the device's stream that it was on.
-        args: what else Kineto tells.
+        start_us: its start, in microseconds of the trace's clock.
+        end_us: its end.
+        queue: the host thread or the stream that it was on.
+        args: its other fields.
     """
 
     kind: Kind
@@ -54,29 +54,29 @@ class Event:
 
     @property
     def us(self) -> float:
-        """How long it took."""
+        """Its duration in microseconds."""
         return self.end_us - self.start_us
 
     def number(self, arg: str) -> int | None:
-        """A number among its arguments; None if it is not told, which Kineto writes as -1 too."""
+        """A number among its arguments; None if it is missing, which Kineto writes as -1 too."""
         value = self.args.get(arg)
         return value if type(value) is int and 0 <= value < 2**32 - 1 else None
 
     @property
     def correlation(self) -> int | None:
-        """What a call and the activities that it launched have in common."""
+        """The id that a call shares with the activities that it launched."""
         return self.number("correlation")
 
 
-def read_events(path: str | os.PathLike[str]) -> tuple[Event, ...]:
-    """The events of a trace file that have to do with time, in the order of their beginning.
+def read_events(path: str | os.PathLike[str]) -> tuple[TraceEvent, ...]:
+    """The events of a trace file that take time, by ascending start.
 
     Args:
-        path: what `torch.profiler.profile.export_chrome_trace` wrote, packed by gzip or not.
+        path: a file from `torch.profiler.profile.export_chrome_trace`, gzipped or not.
 
     Raises:
-        FileError: it cannot be read, was cut off, is not JSON, has no "traceEvents", or an event
-            in it lacks a field; the message says which.
+        FileError: it cannot be read, is truncated or not JSON, has no "traceEvents", or an event in
+            it lacks a field; the message says which.
     """
     file = Path(path).expanduser()
     try:
@@ -91,10 +91,10 @@ def _text(file: Path) -> str:
         return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FileError(
-            f"its end is missing, or it was damaged: {error}; record it again"
+            f"its end is missing, or it is damaged: {error}; record it again"
         ) from error
     except UnicodeDecodeError as error:
-        raise FileError("it is no text: a trace is JSON, packed by gzip or not") from error
+        raise FileError("it is not text: a trace is JSON, gzipped or not") from error
     except OSError as error:
         raise FileError(f"it cannot be read: {error.strerror or error}") from error
 
@@ -112,41 +112,44 @@ def _document(text: str) -> Any:
     except RecursionError as error:
         raise FileError("it is nested too deeply for a trace") from error
     except ValueError as error:  # an integer of thousands of digits
-        raise FileError(f"it has a number that is none of a trace: {error}") from error
+        raise FileError(f"it has a number that no trace has: {error}") from error
 
 
-def _events(document: Any) -> tuple[Event, ...]:
+def _events(document: Any) -> tuple[TraceEvent, ...]:
     listed = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise FileError(
-            'it has no list "traceEvents", so it is no trace of torch.profiler; write one with '
+            'it has no list "traceEvents", so it is not a trace of torch.profiler; write one with '
             "profile.export_chrome_trace(path)"
         )
     return tuple(sorted(_timed(listed), key=lambda event: (event.start_us, -event.end_us)))
 
 
-def _timed(listed: Iterable[Any]) -> Iterable[Event]:
+def _timed(listed: Iterable[Any]) -> Iterable[TraceEvent]:
     for i, each in enumerate(listed):
         if not isinstance(each, dict):
-            raise FileError(f"event {i} of its traceEvents is no object")
+            raise FileError(f"event {i} of its traceEvents is not an object")
         category = each.get("cat")
         if each.get("ph") == "X" and isinstance(category, str) and category in KINDS:
             yield _event(each, i)
 
 
-def _event(fields: Mapping[str, Any], i: int) -> Event:
+def _event(fields: Mapping[str, Any], i: int) -> TraceEvent:
     category, name, args = fields["cat"], fields.get("name"), fields.get("args", {})
     if not isinstance(name, str) or not isinstance(args, dict):
-        raise FileError(f'event {i} of its traceEvents has no "name", or "args" that are no object')
+        message = f'event {i} of its traceEvents has no "name", or "args" that are not an object'
+        raise FileError(message)
     start, us = (_number(fields, field, i) for field in ("ts", "dur"))
     if us < 0:
-        raise FileError(f"event {i} of its traceEvents, {name}, ends before it begins")
-    return Event(KINDS[category], category, name, start, start + us, _queue(fields, args), args)
+        raise FileError(f"event {i} of its traceEvents, {name}, ends before it starts")
+    return TraceEvent(
+        KINDS[category], category, name, start, start + us, _queue(fields, args), args
+    )
 
 
 def _number(fields: Mapping[str, Any], field: str, i: int) -> float:
     value = fields.get(field)
-    if not isinstance(value, (int, float)) or type(value) is bool or not abs(value) <= LATEST:
+    if not isinstance(value, (int, float)) or type(value) is bool or not abs(value) <= MAX_US:
         raise FileError(f'event {i} of its traceEvents, {fields["name"]}, has no number "{field}"')
     return float(value)
 

@@ -1,24 +1,23 @@
-"""What the host's threads did: the innermost operators and calls, and the time between them."""
+"""The innermost operators and calls of the host's threads."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from nimble_fx.traces.events import Event
+from nimble_fx.traces.events import TraceEvent
 
 
-def leaves(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The operators and calls that no other is inside of, in the order of their beginning.
+def leaves(events: Iterable[TraceEvent]) -> tuple[TraceEvent, ...]:
+    """The operators and calls that contain no others, by ascending start.
 
-    An operator contains those that it calls, so that to count all would count time several times.
-    What an operator does by itself between its calls is not lost: it stays as a gap between
-    leaves, as all time of the host does that no event tells of. Calls of CUDA's are leaves always;
-    one that another begins in ends there.
+    An operator contains those that it calls, so counting all would count time several times. The
+    time of an operator between its calls is kept as a gap between leaves, like all time of the host
+    without events. CUDA calls are always leaves; one in which another starts ends there.
 
     Args:
-        events: sorted by when they began, the longest first.
+        events: sorted by start, the longest first.
     """
-    threads: dict[str, list[Event]] = defaultdict(list)
+    threads: dict[str, list[TraceEvent]] = defaultdict(list)
     for event in events:
         if event.kind in ("op", "call"):
             threads[event.queue].append(event)
@@ -26,7 +25,7 @@ def leaves(events: Iterable[Event]) -> tuple[Event, ...]:
     return tuple(sorted(found, key=lambda leaf: leaf.start_us))
 
 
-def _leaves(thread: Sequence[Event]) -> Iterable[Event]:
+def _leaves(thread: Sequence[TraceEvent]) -> Iterable[TraceEvent]:
     for event, following in zip(thread, (*thread[1:], None), strict=True):
         if following is None or following.start_us >= event.end_us:
             yield event

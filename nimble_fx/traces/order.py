@@ -1,16 +1,16 @@
-"""What kernels and the host's calls waited for: streams, events and synchronization, as in CUDA."""
+"""The dependencies of kernels and host calls by CUDA's rules: streams, events, synchronization."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from nimble_fx.traces.events import Event, stream
+from nimble_fx.traces.events import TraceEvent, stream
 
 _BLOCKS_ON_ALL = ("cudaDeviceSynchronize", "cuCtxSynchronize")
 _BLOCKS_ON_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
 _BLOCKS_ON_EVENT = ("cudaEventSynchronize", "cuEventSynchronize")
-"""Calls that return when the device has come so far. cudaEventQuery does not wait."""
+"""Calls that wait for the device. cudaEventQuery does not wait."""
 
 _RECORDS = ("cudaEventRecord", "cudaEventRecordWithFlags", "cuEventRecord")
 _STREAM_WAITS = "Stream Wait Event"
@@ -18,43 +18,43 @@ _STREAM_WAITS = "Stream Wait Event"
 
 @dataclass(frozen=True)
 class Order:
-    """What an event waited for besides what is before it on its own queue.
+    """The launches of a trace, and its dependencies besides the order of the host's threads.
 
     Attributes:
-        launched: by call, the activities of the device that it launched.
-        waits: by call or activity of the device, the latter's activities that had to end first.
-        loose: activities of the device whose call is not in the trace.
+        launched: for each call, the device activities that it launched.
+        waits: for each call or device activity, the device activities that had to end first.
+        loose: the device activities whose call is not in the trace.
     """
 
-    launched: Mapping[Event, Sequence[Event]]
-    waits: Mapping[Event, Sequence[Event]]
-    loose: Sequence[Event]
+    launched: Mapping[TraceEvent, Sequence[TraceEvent]]
+    waits: Mapping[TraceEvent, Sequence[TraceEvent]]
+    loose: Sequence[TraceEvent]
 
 
-def order(events: Sequence[Event], leaves: Iterable[Event]) -> Order:
-    """Plays the host's calls in the order of their beginning, and keeps CUDA's books.
+def order(events: Sequence[TraceEvent], leaves: Iterable[TraceEvent]) -> Order:
+    """The dependencies in a trace, by replaying the host's calls with CUDA's rules.
 
     Args:
-        events: all, sorted by when they began.
-        leaves: the calls and operators to play, sorted likewise.
+        events: all events, sorted by start.
+        leaves: the calls and operators to replay, sorted by start.
     """
-    on_device: dict[int | None, list[Event]] = defaultdict(list)
+    on_device: dict[int | None, list[TraceEvent]] = defaultdict(list)
     for event in events:
         if event.kind == "device":
             on_device[event.correlation].append(event)
     loose = on_device.pop(None, [])
     syncs = {e.correlation: e for e in events if e.kind == "sync"}
-    books = _Books(_recorded_on(syncs.values()))
-    launched: dict[Event, Sequence[Event]] = {}
+    state = _StreamState(_recorded_on(syncs.values()))
+    launched: dict[TraceEvent, Sequence[TraceEvent]] = {}
     for leaf in leaves:
         if leaf.kind == "call" and leaf.correlation is not None:
             launched[leaf] = on_device.pop(leaf.correlation, ())
-            books.play(leaf, syncs.get(leaf.correlation), launched[leaf])
-    return Order(launched, books.waits, (*loose, *chain.from_iterable(on_device.values())))
+            state.replay(leaf, syncs.get(leaf.correlation), launched[leaf])
+    return Order(launched, state.waits, (*loose, *chain.from_iterable(on_device.values())))
 
 
-def _recorded_on(syncs: Iterable[Event]) -> Mapping[int | None, str]:
-    """The stream that an event was recorded on, by the correlation of the call that did it."""
+def _recorded_on(syncs: Iterable[TraceEvent]) -> Mapping[int | None, str]:
+    """The stream of each recorded event, by the correlation id of the recording call."""
     found: dict[int | None, str] = {}
     for sync in syncs:
         record = sync.number("wait_on_cuda_event_record_corr_id")
@@ -65,16 +65,18 @@ def _recorded_on(syncs: Iterable[Event]) -> Mapping[int | None, str]:
 
 
 @dataclass
-class _Books:
-    """What each stream, and each recorded event, stands for: the activities that end last."""
+class _StreamState:
+    """The last activities of each stream, and those that each recorded event covers."""
 
     recorded_on: Mapping[int | None, str]
-    ends: dict[str, tuple[Event, ...]] = field(default_factory=dict)
-    records: dict[int | None, tuple[Event, ...]] = field(default_factory=dict)
-    waits: dict[Event, tuple[Event, ...]] = field(default_factory=dict)
+    ends: dict[str, tuple[TraceEvent, ...]] = field(default_factory=dict)
+    records: dict[int | None, tuple[TraceEvent, ...]] = field(default_factory=dict)
+    waits: dict[TraceEvent, tuple[TraceEvent, ...]] = field(default_factory=dict)
 
-    def play(self, call: Event, sync: Event | None, launched: Iterable[Event]) -> None:
-        """One call of the host's."""
+    def replay(
+        self, call: TraceEvent, sync: TraceEvent | None, launched: Iterable[TraceEvent]
+    ) -> None:
+        """Replays one call of the host."""
         for event in launched:
             self.waits[event] = self.ends.get(event.queue, ())
             self.ends[event.queue] = (event,)
@@ -85,13 +87,13 @@ class _Books:
         elif call.name in _BLOCKS_ON_ALL + _BLOCKS_ON_STREAM + _BLOCKS_ON_EVENT:
             self.waits[call] = self._awaited(call, sync)
 
-    def _join(self, queue: str, sync: Event) -> None:
-        """What comes next on a stream waits for a recorded event, one never recorded apart."""
+    def _join(self, queue: str, sync: TraceEvent) -> None:
+        """Makes a stream wait for an event; nothing if it was not recorded in the trace."""
         event = self.records.get(sync.number("wait_on_cuda_event_record_corr_id"), ())
         here = self.ends.get(queue, ())
         self.ends[queue] = (*here, *(each for each in event if each not in here))
 
-    def _awaited(self, call: Event, sync: Event | None) -> tuple[Event, ...]:
+    def _awaited(self, call: TraceEvent, sync: TraceEvent | None) -> tuple[TraceEvent, ...]:
         if call.name in _BLOCKS_ON_EVENT:
             record = sync.number("wait_on_cuda_event_record_corr_id") if sync else None
             return self.records.get(record, ())
@@ -99,5 +101,5 @@ class _Books:
         if call.name in _BLOCKS_ON_STREAM and sync is not None and number is not None:
             return self.ends.get(stream(sync.args.get("device", 0), number), ())
         everything = chain.from_iterable(self.ends.values())
-        # Where the trace does not tell the stream, it cannot have been one that ended later.
+        # If the trace does not name the stream, it cannot be one whose activity ended later.
         return tuple(e for e in dict.fromkeys(everything) if e.end_us <= call.end_us)

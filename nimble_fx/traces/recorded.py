@@ -1,4 +1,4 @@
-"""A trace as activities: simulated as they are, they give the run that was recorded."""
+"""Turns a trace into activities whose simulation reproduces the recorded run."""
 
 import os
 from collections import Counter
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from nimble_fx.errors import FileError, OptionError
 from nimble_fx.simulation.discrete_event import Activity
-from nimble_fx.traces.events import Event, read_events
+from nimble_fx.traces.events import TraceEvent, read_events
 from nimble_fx.traces.host import leaves
 from nimble_fx.traces.order import Order, order
 
 BEGIN = "begin"
-"""The activity, of no length, that the first ones of all threads come after."""
+"""The activity of length 0 that the first ones of all threads wait for."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Recorded:
     Attributes:
         activities: the host's innermost operators and calls, on a queue for each thread, and the
             device's kernels, copies and memsets, on a queue for each stream. The latter have the
-            engine "gpu0", for the first device, and a share of 0: where they ran side by side,
-            the recorded times already have what that cost them.
-        span_us: what the run took, from the beginning of the first to the end of the last.
+            engine "gpu0", for the first device, and a share of 0: the recorded times of concurrent
+            kernels already include their slowdown.
+        span_us: the time from the first start to the last end, in microseconds.
     """
 
     activities: tuple[Activity, ...]
@@ -34,22 +34,23 @@ class Recorded:
 def read(path: str | os.PathLike[str], *, within: str | None = None, instance: int = 0) -> Recorded:
     """The run in a trace file of torch.profiler.
 
-    An activity starts a recorded gap behind whichever it waited for longest, and not before the
-    others that it had to wait for. On the host that is what came before it on its thread, or the
-    device where it synchronized; on the device its launch (its call counts up to there, the rest
-    of it as a gap), what came before it on its stream, and events. What one thread waits for from
-    another is not in a trace: there the recorded gaps stay. After Daydream (Zhu et al., USENIX
-    ATC 2020). Cost: 100,000 events take a few seconds.
+    An activity starts after all that it waited for, and a recorded gap after the last of these. On
+    the host, it waited for the activity before it on its thread, or for the device where it
+    synchronized; on the device, for its launch (its call ends there, the rest of it is a gap), the
+    activity before it on its stream, and events. Waits between threads are not in a trace, so their
+    recorded gaps stay. After Daydream (Zhu et al., USENIX ATC 2020). Cost: 100,000 events take a
+    few seconds.
 
     Args:
-        path: the file, packed by gzip or not.
-        within: only what the host began within a mark of this name (`torch.profiler.
-            record_function`, "ProfilerStep#3"), and what that launched; None for all.
-        instance: which mark of that name, 0 for the first.
+        path: the file, gzipped or not.
+        within: read only what the host started within an annotation of this name
+            (`torch.profiler.record_function`, "ProfilerStep#3"), and what that launched; None for
+            all.
+        instance: the index of the annotation among those of that name.
 
     Raises:
-        FileError: it cannot be read, is no trace, or has no activity of a device.
-        OptionError: there is no such mark; the message names those that there are.
+        FileError: it cannot be read, is not a trace, or has no activity of a device.
+        OptionError: there is no such annotation; the message lists the existing ones.
     """
     events = read_events(path)
     if not any(event.kind == "device" for event in events):
@@ -60,13 +61,13 @@ def read(path: str | os.PathLike[str], *, within: str | None = None, instance: i
     hosts = leaves(events)
     if within is None:
         ordered = order(events, hosts)
-        return _Writer([*hosts, *ordered.loose], ordered).recorded()
+        return _RunBuilder([*hosts, *ordered.loose], ordered).build()
     mark = _mark(events, within, instance)
     hosts = tuple(leaf for leaf in hosts if mark.start_us <= leaf.start_us <= mark.end_us)
-    return _Writer(hosts, order(events, hosts)).recorded()
+    return _RunBuilder(hosts, order(events, hosts)).build()
 
 
-def _mark(events: Iterable[Event], name: str, instance: int) -> Event:
+def _mark(events: Iterable[TraceEvent], name: str, instance: int) -> TraceEvent:
     marks = [event for event in events if event.kind == "annotation"]
     found = [mark for mark in marks if mark.name == name]
     if not 0 <= instance < len(found):
@@ -76,34 +77,34 @@ def _mark(events: Iterable[Event], name: str, instance: int) -> Event:
     return found[instance]
 
 
-class _Writer:
-    """Writes activities, the host's in the order of their beginning, each call's kernels behind."""
+class _RunBuilder:
+    """Builds activities: the host's by ascending start, each call followed by its kernels."""
 
-    def __init__(self, roots: Sequence[Event], ordered: Order) -> None:
+    def __init__(self, roots: Sequence[TraceEvent], ordered: Order) -> None:
         self._order = ordered
         self._roots = sorted(roots, key=lambda event: event.start_us)
         everything = [e for root in self._roots for e in (root, *self._launched(root))]
         self._names = _names(everything)
         self._begin = min((e.start_us for e in everything), default=0.0)
         self._end = max((e.end_us for e in everything), default=0.0)
-        self._last: dict[str, Event] = {}
+        self._last: dict[str, TraceEvent] = {}
 
-    def recorded(self) -> Recorded:
-        made = [Activity(BEGIN, BEGIN, 0.0)]
+    def build(self) -> Recorded:
+        built = [Activity(BEGIN, BEGIN, 0.0)]
         for root in self._roots:
-            made.append(self._device(root, None) if root.kind == "device" else self._host(root))
-            made += [self._device(event, root) for event in self._launched(root)]
-        return Recorded(tuple(made), self._end - self._begin)
+            built.append(self._device(root, None) if root.kind == "device" else self._host(root))
+            built += [self._device(event, root) for event in self._launched(root)]
+        return Recorded(tuple(built), self._end - self._begin)
 
-    def _launched(self, call: Event) -> Sequence[Event]:
+    def _launched(self, call: TraceEvent) -> Sequence[TraceEvent]:
         return self._order.launched.get(call, ())
 
-    def _end_us(self, event: Event) -> float:
-        """When what comes after an event could begin: for a call, when what it launched began."""
+    def _end_us(self, event: TraceEvent) -> float:
+        """The earliest start of a successor: the end, or for a call the start of its kernels."""
         starts = (each.start_us for each in self._launched(event))
         return max(event.start_us, min((event.end_us, *starts)))
 
-    def _host(self, event: Event) -> Activity:
+    def _host(self, event: TraceEvent) -> Activity:
         before = self._last.get(event.queue)
         gap = (BEGIN, event.start_us - self._begin) if before is None else self._gap(before, event)
         self._last[event.queue] = event
@@ -113,7 +114,7 @@ class _Writer:
         after = (gap, *((self._names[each], 0.0) for each in waits))
         return Activity(self._names[event], event.queue, us, after)
 
-    def _device(self, event: Event, call: Event | None) -> Activity:
+    def _device(self, event: TraceEvent, call: TraceEvent | None) -> Activity:
         waits = list(self._order.waits.get(event, ()))
         before = [*waits, call] if call is not None else waits
         latest = max(before, key=self._end_us, default=None)
@@ -122,16 +123,16 @@ class _Writer:
             after.append(self._gap(each, event) if each is latest else (self._names[each], 0.0))
         return Activity(self._names[event], event.queue, event.us, tuple(after), _engine(event))
 
-    def _gap(self, before: Event, event: Event) -> tuple[str, float]:
+    def _gap(self, before: TraceEvent, event: TraceEvent) -> tuple[str, float]:
         return self._names[before], max(0.0, event.start_us - self._end_us(before))
 
 
-def _engine(event: Event) -> str:
+def _engine(event: TraceEvent) -> str:
     return f"gpu{event.args.get('device', 0)}"
 
 
-def _names(events: Iterable[Event]) -> Mapping[Event, str]:
-    """Each event's name with the number that its trace knows it by, told apart where it repeats."""
+def _names(events: Iterable[TraceEvent]) -> Mapping[TraceEvent, str]:
+    """A unique name for each event: its name, its id in the trace, and a count if that repeats."""
     seen: Counter[str] = Counter()
     names = {}
     for event in events:

@@ -1,5 +1,5 @@
-"""What a run would take if something were different: a faster operator, or another GPU.
+"""Predicts the time of a run after changes: a faster operator, or another GPU.
 
-In: a program or a recorded run, and edits of it. Out: a predicted time, before and after. It
+In: a program or a recorded run, and edits of it. Out: the predicted time before and after. It
 imports programs, costs, simulation and traces.
 """

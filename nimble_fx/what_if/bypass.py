@@ -1,4 +1,4 @@
-"""Activities taken out so that what came before them still comes before what came after them."""
+"""Removes activities and keeps the orders between the others that went through them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,31 +8,31 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.simulation.discrete_event import Activity
 
 _Delays = Mapping[str, float]
-"""How much later than the ends of others something may start, by their names."""
+"""The activities that one waits for, by name, with the least delays after their ends."""
 
 
 def bypassed(
-    activities: Sequence[Activity], gone: Collection[str], *, keep_delays: bool = True
+    activities: Sequence[Activity], removed: Collection[str], *, keep_delays: bool = True
 ) -> tuple[Activity, ...]:
-    """The activities without some, and with every order between the others that went through them.
+    """The activities without some, with all orders between the others that went through these.
 
     Args:
-        activities: all, each queue's in the order in which it runs them.
-        gone: the names of those to take out.
-        keep_delays: an order that goes through some of them keeps the delays on its way. A delay
-            behind one that comes after nothing goes with it.
+        activities: all activities, those of each queue in its order.
+        removed: the names of those to remove.
+        keep_delays: whether an order through removed activities keeps its delays. A delay after a
+            removed activity without predecessors is dropped.
 
     Raises:
         ScheduleError: activities wait for each other.
     """
-    if not gone:
+    if not removed:
         return tuple(activities)
-    around = _Around(activities, frozenset(gone), keep_delays)
-    return tuple(around.kept(a) for a in activities if a.name not in around.gone)
+    bypass = _Bypass(activities, frozenset(removed), keep_delays)
+    return tuple(bypass.kept(a) for a in activities if a.name not in bypass.removed)
 
 
-def in_order(activities: Sequence[Activity]) -> list[Activity]:
-    """The activities, each behind those that it comes after.
+def topological_order(activities: Sequence[Activity]) -> list[Activity]:
+    """The activities, each after those that it waits for and the one before it on its queue.
 
     Raises:
         ScheduleError: activities wait for each other; the message names them.
@@ -51,7 +51,7 @@ def in_order(activities: Sequence[Activity]) -> list[Activity]:
 
 
 def previous(activities: Sequence[Activity]) -> Mapping[str, str]:
-    """For each activity that is not the first of its queue, the one before it there."""
+    """For each activity that is not the first of its queue, the one before it."""
     last: dict[str, str] = {}
     found = {}
     for activity in activities:
@@ -61,65 +61,67 @@ def previous(activities: Sequence[Activity]) -> Mapping[str, str]:
     return found
 
 
-class _Around:
-    """The ways around those that are gone, from the first on.
+class _Bypass:
+    """The orders around removed activities, computed in topological order.
 
-    What an activity says itself that it waits for is kept apart from what only its queue's order
-    tells: an activity that is moved to another queue later on keeps the former.
+    The explicit waits of an activity (`after`) are kept apart from queue order: an activity that is
+    later moved to another queue keeps only the former.
     """
 
     def __init__(
-        self, activities: Sequence[Activity], gone: frozenset[str], keep_delays: bool
+        self, activities: Sequence[Activity], removed: frozenset[str], keep_delays: bool
     ) -> None:
-        self.gone = gone
+        self.removed = removed
         self._keep_delays = keep_delays
         self._previous = previous(activities)
         self._position = {activity.name: i for i, activity in enumerate(activities)}
         self._queue = {activity.name: activity.queue for activity in activities}
         self._kernels = {a.name for a in activities if a.engine is not None}
-        self._said: dict[str, _Delays] = {}
+        self._explicit: dict[str, _Delays] = {}
         self._all: dict[str, _Delays] = {}
         self._own: dict[str, _Delays] = {}
-        for activity in in_order(activities):
-            said = self._unsaid(self._through(activity.after, self._said))
-            if activity.name in gone:
-                self._said[activity.name] = said
+        for activity in topological_order(activities):
+            explicit = self._without_implied(self._through(activity.after, self._explicit))
+            if activity.name in removed:
+                self._explicit[activity.name] = explicit
                 self._all[activity.name] = self._needed(self._before(activity), {})
             else:
-                self._own[activity.name] = said
+                self._own[activity.name] = explicit
 
     def kept(self, activity: Activity) -> Activity:
-        """One that stays, behind what it now comes after."""
+        """A remaining activity with its new waits."""
         before = self._previous.get(activity.name)
-        if before not in self.gone and not any(name in self.gone for name, _ in activity.after):
+        if before not in self.removed and not any(
+            name in self.removed for name, _ in activity.after
+        ):
             return activity
-        own_order = {activity.queue: 0.0}  # it goes without saying
+        own_order = {activity.queue: 0.0}  # which queue order implies
         after = dict(self._own[activity.name])
         for name, delay in self._needed(self._before(activity), own_order).items():
             after[name] = max(after.get(name, 0.0), delay)
         return replace(activity, after=tuple(after.items()))
 
     def _before(self, activity: Activity) -> _Delays:
-        """Those that stay and that it comes after by what it says and by its queue's order."""
+        """The remaining activities that it must follow, by explicit waits and queue order."""
         one_before = self._previous.get(activity.name)
         order = () if one_before is None else ((one_before, 0.0),)
         return self._through((*activity.after, *order), self._all)
 
-    def _through(self, waits: Iterable[tuple[str, float]], ways: Mapping[str, _Delays]) -> _Delays:
-        """What waits come to when those that are gone stand for what they came after."""
+    def _through(self, waits: Iterable[tuple[str, float]], paths: Mapping[str, _Delays]) -> _Delays:
+        """The waits with removed activities replaced by their own waits."""
         before: dict[str, float] = {}
         for name, delay in waits:
-            for each, more in ways.get(name, {name: 0.0}).items():
-                on_the_way = delay + more if name not in self.gone or self._keep_delays else 0.0
-                before[each] = max(before.get(each, 0.0), on_the_way)
+            for each, more in paths.get(name, {name: 0.0}).items():
+                total = delay + more if name not in self.removed or self._keep_delays else 0.0
+                before[each] = max(before.get(each, 0.0), total)
         return before
 
-    def _unsaid(self, before: _Delays) -> _Delays:
-        """Without kernels that another of them says itself that it comes after, as much later.
+    def _without_implied(self, before: _Delays) -> _Delays:
+        """The waits without kernels that the explicit waits of another kernel imply.
 
-        Else a host that launches and waits, over and over, would come after ever more of them.
-        Calls of the host stay, and say nothing for others: who launched what is read off them, and
-        they are taken out without what they delay.
+        Else the waits of a host that launches and synchronizes repeatedly would grow and grow.
+        Host calls are kept and imply nothing: they show which call launched a kernel, and `removed`
+        edits drop them without their delays.
         """
         if len(before) < 2:
             return before
@@ -134,7 +136,7 @@ class _Around:
         }
 
     def _needed(self, before: _Delays, known: Mapping[str, float]) -> _Delays:
-        """Without those that one later on their queue, with no less delay, says already."""
+        """The waits without those that a later one on their queue, with no less delay, implies."""
         needed: dict[str, float] = {}
         most = dict(known)
         for name in sorted(before, key=self._position.__getitem__, reverse=True):

@@ -1,4 +1,4 @@
-"""What would it take if: edits of a program or of a recorded run, and what they would gain."""
+"""What-if analysis: edits of a program or of a recorded run, and their predicted times."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,17 +15,17 @@ from nimble_fx.traces import Recorded, read
 from nimble_fx.what_if import edits
 from nimble_fx.what_if.edits import Activities
 from nimble_fx.what_if.selection import Select, selected
-from nimble_fx.what_if.sources import Planned, Source, Traced
+from nimble_fx.what_if.sources import ActivitySource, PlannedSource, RecordedSource
 
-Edit = Callable[[Source, Activities], Activities]
+Edit = Callable[[ActivitySource, Activities], Activities]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run would take.
+    """The predicted time of an edited run.
 
     Attributes:
-        baseline_us: what it takes without an edit, by simulation too.
+        baseline_us: the simulated time without edits.
         timeline: when each activity would run.
     """
 
@@ -34,12 +34,12 @@ class Prediction:
 
     @property
     def makespan_us(self) -> float:
-        """When the last activity would end."""
+        """The predicted end of the last activity."""
         return self.timeline.makespan_us
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast it would be."""
+        """The time without edits divided by the predicted time."""
         if self.makespan_us:
             return self.baseline_us / self.makespan_us
         return inf if self.baseline_us else 1.0
@@ -52,20 +52,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A run and edits of it; each edit gives another one, and leaves this as it is.
+    """A run and edits of it; each edit returns a new object.
 
-    Daydream (Zhu et al., USENIX ATC 2020): the activities' dependency graph is edited as an
-    optimization would change it, and simulated. `on` and `streams` are about what the activities
-    are made from, so they take effect before the other edits, whenever they are asked for.
+    Daydream (Zhu et al., USENIX ATC 2020): the dependency graph of the activities is edited as an
+    optimization would change it, and simulated. `on` and `streams` change the source of the
+    activities, so they take effect before all other edits, whenever they are called.
 
     Attributes:
-        source: what the activities are made from.
-        baseline_us: what the run takes without an edit.
-        activities: the edited activities, each queue's in the order in which it runs them.
-        edits: what was done to them, in order.
+        source: the source of the activities.
+        baseline_us: the simulated time without edits.
+        activities: the edited activities, those of each queue in its order.
+        edits: the edits, in order.
     """
 
-    source: Source
+    source: ActivitySource
     baseline_us: float
     activities: Activities
     edits: tuple[Edit, ...] = ()
@@ -76,147 +76,150 @@ class WhatIf:
         return f"<WhatIf: {run} without edits; {plural(len(self.edits), 'edit')}>"
 
     def predict(self) -> Prediction:
-        """What it would take."""
+        """Simulates the edited activities."""
         return Prediction(self.baseline_us, simulate(self.activities))
 
     def scale(self, select: Select, factor: float) -> "WhatIf":
-        """If these took so many times as long, on the device or on the host.
+        """Multiplies the times of activities by a factor.
 
         Args:
-            select: an activity's name, a glob for names, or a part of them; "compute" or "memory"
-                for kernels that are bound by that; a list of such; or a function that says whether
-                an activity is meant. Here and in the other edits.
+            select: an activity's name, a glob for names, or a part of names; "compute" or "memory"
+                for kernels that are bound by that; a list of such; or a predicate of an activity.
+                All edits take it.
             factor: 0 for no time at all.
 
         Raises:
-            OptionError: nothing is selected, or the factor is no number of at least 0.
+            OptionError: nothing is selected, or the factor is not a number of at least 0.
         """
-        return self._with(select, lambda _, made, names: edits.scaled(made, names, factor))
+        return self._with(select, lambda _, now, names: edits.scaled(now, names, factor))
 
     def mixed_precision(self) -> "WhatIf":
-        """If its kernels computed in 16 bits: compute-bound x 1/3, memory-bound x 1/2.
+        """Scales kernels as if they computed in 16 bits: compute-bound by 1/3, memory-bound by 1/2.
 
-        The factors are those that Daydream takes for tensor cores. In a program what does not
-        compute in 32 or 64 bits stays as it is, and no kernel takes less than the device's least;
-        a trace does not tell either.
+        The factors are Daydream's for tensor cores. In a program, kernels that do not compute in 32
+        or 64 bits are not scaled, and no kernel takes less than the device's least; a trace has
+        neither information.
 
         Raises:
             OptionError: it has no kernels.
         """
 
-        def edit(source: Source, made: Activities) -> Activities:
+        def edit(source: ActivitySource, now: Activities) -> Activities:
             limits = {name: source.limits[name] for name in source.wide}
             for limit, factor in (("compute", 1 / 3), ("memory", 1 / 2)):
-                names = {a.name for a in made if limits.get(a.name) == limit}
-                made = edits.scaled(made, names, factor, source.least_us)
-            return made
+                names = {a.name for a in now if limits.get(a.name) == limit}
+                now = edits.scaled(now, names, factor, source.least_us)
+            return now
 
         if not any(a.name in self.source.limits for a in self.activities):
             raise OptionError("mixed_precision: there is no kernel")
         return self._then(edit)
 
     def remove(self, select: Select) -> "WhatIf":
-        """If these were not there, nor the host's calls that launch nothing else.
+        """Removes activities, and the host calls that launch nothing else.
 
-        What came after them comes after what they came after.
+        Activities that waited for them wait for what they waited for.
 
         Raises:
             OptionError: nothing is selected.
         """
-        return self._with(select, lambda _, made, names: edits.removed(made, names))
+        return self._with(select, lambda _, now, names: edits.removed(now, names))
 
     def fuse(self, select: Select, us: float | None = None) -> "WhatIf":
-        """If these, which follow each other on a queue, were one kernel with the first's name.
+        """Fuses neighbours on a queue to one kernel with the first's name.
 
         Args:
-            select: which.
-            us: what the one takes. By default what they take together; in a program without their
-                launches but one, and without writing and reading what only they use.
+            select: the activities.
+            us: the time of the fused kernel. By default the sum of their times; in a program, less
+                the launches of all but one, and less the traffic of values that only they use.
 
         Raises:
-            OptionError: nothing is selected, or it is no run of one queue; the message says why.
+            OptionError: nothing is selected, or they are not neighbours on one queue; the message
+                says why.
         """
         if us is not None:
             edits.check_number("us", us)
 
-        def edit(source: Source, made: Activities, names: frozenset[str]) -> Activities:
-            parts = [activity for activity in made if activity.name in names]
+        def edit(source: ActivitySource, now: Activities, names: frozenset[str]) -> Activities:
+            parts = [activity for activity in now if activity.name in names]
             one = source.fused(parts)
-            return edits.fused(made, one if us is None else edits.together([one], us), names)
+            return edits.fused(now, one if us is None else edits.together([one], us), names)
 
         return self._with(select, edit)
 
     def insert(self, activity: Activity, before: Select | None = None) -> "WhatIf":
-        """If there were one more.
+        """Inserts an activity.
 
         Args:
-            activity: it says itself what it waits for, and on which queue it is.
-            before: what waits for it; None puts it at the end of its queue.
+            activity: the activity, with its queue and its waits.
+            before: the activities that wait for it; None puts it at the end of its queue.
 
         Raises:
-            OptionError: its name is taken, it waits for what there is not or for itself, or
+            OptionError: its name is taken, it waits for one that does not exist or for itself, or
                 nothing is selected.
         """
         if not isinstance(activity, Activity):
             raise OptionError(f"insert takes a nimble_fx.Activity, not {activity!r:.99}")
         if before is None:
-            return self._then(lambda _, made: edits.inserted(made, activity))
-        return self._with(before, lambda _, made, names: edits.inserted(made, activity, names))
+            return self._then(lambda _, now: edits.inserted(now, activity))
+        return self._with(before, lambda _, now, names: edits.inserted(now, activity, names))
 
     def move(self, select: Select, queue: str, engine: str | None = None) -> "WhatIf":
-        """If these ran on another queue: another stream, or with its engine another device's.
+        """Moves activities to another queue: another stream, or with `engine` another device's.
 
-        They keep what they wait for, and are free of the order of the queue that they were on. In
-        a trace that order is often all that it tells of who needs whom: move what you know.
+        They keep their explicit waits, and lose the order of their former queue. A trace often has
+        no other information on dependencies: move only activities whose dependencies you know.
 
         Raises:
-            OptionError: nothing is selected, or the queue's or engine's name is no text.
+            OptionError: nothing is selected, or the name of the queue or engine is not text.
         """
         for what, name in (("queue", queue), ("engine", engine)):
             if not isinstance(name, str) and (name is not None or what == "queue"):
                 raise OptionError(f"move: {what}={name!r:.99} is not valid; it takes a name")
         return self._with(
             select,
-            lambda source, made, names: edits.moved(made, names, queue, engine, source.crossing_us),
+            lambda source, now, names: edits.moved(now, names, queue, engine, source.crossing_us),
         )
 
     def without_launches(self) -> "WhatIf":
-        """If the host took no time to launch: all is enqueued at once, as a CUDA graph is."""
-        return self._then(lambda _, made: edits.without_host(made))
+        """Removes the host's launches, as in a CUDA graph, which enqueues all at once."""
+        return self._then(lambda _, now: edits.without_host(now))
 
     def on(self, device: str | Device) -> "WhatIf":
-        """If it ran on another device, for programs.
+        """Runs a program on another device.
 
         Raises:
-            OptionError: there is no such device, or it is a trace.
+            OptionError: the device is not known, or the source is a trace.
         """
         return self._from(self.source.on(device))
 
     def streams(self, n_streams: int) -> "WhatIf":
-        """If it were scheduled on so many streams at most by the policy "nimble", for programs.
+        """Schedules a program by the policy "nimble" on at most `n_streams` streams.
 
         Raises:
-            OptionError: it is no whole number of at least 1, or it is a trace.
+            OptionError: it is not a whole number of at least 1, or the source is a trace.
         """
         return self._from(self.source.streams(n_streams))
 
     def _with(
-        self, select: Select, edit: Callable[[Source, Activities, frozenset[str]], Activities]
+        self,
+        select: Select,
+        edit: Callable[[ActivitySource, Activities, frozenset[str]], Activities],
     ) -> "WhatIf":
-        """One more edit, of what is selected when its turn comes."""
+        """Adds an edit, whose selection is evaluated when it is applied."""
         return self._then(
-            lambda source, made: edit(source, made, selected(made, select, source.limits))
+            lambda source, now: edit(source, now, selected(now, select, source.limits))
         )
 
     def _then(self, edit: Edit) -> "WhatIf":
-        made = edit(self.source, self.activities)
-        return replace(self, activities=made, edits=(*self.edits, edit))
+        edited = edit(self.source, self.activities)
+        return replace(self, activities=edited, edits=(*self.edits, edit))
 
-    def _from(self, source: Source) -> "WhatIf":
-        made = source.activities
+    def _from(self, source: ActivitySource) -> "WhatIf":
+        activities = source.activities
         for edit in self.edits:
-            made = edit(source, made)
-        return replace(self, source=source, activities=made)
+            activities = edit(source, activities)
+        return replace(self, source=source, activities=activities)
 
 
 def whatif(
@@ -226,71 +229,70 @@ def whatif(
     frozen: bool = True,
     sizes: Sizes | None = None,
 ) -> WhatIf:
-    """A run to edit, and to predict what it would take.
+    """A run to edit and to predict.
 
     Args:
-        of: a program; or a recorded run: the path of a trace that torch.profiler wrote, or what
-            `nimble_fx.traces.read` made of one, to look at a part of it.
-        device: the device that a program is to run on, by name or description; by default the one
-            that it was made for.
-        frozen: whether a program is replayed from a CUDA graph; else the host calls each operator.
-        sizes: what a program's symbolic sizes are taken for, such as {"s0": 8}.
+        of: a program; or a recorded run: the path of a trace of torch.profiler, or the result of
+            `nimble_fx.traces.read`, which can read a part of one.
+        device: the device to run a program on, by name or as a `Device`; by default its own.
+        frozen: whether a program is replayed as a CUDA graph; else the host calls each operator.
+        sizes: the values of a program's symbolic sizes, such as {"s0": 8}.
 
     Raises:
-        OptionError: there is no such device, none is known for the program, `sizes` are not its
-            own, or these are given for a trace.
+        OptionError: the device is not known, the program's own has no known figures, `sizes` has
+            symbols that the program lacks, or one of these is used with a trace.
         FileError: the trace cannot be read.
         UnsupportedError: a size depends on a symbol that `sizes` does not have.
     """
-    source: Source
+    source: ActivitySource
     if type(frozen) is not bool:
         raise OptionError(f"frozen={frozen!r:.99} is not valid; it takes True or False")
     if isinstance(of, Program):
         found = _own_device(of) if device is None else find_device(device)
-        source = Planned(concrete(of.graph, _checked(sizes, of)), found, frozen)
+        source = PlannedSource(concrete(of.graph, _checked(sizes, of)), found, frozen)
     else:
         if not isinstance(of, (Recorded, str, os.PathLike)):
             raise OptionError(
-                "whatif takes a Program, such as nimble_fx.programs()[-1] once a model was called, "
+                "whatif takes a Program, such as nimble_fx.programs()[-1] after a model is called, "
                 f"or the path of a trace, not {of!r:.99}"
             )
         if device is not None or not frozen or sizes is not None:
             raise OptionError("device, frozen and sizes are for programs; a trace has its own")
-        source = Traced(of if isinstance(of, Recorded) else read(of))
+        source = RecordedSource(of if isinstance(of, Recorded) else read(of))
     try:
-        made = source.activities
+        activities = source.activities
     except UnsupportedError as error:
-        raise UnsupportedError(f"{error}; say it with sizes={{...}}") from error
-    return WhatIf(source, simulate(made).makespan_us, made)
+        raise UnsupportedError(f"{error}; pass it as sizes={{...}}") from error
+    return WhatIf(source, simulate(activities).makespan_us, activities)
 
 
 def _checked(sizes: Sizes | None, program: Program) -> Sizes:
-    """What symbolic sizes are taken for.
+    """The values of symbolic sizes.
 
     Raises:
-        OptionError: they are no numbers by name, or not those of the program.
+        OptionError: it is not a dict of integers, or has symbols that the program lacks.
     """
-    given = {} if sizes is None else sizes
-    if not isinstance(given, Mapping) or not all(
-        isinstance(name, str) and type(size) is int for name, size in given.items()
+    values = {} if sizes is None else sizes
+    if not isinstance(values, Mapping) or not all(
+        isinstance(name, str) and type(size) is int for name, size in values.items()
     ):
         raise OptionError(f'sizes={sizes!r:.99} is not valid; it takes a dict such as {{"s0": 8}}')
     symbols = sorted(symbols_of(program.graph))
-    unknown = sorted(given.keys() - set(symbols))
+    unknown = sorted(values.keys() - set(symbols))
     if unknown:
         known = f"the symbols {', '.join(symbols)}" if symbols else "no symbolic sizes"
         raise OptionError(f"sizes: there is no {unknown[0]!r}; {program.name} has {known}")
-    return given
+    return values
 
 
 def _own_device(program: Program) -> Device:
-    """The device that a program was made for."""
+    """The device that a program is scheduled for."""
     if program.device == "cpu":
         return DEVICES["cpu"]
     found = program.specs or find_hardware(program.hardware)
     if found is None:
         raise OptionError(
-            f"{program.name} was made for {program.hardware or program.device!r}, of which no "
-            f"figures are known: say device=..., one of {', '.join(DEVICES)}, or a description"
+            f"{program.name} is scheduled for {program.hardware or program.device!r}, which has no "
+            f"known figures: pass device=..., one of {', '.join(DEVICES)}, or a Device"
         )
     return found

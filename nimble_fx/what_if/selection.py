@@ -1,4 +1,4 @@
-"""Which activities an edit is about: by a predicate, by name, by what bounds them."""
+"""Selects activities for an edit: by a predicate, by name, or by what bounds them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,28 +10,28 @@ from nimble_fx.errors import OptionError
 from nimble_fx.simulation.discrete_event import Activity
 
 Select = str | Sequence[str] | Callable[[Activity], bool]
-"""A predicate; or a word of `Limit`, a name, a glob, a part of names; or a list of such."""
+"""A predicate; or a `Limit`, a name, a glob, a part of names; or a list of such."""
 
 Limit = Literal["compute", "memory"]
-"""What bounds a kernel's time: the operations that it does, or the bytes that it moves."""
+"""The resource that bounds a kernel's time: operations, or memory traffic."""
 
 
 def selected(
     activities: Sequence[Activity], select: Select, limits: Mapping[str, Limit]
 ) -> frozenset[str]:
-    """The names of the activities that are meant.
+    """The names of the selected activities.
 
-    A text is the word "compute" or "memory"; else a name; else a glob that fits whole names; else
-    a part of names: the first of these that there is. If what it fits is on the host and on the
-    device, those on the device are meant. Of a list, each must fit something.
+    A text is "compute" or "memory", or else the first of these that matches: a name, a glob for
+    whole names, a part of names. If it matches activities on the host and on the device, it selects
+    those on the device. Each item of a list must match something.
 
     Args:
-        activities: all of them.
-        select: which.
+        activities: all activities.
+        select: the selection.
         limits: what bounds each kernel, by its name.
 
     Raises:
-        OptionError: it is none of them; the message has names that are close.
+        OptionError: nothing is selected; the message has similar names.
     """
     if isinstance(select, str):
         for found in _readings(activities, select, limits):
@@ -44,7 +44,7 @@ def selected(
         return frozenset().union(*(selected(activities, each, limits) for each in select))
     if not callable(select):
         raise OptionError(
-            f"select={select!r:.99}: it is a text, a list of texts, or a function of an Activity"
+            f"select={select!r:.99}: it takes a text, a list of texts, or a function of an Activity"
         )
     names = frozenset(activity.name for activity in activities if select(activity))
     if not names:
@@ -65,7 +65,7 @@ def _readings(
 
 
 def _near(activities: Iterable[Activity], text: str) -> str:
-    """Names, and words in names, that a person may have meant."""
+    """A hint with similar names and words in names."""
     if text in get_args(Limit):
         return f"no kernel is {text}-bound"
     names = [activity.name for activity in activities]

@@ -1,4 +1,4 @@
-"""What edited activities are made from: a program, which can be costed again, or a recorded run."""
+"""Sources of activities: a program, whose costs can be predicted again, or a recorded run."""
 
 import re
 from collections import defaultdict
@@ -25,19 +25,19 @@ from nimble_fx.what_if.selection import Limit
 _COMPUTE = re.compile(
     r"gemm|gemv|conv|xmma|cutlass|cudnn.*(fprop|dgrad|wgrad)|scudnn|winograd|fft|attention|fmha|flash"
 )
-"""In the names of kernels of matrix products, convolutions and attention, as Daydream finds them
-("sgemm", "scudnn"); and of what they are called now."""
+"""Matches names of kernels of matrix products, convolutions and attention: Daydream's ("sgemm",
+"scudnn"), and those of newer libraries."""
 
-_REARRANGES = re.compile(r"nchwToNhwc|nhwcToNchw|computeOffsets|im2col|col2im", re.IGNORECASE)
-"""In the names of kernels beside these that only move what these work on."""
+_LAYOUT_KERNELS = re.compile(r"nchwToNhwc|nhwcToNchw|computeOffsets|im2col|col2im", re.IGNORECASE)
+"""Matches names of kernels that only move the data of these."""
 
 
-class Source(Protocol):
-    """What activities are made from. A frozen dataclass."""
+class ActivitySource(Protocol):
+    """A source of activities. A frozen dataclass."""
 
     @property
     def activities(self) -> tuple[Activity, ...]:
-        """The activities without an edit."""
+        """The activities without edits."""
 
     @property
     def limits(self) -> Mapping[str, Limit]:
@@ -45,34 +45,34 @@ class Source(Protocol):
 
     @property
     def wide(self) -> Collection[str]:
-        """The kernels that compute in 32 bits or more, as far as it is known."""
+        """The kernels that compute in 32 bits or more, or all if that is not known."""
 
     @property
     def least_us(self) -> float:
-        """What any kernel takes, as far as it is known."""
+        """The least time of a kernel; 0 if it is not known."""
 
     @property
     def crossing_us(self) -> float:
-        """How much later a kernel starts behind one of another stream than of its own."""
+        """The delay of a wait for a kernel of another stream; 0 if it is not known."""
 
     def fused(self, parts: Sequence[Activity]) -> Activity:
-        """What activities are as one: the first, with other figures."""
+        """The activities fused to one: the first, with other figures."""
 
-    def on(self, device: str | Device) -> "Source":
-        """The same on another device."""
+    def on(self, device: str | Device) -> "ActivitySource":
+        """The same run on another device."""
 
-    def streams(self, n_streams: int) -> "Source":
-        """The same on so many streams at most."""
+    def streams(self, n_streams: int) -> "ActivitySource":
+        """The same run on at most `n_streams` streams."""
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedSource:
     """A scheduled program with costs by the roofline.
 
     Attributes:
         graph: scheduled, and `concrete`.
-        device: where it runs.
-        frozen: whether it is replayed from a CUDA graph; else the host calls each operator.
+        device: the device that runs it.
+        frozen: whether it is replayed as a CUDA graph; else the host calls each operator.
     """
 
     graph: TaskGraph
@@ -85,12 +85,12 @@ class Planned:
 
     @cached_property
     def activities(self) -> tuple[Activity, ...]:
-        """What the device's queues, and the host, are given."""
+        """The activities of the device and the host."""
         return tuple(activities(self.graph, self._costs, self.device, frozen=self.frozen))
 
     @cached_property
     def limits(self) -> Mapping[str, Limit]:
-        """By which side of the roofline's ridge, in float32, a task's operations per byte are."""
+        """By whether a task's arithmetic intensity is above the roofline's ridge in float32."""
         return {
             name: "compute" if cost.is_compute_bound(self.device) else "memory"
             for name, cost in self._costs.items()
@@ -98,7 +98,7 @@ class Planned:
 
     @property
     def wide(self) -> Collection[str]:
-        """The tasks that read or make float32 or float64."""
+        """The tasks with operands or results in float32 or float64."""
         types = value_types(self.graph)
         return [
             task.name
@@ -108,18 +108,18 @@ class Planned:
 
     @property
     def least_us(self) -> float:
-        """What the device takes for the smallest."""
+        """The device's least time of a kernel."""
         return self.device.kernel_us
 
     @property
     def crossing_us(self) -> float:
-        """What an event takes."""
+        """The device's delay of an event."""
         return self.device.event_us
 
     def fused(self, parts: Sequence[Activity]) -> Activity:
-        """All of their work, without launches but one, and without what only they would read.
+        """All of their work with one launch, and without the traffic of intermediate values.
 
-        A value that one of them makes and only others of them use is neither written nor read.
+        An intermediate value, which only the fused tasks use, is neither written nor read.
         """
         full_us = 1e-3 * self._inner_nbytes({part.name for part in parts}) / self.device.gbps
         launches_us = self.device.kernel_us * (len(parts) - 1)
@@ -130,43 +130,43 @@ class Planned:
         return replace(together(parts, us), bandwidth=min(1.0, left_us / us) if us else 0.0)
 
     def _inner_nbytes(self, names: Collection[str]) -> float:
-        """Bytes of what some tasks make for each other alone, once for each time it is touched."""
+        """The bytes of writes and reads of values that only these tasks define and use."""
         users: dict[str, set[str]] = defaultdict(set)
         for task in self.graph.tasks:
             for value in task.uses:
                 users[value].add(task.name)
-        made = set(names) & set(self.graph.by_name) - set(ref_names(self.graph.outputs))
+        defined = set(names) & set(self.graph.by_name) - set(ref_names(self.graph.outputs))
         return sum(
             nbytes_of(self.graph.by_name[name]) * (1 + len(users[name]))
-            for name in made
+            for name in defined
             if users[name] and users[name] <= set(names)
         )
 
-    def on(self, device: str | Device) -> "Planned":
-        """Its tasks costed again on another device."""
+    def on(self, device: str | Device) -> "PlannedSource":
+        """The program with its costs on another device."""
         return replace(self, device=find_device(device))
 
-    def streams(self, n_streams: int) -> "Planned":
-        """Scheduled again by the policy "nimble", on so many streams at most."""
+    def streams(self, n_streams: int) -> "PlannedSource":
+        """The program scheduled by the policy "nimble" on at most `n_streams` streams."""
         if type(n_streams) is not int or n_streams < 1:
             raise OptionError(f"streams({n_streams!r}): it takes a whole number of at least 1")
         return replace(self, graph=schedule(self.graph, passes("nimble", n_streams)))
 
 
 @dataclass(frozen=True)
-class Traced:
-    """A recorded run, whose kernels take what they took."""
+class RecordedSource:
+    """A recorded run, with the recorded times of its kernels."""
 
     run: Recorded
 
     @property
     def activities(self) -> tuple[Activity, ...]:
-        """As recorded."""
+        """The recorded activities."""
         return self.run.activities
 
     @cached_property
     def limits(self) -> Mapping[str, Limit]:
-        """By the kernels' names; copies and memsets are neither."""
+        """By the kernels' names; copies and memsets have no limit."""
         return {
             a.name: "compute" if _is_compute(a.name) else "memory"
             for a in self.run.activities
@@ -175,37 +175,37 @@ class Traced:
 
     @property
     def wide(self) -> Collection[str]:
-        """All: a trace does not tell in how many bits its kernels compute."""
+        """All kernels, because a trace does not have their dtypes."""
         return self.limits.keys()
 
     @property
     def least_us(self) -> float:
-        """None that the trace would tell."""
+        """0, because a trace does not have it."""
         return 0.0
 
     @property
     def crossing_us(self) -> float:
-        """None: what an event takes is among the recorded gaps, and not told apart."""
+        """0, because the recorded gaps already include it."""
         return 0.0
 
     def fused(self, parts: Sequence[Activity]) -> Activity:
-        """As long as they: a trace does not tell what of it their launches and traffic took."""
+        """The sum of their times, because a trace does not have those of launches and traffic."""
         return together(parts, sum(part.us for part in parts))
 
-    def on(self, device: str | Device) -> "Traced":
-        """Not possible."""
+    def on(self, device: str | Device) -> "RecordedSource":
+        """Always raises OptionError."""
         raise OptionError(
-            f"on({device!r}): a trace does not tell what its kernels do, and another device would "
-            "be given others; scale them by what you know, or edit a program"
+            f"on({device!r}): a trace does not say what its kernels do, and another device would "
+            "run other kernels; scale them by factors that you know, or edit a program"
         )
 
-    def streams(self, n_streams: int) -> "Traced":
-        """Not possible."""
+    def streams(self, n_streams: int) -> "RecordedSource":
+        """Always raises OptionError."""
         raise OptionError(
-            f"streams({n_streams!r}): a trace does not tell which kernels need which; move those "
-            "that you know of to another queue, or edit a program"
+            f"streams({n_streams!r}): a trace does not say which kernels depend on which; move "
+            "those that you know of to another queue, or edit a program"
         )
 
 
 def _is_compute(name: str) -> bool:
-    return bool(_COMPUTE.search(name)) and not _REARRANGES.search(name)
+    return bool(_COMPUTE.search(name)) and not _LAYOUT_KERNELS.search(name)

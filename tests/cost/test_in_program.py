@@ -2,7 +2,7 @@
 
 import pytest
 
-from nimble_fx.cost.in_program import MAX_RUNS, MIN_RUNS, InProgram, measured_in_program
+from nimble_fx.cost.in_program import MAX_RUNS, MIN_RUNS, ProgramTimes, measured_in_program
 from tests.support.cost_playing import Clock, program, step
 
 
@@ -38,4 +38,4 @@ def test_what_raises_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured_in_program(
         program([step("bad", raising, "x"), step("good", clock.taking(1.0), "x")])
     )
-    assert found == InProgram({"good": 1.0}, {"bad": "IndexError: out of range"})
+    assert found == ProgramTimes({"good": 1.0}, {"bad": "IndexError: out of range"})

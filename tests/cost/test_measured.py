@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.cost.table import Timed
+from nimble_fx.cost.table import MeasuredTime
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.specs import DEVICES
@@ -75,7 +75,7 @@ def table(*factors: tuple[int, float]) -> Measured:
     for n, factor in factors:
         flops, nbytes = 2.0 * n**3, 12.0 * n**2
         us = factor * Roofline(CPU)(product(n))["task"].us
-        times[str(n)] = Timed(
+        times[str(n)] = MeasuredTime(
             "aten.mm.default", us, Work(flops, nbytes, n * n, torch.float32, True, False)
         )
     return Measured(CPU, times)

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.cost.table import Table, Timed, Times, environment
+from nimble_fx.cost.table import MeasuredTime, MeasuredTimes, TimeTable, environment
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import FileError
 
 amounts = st.floats(0, 1e30) | st.integers(0, 2**62)
 timed = st.builds(
-    Timed,
+    MeasuredTime,
     operator=st.text(),
     us=st.floats(min_value=1e-9, max_value=1e12),
     work=st.builds(
@@ -31,31 +31,33 @@ timed = st.builds(
         n_channels=st.integers(0, 4096),
     ),
 )
-ONE = Timed("aten.mm.default", 2.5, Work(6, 5, 4, torch.float32, True, False))
+ONE = MeasuredTime("aten.mm.default", 2.5, Work(6, 5, 4, torch.float32, True, False))
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), timed, max_size=4))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, times: Times) -> None:
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, times: MeasuredTimes
+) -> None:
     directory = tmp_path_factory.mktemp("tables")
-    written = Table.of(directory, Cpu()).with_more(times)
-    assert Table.of(directory, Cpu()) == written
+    written = TimeTable.of(directory, Cpu()).with_more(times)
+    assert TimeTable.of(directory, Cpu()) == written
     assert written.times == times
 
 
 def test_a_new_time_takes_the_place_of_an_old_one_and_leaves_others(tmp_path: Path) -> None:
-    newer = Timed(ONE.operator, 3.5, ONE.work)
-    Table.of(tmp_path, Cpu()).with_more({"a": ONE, "b": ONE}).with_more({"a": newer})
-    assert Table.of(tmp_path, Cpu()).times == {"a": newer, "b": ONE}
+    newer = MeasuredTime(ONE.operator, 3.5, ONE.work)
+    TimeTable.of(tmp_path, Cpu()).with_more({"a": ONE, "b": ONE}).with_more({"a": newer})
+    assert TimeTable.of(tmp_path, Cpu()).times == {"a": newer, "b": ONE}
 
 
 def test_no_new_times_make_no_file(tmp_path: Path) -> None:
-    assert Table.of(tmp_path / "new", Cpu()).with_more({}).times == {}
+    assert TimeTable.of(tmp_path / "new", Cpu()).with_more({}).times == {}
     assert not (tmp_path / "new").exists()
 
 
 def add(directory: Path, i: int) -> None:
     for j in range(5):
-        Table.of(directory, Cpu()).with_more({f"{i} {j}": ONE})
+        TimeTable.of(directory, Cpu()).with_more({f"{i} {j}": ONE})
 
 
 @pytest.mark.parametrize("how", ["threads", "processes"])
@@ -69,7 +71,9 @@ def test_who_writes_at_the_same_time_loses_nothing(tmp_path: Path, how: str) -> 
             worker.start()
         for worker in workers:
             worker.join()
-    assert set(Table.of(tmp_path, Cpu()).times) == {f"{i} {j}" for i in range(4) for j in range(5)}
+    assert set(TimeTable.of(tmp_path, Cpu()).times) == {
+        f"{i} {j}" for i in range(4) for j in range(5)
+    }
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".lock"}
 
 
@@ -85,9 +89,9 @@ def row(**changes: object) -> dict[str, object]:
 
 
 def test_a_sound_row_is_taken(tmp_path: Path) -> None:
-    table = Table.of(tmp_path, Cpu())
+    table = TimeTable.of(tmp_path, Cpu())
     table.path.write_text(json.dumps({"a": row()}))
-    assert Table.of(tmp_path, Cpu()).times["a"].us == 1.0
+    assert TimeTable.of(tmp_path, Cpu()).times["a"].us == 1.0
 
 
 BROKEN = [
@@ -106,10 +110,10 @@ BROKEN = [
 
 @pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_file_is_named_and_not_written_over(tmp_path: Path, text: str) -> None:
-    table = Table.of(tmp_path, Cpu())
+    table = TimeTable.of(tmp_path, Cpu())
     table.path.write_text(text)
-    for use in (lambda: Table.of(tmp_path, Cpu()), lambda: table.with_more({"b": ONE})):
-        with pytest.raises(FileError, match=r"no table of measured times.*delete it") as caught:
+    for use in (lambda: TimeTable.of(tmp_path, Cpu()), lambda: table.with_more({"b": ONE})):
+        with pytest.raises(FileError, match=r"not a table of measured times.*delete it") as caught:
             use()
         assert str(table.path) in str(caught.value)
     assert table.path.read_text() == text
@@ -119,9 +123,9 @@ def test_what_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(FileError, match="cannot be read"):
-        Table.of(file, Cpu())
+        TimeTable.of(file, Cpu())
     with pytest.raises(FileError, match="cannot be written"):
-        Table(file / "times.json", {}).with_more({"a": ONE})
+        TimeTable(file / "times.json", {}).with_more({"a": ONE})
 
 
 def test_other_hardware_threads_and_versions_have_other_files(
@@ -137,4 +141,4 @@ def test_other_hardware_threads_and_versions_have_other_files(
     monkeypatch.setattr(torch.version, "cuda", "99.9")
     texts.append(environment(Cpu()))
     assert len(set(texts)) == len(texts)
-    assert Table.of(tmp_path, Cpu()).path != Table.of(tmp_path, Gpu()).path
+    assert TimeTable.of(tmp_path, Cpu()).path != TimeTable.of(tmp_path, Gpu()).path

@@ -11,8 +11,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 
 from nimble_fx.cost import times
-from nimble_fx.cost.in_program import InProgram
-from nimble_fx.cost.times import measured_times, undisturbed
+from nimble_fx.cost.in_program import ProgramTimes
+from nimble_fx.cost.times import measured_times, plain_execution
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import TaskGraph
 from tests.support.cost_graphs import traced
@@ -24,9 +24,9 @@ def in_program(
     """The graphs that are run, which take so long."""
     ran: list[TaskGraph] = []
 
-    def measured(graph: TaskGraph) -> InProgram:
+    def measured(graph: TaskGraph) -> ProgramTimes:
         ran.append(graph)
-        return InProgram(seconds, failed)
+        return ProgramTimes(seconds, failed)
 
     monkeypatch.setattr(times, "measured_in_program", measured)
     return ran
@@ -66,7 +66,7 @@ def test_within_draws_are_undone_modes_are_off_and_nothing_is_differentiated() -
     expected = torch.rand(1)
     torch.manual_seed(7)
     weight = nn.Parameter(torch.ones(1))
-    with FakeTensorMode(), enable_python_dispatcher(), undisturbed(torch.device("cpu")):
+    with FakeTensorMode(), enable_python_dispatcher(), plain_execution(torch.device("cpu")):
         assert not dispatches_in_python()
         drawn: Tensor = torch.rand(1) + weight
         assert type(drawn) is Tensor

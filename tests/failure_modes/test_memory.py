@@ -15,7 +15,7 @@ import nimble_fx
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.virtual.device import Virtual, VirtualStream
 from nimble_fx.devices.virtual.memory import Pool
-from nimble_fx.devices.virtual.state import Recorded
+from nimble_fx.devices.virtual.state import VirtualCapture
 from nimble_fx.errors import NimbleWarning, ScheduleError
 from nimble_fx.verify import verify
 from tests.support import cuda_stand_in
@@ -164,7 +164,7 @@ def test_06_warm_ups_fill_the_pool_of_the_capture(
         before.append(pool.segments)
         begin(stream, pool)
 
-    def watched_end() -> Recorded:
+    def watched_end() -> VirtualCapture:
         recorded = end()
         after.append(recorded.pool.segments)
         return recorded

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nimble_fx.codegen.emit import callee
+from nimble_fx.codegen.emit import callee_text
 from nimble_fx.codegen.load import load
 from nimble_fx.ir.operators import (
     function_by_name,
@@ -73,4 +73,4 @@ def test_what_is_called_is_what_a_loaded_module_calls() -> None:
     targets = {task.target for program in programs_of_models() for task in program.graph.tasks}
     for target in targets:
         module = loaded | {"operator": operator}
-        assert runtime_function(target) is eval(callee(target), module)
+        assert runtime_function(target) is eval(callee_text(target), module)

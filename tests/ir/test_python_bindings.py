@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nimble_fx.codegen.emit import callee
+from nimble_fx.codegen.emit import callee_text
 from nimble_fx.ir.python_bindings import SAME_BY_BINDING, binding, fastest_binding
 from tests.support.bits import assert_same_bits
 
@@ -179,7 +179,7 @@ def test_of_all_operators_only_the_listed_are_called_otherwise_than_by_their_ove
     assert others == {op for op in operators if binding(op) is not None}
     assert {op._schema.name.removeprefix("aten::") for op in others} <= SAME_BY_BINDING
     for op in operators:
-        assert callee(op).removeprefix("torch.ops.") == str(op)
+        assert callee_text(op).removeprefix("torch.ops.") == str(op)
 
 
 def test_losses_are_reduced_by_default_as_in_eager() -> None:

@@ -47,11 +47,15 @@ def test_other_versions_are_refused(member: str, other: object) -> None:
 @pytest.mark.parametrize(
     ("device", "hardware", "message"),
     [
-        ("cuda:77", "NVIDIA H200", "made for cuda:77 .NVIDIA H200., and there is none here"),
-        ("cpu", "NVIDIA H200", "made for cpu .NVIDIA H200., and here it is cpu"),
-        ("tpu", "tpu", "there is none here"),
-        ("meta", "meta", "there is none here"),
-        ("virtual (seed x)", "virtual", "there is none here"),
+        (
+            "cuda:77",
+            "NVIDIA H200",
+            "scheduled for cuda:77 .NVIDIA H200., and this machine has none",
+        ),
+        ("cpu", "NVIDIA H200", "scheduled for cpu .NVIDIA H200., and here it is cpu"),
+        ("tpu", "tpu", "this machine has none"),
+        ("meta", "meta", "this machine has none"),
+        ("virtual (seed x)", "virtual", "this machine has none"),
         (7, "cpu", "device is 7, not text"),
         ("cpu", None, "hardware is None, not text"),
     ],

@@ -87,7 +87,7 @@ def document(**task: Any) -> dict[str, Any]:
         ({"target": "operator.getitem", "args": [1]}, "getitem with two"),
         ({"kwargs": [["alpha"]]}, "pairs of a keyword"),
         ({"kwargs": [["a=1, b", 2]]}, r"kwargs\[0\]\[0\]"),
-        ({"after": ["x"]}, "t comes after what launches nothing"),
+        ({"after": ["x"]}, "t comes after a task that launches nothing"),
         ({"index": -1}, r"index is -1"),
         ({"index": True}, r"index is True, not an integer"),
         ({"index": 1.0}, r"index is 1.0, not an integer"),
@@ -122,7 +122,7 @@ def test_an_operator_that_is_not_here_is_named(name: str) -> None:
 def test_an_operator_with_another_schema_is_refused() -> None:
     graph = document()
     graph["operators"]["aten::add.Tensor"] += "?"
-    with pytest.raises(FileError, match=r"aten::add.Tensor is another one.*here it is aten::add"):
+    with pytest.raises(FileError, match=r"aten::add.Tensor differs.*here it is aten::add"):
         decoded(graph)
 
 

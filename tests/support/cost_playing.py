@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from nimble_fx.cost import in_program, player
+from nimble_fx.cost import in_program, interpreter
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from tests.support.cost_graphs import tensor_type
 
 
 class Clock:
-    """Stands still but for what it is told."""
+    """A clock that only `taking` advances."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        for module in (in_program, player):
+        for module in (in_program, interpreter):
             patch.setattr(module, "perf_counter", lambda: self.now)
 
     def taking(self, seconds: float) -> Callable[..., None]:
-        """A function that takes so long."""
+        """A function that advances the clock by `seconds`."""
 
         def called(*_: object) -> None:
             self.now += seconds

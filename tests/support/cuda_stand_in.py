@@ -23,9 +23,9 @@ from torch import Tensor
 
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.virtual.device import Virtual, VirtualEvent, VirtualStream
-from nimble_fx.devices.virtual.launch import Launching
+from nimble_fx.devices.virtual.launch import LaunchMode
 from nimble_fx.devices.virtual.memory import Pool, poison
-from nimble_fx.devices.virtual.state import Recorded
+from nimble_fx.devices.virtual.state import VirtualCapture
 from nimble_fx.runtime import autotuning
 from nimble_fx.runtime.freeze import Frozen
 from nimble_fx.runtime.launch import Launcher
@@ -52,11 +52,11 @@ class Gpu(Virtual):
         self._blocks: dict[int, weakref.ref[Tensor]] = {}
         self.sync_debug_mode = 0
         self.replay_ms: Callable[[], float] = partial(Random(seed).uniform, 0.01, 1.0)
-        self._launching = _LaunchingWithWorkspaces(self)
+        self._launching = _LaunchModeWithWorkspaces(self)
         self.cuda = Cuda(torch.device("cuda", 0))
 
     @property
-    def launching(self) -> type[Launching]:
+    def launching(self) -> type[LaunchMode]:
         """What operators run through, for those that do something of their own as they launch."""
         return type(self._launching)
 
@@ -88,7 +88,7 @@ class Gpu(Virtual):
             self.wait_for(Stream(stream_id=self.current))
 
     def record_stream(self, tensor: Tensor, stream: "Stream") -> None:
-        if not self.keeps(tensor):
+        if not self.keeps_alive(tensor):
             self._pool.use_on(stream.index, tensor.untyped_storage())
 
     def use_workspace(self) -> None:
@@ -109,7 +109,7 @@ class Gpu(Virtual):
         self.launch(write)
 
 
-class _LaunchingWithWorkspaces(Launching):
+class _LaunchModeWithWorkspaces(LaunchMode):
     def __init__(self, gpu: Gpu) -> None:
         super().__init__(gpu)
         self._gpu = weakref.ref(gpu)
@@ -203,7 +203,7 @@ class CUDAGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._gpu = Gpu.now
-        self._recorded: Recorded | None = None
+        self._recorded: VirtualCapture | None = None
 
     def capture_begin(
         self, pool: tuple[int, int] | None = None, capture_error_mode: str = "global"

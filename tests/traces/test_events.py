@@ -60,7 +60,7 @@ def test_what_kineto_writes_for_nothing_is_nothing(tmp_path: Path) -> None:
         ("[]", 'no list "traceEvents"'),
         ("{}", 'no list "traceEvents"'),
         ('{"traceEvents": {}}', 'no list "traceEvents"'),
-        ('{"traceEvents": [3]}', "event 0 of its traceEvents is no object"),
+        ('{"traceEvents": [3]}', "event 0 of its traceEvents is not an object"),
         ("[" * 100_000, "nested too deeply|end is missing"),
     ],
 )
@@ -79,7 +79,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, message: str) ->
         ({"dur": "5"}, 'no number "dur"'),
         ({"dur": float("nan")}, 'no number "dur"'),
         ({"dur": True}, 'no number "dur"'),
-        ({"dur": -1}, "relu, ends before it begins"),
+        ({"dur": -1}, "relu, ends before it starts"),
         ({"name": None}, 'event 1 of its traceEvents has no "name"'),
         ({"args": []}, "args"),
     ],
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No such file"):
         read_events(tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match="it is no text"):
+    with pytest.raises(FileError, match="it is not text"):
         read_events(tmp_path / "binary")
 
 

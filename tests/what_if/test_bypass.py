@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.simulation.discrete_event import Activity
-from nimble_fx.what_if.bypass import bypassed, in_order
+from nimble_fx.what_if.bypass import bypassed, topological_order
 from nimble_fx.what_if.edits import scaled
 from tests.strategies.activities import activities
 from tests.support.activity_orders import among, makespan, orders, starts
@@ -109,4 +109,4 @@ def test_of_a_queue_one_earlier_counts_if_its_delay_reaches_further() -> None:
 def test_a_circle_is_refused_and_named() -> None:
     circle = [Activity("a", "s0", 1, (("b", 0.0),)), Activity("b", "s1", 1, (("a", 0.0),))]
     with pytest.raises(ScheduleError, match=r"wait for each other: \w, \w"):
-        in_order(circle)
+        topological_order(circle)

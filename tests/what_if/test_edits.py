@@ -155,9 +155,9 @@ def test_what_is_inserted_is_where_it_was_asked_to_be(
 
 
 def test_what_cannot_be_inserted_is_refused() -> None:
-    with pytest.raises(OptionError, match="a is there already"):
+    with pytest.raises(OptionError, match="a exists already"):
         inserted(CALLED, Activity("a", "s0", 1))
-    with pytest.raises(OptionError, match="new waits for d, which there is not"):
+    with pytest.raises(OptionError, match="new waits for d, which does not exist"):
         inserted(CALLED, Activity("new", "s0", 1, (("d", 0.0),)))
     with pytest.raises(OptionError, match="at least 0"):
         inserted(CALLED, Activity("new", "s0", -1))

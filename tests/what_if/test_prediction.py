@@ -20,7 +20,7 @@ from nimble_fx.simulation.schedule_model import predict
 from nimble_fx.traces import read
 from nimble_fx.verify import verify
 from nimble_fx.what_if.prediction import WhatIf, whatif
-from nimble_fx.what_if.sources import Planned
+from nimble_fx.what_if.sources import PlannedSource
 from tests.strategies.traces import Call, Played, written
 from tests.support.models import Branchy
 from tests.support.saved import with_changes
@@ -158,7 +158,7 @@ class _Wide(torch.nn.Module):
 def test_other_streams_are_a_legal_schedule_of_so_many(program: nimble_fx.Program) -> None:
     for n_streams in (1, 2, 3):
         source = whatif(program, "h100").streams(n_streams).source
-        assert isinstance(source, Planned)
+        assert isinstance(source, PlannedSource)
         verify(source.graph)
         assert source.graph.n_streams == min(n_streams, program.graph.width)
 
@@ -229,9 +229,9 @@ def test_what_others_read_is_still_written_by_what_is_fused() -> None:
 
 
 def test_a_trace_is_not_put_on_another_device_or_scheduled_again(trace: Path) -> None:
-    with pytest.raises(OptionError, match="does not tell what its kernels do"):
+    with pytest.raises(OptionError, match="does not say what its kernels do"):
         whatif(trace).on("v100")
-    with pytest.raises(OptionError, match="does not tell which kernels need which"):
+    with pytest.raises(OptionError, match="does not say which kernels depend on which"):
         whatif(trace).streams(2)
     with pytest.raises(OptionError, match="a trace has its own"):
         whatif(trace, "h100")
@@ -263,10 +263,10 @@ def test_a_program_for_a_device_without_figures_asks_for_one(program: nimble_fx.
         source = whatif(
             replace(with_changes(program, device="cuda", hardware=hardware), specs=None)
         ).source
-        assert isinstance(source, Planned)
+        assert isinstance(source, PlannedSource)
         assert source.device == find_device(name)
     for hardware in ("NVIDIA L40S", "NVIDIA GH200 480GB", ""):
-        with pytest.raises(OptionError, match=r"say device=\.\.\., one of v100"):
+        with pytest.raises(OptionError, match=r"pass device=\.\.\., one of v100"):
             whatif(replace(with_changes(program, device="cuda", hardware=hardware), specs=None))
     assert whatif(program).baseline_us == whatif(program, "cpu").baseline_us
     planned = nimble_fx.plan(Branchy(), torch.randn(2, 4), device="v100")
@@ -315,7 +315,7 @@ def test_symbolic_sizes_are_asked_for() -> None:
     types = [each.type for each in program.graph.inputs]
     sizes = {each.expression: 6 for each in types if isinstance(each, ScalarType)}
     (symbol,) = sizes
-    with pytest.raises(UnsupportedError, match=rf"{symbol} has no value; say it with si"):
+    with pytest.raises(UnsupportedError, match=rf"{symbol} has no value; pass it as si"):
         whatif(program, "h100")
     with pytest.raises(OptionError, match=f"there is no 'x'; .* has the symbols {symbol}"):
         whatif(program, "h100", sizes={**sizes, "x": 8})
@@ -358,7 +358,7 @@ def test_other_streams_have_no_urgent_one_of_the_old_schedule() -> None:
     last = with_changes(program, graph=replace(program.graph, urgent=program.graph.n_streams - 1))
     for n_streams in (1, 2, 3):
         source = whatif(last, "h100").streams(n_streams).source
-        assert isinstance(source, Planned)
+        assert isinstance(source, PlannedSource)
         assert source.graph.urgent is None
 
 

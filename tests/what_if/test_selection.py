@@ -49,8 +49,8 @@ def test_the_first_reading_that_fits_is_meant_on_the_device_first(
         ("", "there are 'host relu', 'host relu_1', 'host gemm<float[*]>', ..."),
         ("zzz", "there are 'host relu'"),
         (lambda activity: activity.us > 1, "holds for none of the 11 activities"),
-        (3, "it is a text, a list of texts, or a function"),
-        (None, "it is a text, a list of texts, or a function"),
+        (3, "it takes a text, a list of texts, or a function"),
+        (None, "it takes a text, a list of texts, or a function"),
     ],
 )
 def test_nothing_selected_is_an_error_that_names_what_is_near(select: Any, message: str) -> None:

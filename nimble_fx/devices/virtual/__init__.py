@@ -1,5 +1,5 @@
-"""An asynchronous GPU played on the CPU, on which a missing wait or an early free shows.
+"""A simulated asynchronous GPU on the CPU, which exposes missing waits and early frees.
 
-`device` is what the runtime uses: streams, events, capture and replay. The other modules are its
-queues, memory, launches and the results of its kernels.
+The runtime uses `device`: streams, events, capture and replay. The other modules are its queues,
+memory, launches and the results of its kernels.
 """

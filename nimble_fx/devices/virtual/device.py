@@ -1,13 +1,13 @@
-"""An asynchronous GPU played on the CPU, to find out what a schedule leaves to chance.
+"""A simulated asynchronous GPU on the CPU, whose runs differ if a schedule is not race-free.
 
-Operators inside `with stream:` do not run: they are queued on the stream, with their results in
-memory that is not written yet, as on a GPU. Whenever the host looks (a program has ended, or a
-replay) the queues run in one of the orders that streams and events allow, picked by a seed. To
-the caller it is the CPU: whatever is outside of `with stream:` runs at once, replays as well.
-Inside, a replay is one more kernel of the stream.
+Operators inside `with stream:` do not run: they are queued on the stream, and their results are
+memory that is not written yet, as on a GPU. Whenever the host synchronizes (after a program or a
+replay) the queues run in one of the orders that streams and events allow, picked by a seed. To the
+caller it is the CPU: operators and replays outside of `with stream:` run at once. Inside, a replay
+is one more kernel of the stream.
 
-Memory that a program frees is written over as soon as somebody could be given it: on the caller's
-stream at once, where other threads may allocate; on a side stream before its next kernel.
+Memory that a program frees is overwritten as soon as it could be reused: on the caller's stream at
+once, where other threads may allocate; on a side stream before its next kernel.
 """
 
 import weakref
@@ -21,30 +21,30 @@ import torch
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
-from nimble_fx.devices.specs import DEVICES, PLANNED
-from nimble_fx.devices.virtual.launch import Draw, Launching
+from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES
+from nimble_fx.devices.virtual.launch import Draw, LaunchMode
 from nimble_fx.devices.virtual.memory import Pool, poison
 from nimble_fx.devices.virtual.queues import ORDERS, Choose, Mark, Queues
-from nimble_fx.devices.virtual.state import Host, Recorded
+from nimble_fx.devices.virtual.state import ThreadState, VirtualCapture
 from nimble_fx.errors import UnsupportedError
 
 _LOCK = Lock()
-"""One for all virtual devices: they draw from the CPU's one generator of random numbers."""
+"""One for all virtual devices, because they share the CPU's random generator."""
 
 
 class VirtualEvent:
-    """An event: the last point of a queue that it was recorded at."""
+    """An event: the point of a queue at which it was last recorded."""
 
     mark: Mark | None = None
-    capture: Recorded | None = None
+    capture: VirtualCapture | None = None
 
     def record(self, stream: "VirtualStream") -> None:
-        """Marks what `stream` has been given so far."""
+        """Marks the current end of the stream's queue."""
         stream.device.record(self, stream)
 
 
 class VirtualStream:
-    """A queue of kernels. Inside `with stream:` operators are added to it."""
+    """A queue of kernels. Operators inside `with stream:` are added to it."""
 
     def __init__(self, device: "Virtual", index: int) -> None:
         self.device, self.index = device, index
@@ -62,12 +62,12 @@ class VirtualStream:
         self.device.leave()
 
     def wait_event(self, event: VirtualEvent) -> None:
-        """What comes next on this stream comes after what the event marks."""
+        """Makes later kernels of this stream happen after the event."""
         self.device.wait(event, self)
 
 
 class Virtual:
-    """A virtual device behind the `Device` protocol.
+    """The virtual device as a `DeviceRuntime`.
 
     Operators that need the values of a tensor on the host (`nonzero`, `item`) wait until all queues
     have run; within a capture they are errors, as are a stream that is used before it waits for
@@ -78,14 +78,14 @@ class Virtual:
     max_streams = None
     has_graphs = True
     can_time = False
-    specs = DEVICES[PLANNED]
+    specs = DEVICES[DEFAULT_GPU]
     why_not_capture = None
 
     def __init__(self, seed: int = 0) -> None:
-        """A device of its own.
+        """A new device.
 
         Args:
-            seed: picks the orders, the same ones for the same calls.
+            seed: picks the orders; the same calls get the same orders.
         """
         self.name = f"virtual (seed {seed})"
         self.n_orders = 0
@@ -93,8 +93,8 @@ class Virtual:
         self._live: set[int] = set()
         self._streams = [VirtualStream(self, 0)]
         self._pool, self._queues = self.pool(), Queues()
-        self._host, self._launching = Host(self._pool), Launching(self)
-        self._capture: Recorded | None = None
+        self._host, self._launching = ThreadState(self._pool), LaunchMode(self)
+        self._capture: VirtualCapture | None = None
         self.may_synchronize = True
 
     @property
@@ -103,7 +103,7 @@ class Virtual:
         return self._capture is not None and self._host.current in self._capture.members
 
     def exclusive(self) -> Lock:
-        """A lock that one thread may take again."""
+        """The reentrant lock of all virtual devices."""
         return _LOCK
 
     def streams(self, n: int) -> tuple[Stream, ...]:
@@ -112,7 +112,7 @@ class Virtual:
         return (self._stream(caller), *self._others(n - 1, caller))
 
     def events(self, names: tuple[str, ...]) -> Any:
-        """Fresh events."""
+        """New events."""
         return SimpleNamespace(**{name: VirtualEvent() for name in names})
 
     def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
@@ -125,38 +125,38 @@ class Virtual:
 
         Raises:
             RuntimeError: within a capture.
-            Exception: what a kernel raised; the kernels that did not run are forgotten.
+            Exception: an error of a kernel; the kernels after it are dropped.
         """
         self._refuse_in_capture()
-        queues = self._queues.take()  # no kernel is left that a freed block could be written before
+        queues = self._queues.take()  # so that frees during the run queue nothing on them
         if not queues:
             return
-        with self._host.outside():  # a kernel may run a program of its own
+        with self._host.outside():  # a kernel may itself run a program
             try:
-                queues.play(self._order())
+                queues.run(self._order())
             finally:
                 self._pool.poison_free()
 
     def wait_for(self, stream: VirtualStream) -> None:
-        """Runs one stream's queue to its end, and of others what comes up meanwhile."""
+        """Runs one stream's queue to its end, and others as far as the order picks them."""
         self._refuse_in_capture()
         mark = self._queues.mark(stream.index)
         with self._host.outside():
-            self._queues.put_back(self._queues.take().play(self._order(), until=mark))
+            self._queues.prepend(self._queues.take().run(self._order(), until=mark))
 
     def wait_for_values(self) -> None:
-        """Runs all queues to their ends, if operators may wait for that.
+        """Runs all queues to their ends, for an operator that needs values on the host.
 
         Raises:
-            RuntimeError: they may not, or not here: within a capture.
+            RuntimeError: operators may not synchronize, or a capture is under way.
         """
         if not self.may_synchronize:
             raise RuntimeError("called a synchronizing operation")
         self.synchronize()
 
     def pool(self) -> Pool:
-        """Memory for captures. The device does not hold on to it."""
-        return Pool(self._live, weakref.WeakMethod(self._write_over))
+        """A memory pool for captures. The device does not keep it alive."""
+        return Pool(self._live, weakref.WeakMethod(self._overwrite))
 
     def warm_up(
         self,
@@ -167,7 +167,7 @@ class Virtual:
         may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
-        """Runs a program on the capture streams; the generator is put back where it was."""
+        """Runs a program on the capture streams; restores the random generator."""
         state, self.may_synchronize = torch.get_rng_state(), may_synchronize
         try:
             with self._host.using(pool):
@@ -186,9 +186,9 @@ class Virtual:
         *,
         urgent: int | None = None,
     ) -> Capture:
-        """Captures what `run` enqueues; nothing of it runs before the first replay.
+        """Captures a program; no kernel runs before the first replay.
 
-        No stream is preferred: a priority promises nothing, so what is right is right in any order.
+        `urgent` is ignored: priorities guarantee nothing, so a schedule must be legal in any order.
 
         Raises:
             RuntimeError: another capture is under way, or a stream is not joined.
@@ -209,17 +209,17 @@ class Virtual:
         raise UnsupportedError("the virtual device plays orders, not time")
 
     def begin_capture(self, stream: VirtualStream, pool: Pool) -> None:
-        """From now on, what `stream` and those that fork from it are given is captured.
+        """Starts to capture the kernels of a stream and of those that fork from it.
 
         Raises:
             RuntimeError: another capture is under way.
         """
         if self._capture is not None:
             raise RuntimeError("a capture is under way; captures do not nest")
-        self._capture = Recorded(stream.index, pool)
+        self._capture = VirtualCapture(stream.index, pool)
 
-    def end_capture(self) -> Recorded:
-        """What was captured, which may be unsound. The generator is put back where it was."""
+    def end_capture(self) -> VirtualCapture:
+        """Ends the capture and returns it unchecked; restores the random generator."""
         recorded = self._capture
         if recorded is None:
             raise RuntimeError("no capture is under way")
@@ -227,10 +227,10 @@ class Virtual:
         torch.set_rng_state(recorded.generator)
         return recorded
 
-    def replay(self, recorded: Recorded) -> None:
-        """Runs a capture in another order each time, after what the current stream was given.
+    def replay(self, recorded: VirtualCapture) -> None:
+        """Runs a capture, in another order each time, after the kernels of the current stream.
 
-        Outside of `with stream:` that is all: the caller's inputs may be on any stream.
+        Outside of `with stream:` it runs after all queues: inputs may be on any stream.
         """
         with _LOCK, torch.no_grad():
             kernel = recorded.launch(self._order())
@@ -245,24 +245,24 @@ class Virtual:
         raise UnsupportedError("the virtual device plays orders, not time")
 
     def enter(self, stream: VirtualStream) -> None:
-        """What the calling thread does from now on goes to `stream`."""
+        """Makes a stream the current one of the calling thread."""
         if not self._host.is_inside:
             self._launching.__enter__()  # type: ignore[no-untyped-call]
         self._host.enter(stream.index)
 
     def leave(self) -> None:
-        """Back to the stream that was current before the last `enter`."""
+        """Returns to the stream that was current before the last `enter`."""
         self._host.leave()
         if not self._host.is_inside:
             self._launching.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> None:
-        """Marks the end of a stream's queue."""
+        """Marks the current end of a stream's queue."""
         event.capture = self._capture_of(stream.index)
         event.mark = self._queues_of(stream.index).mark(stream.index)
 
     def wait(self, event: VirtualEvent, stream: VirtualStream) -> None:
-        """Adds a wait; an event that was never recorded is no reason to wait.
+        """Adds a wait; for an event that was never recorded it does nothing.
 
         Raises:
             RuntimeError: the event is of a capture and the stream is not, or the reverse.
@@ -283,13 +283,13 @@ class Virtual:
         self._queues_of(self._host.current).launch(self._host.current, kernel)
 
     def draw(self, draw: Draw) -> None:
-        """Notes a kernel that draws: each replay draws other numbers."""
-        draw.take_turn()
+        """Registers a kernel that draws random numbers: each replay draws new ones."""
+        draw.reserve()
         if self._capture is not None:
             self._capture.draws.append(draw)
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """Memory of the current stream."""
+        """Allocates memory on the current stream."""
         capture = self._capture_of(self._host.current)
         if capture is None:
             return self._host.pool.allocate(self._host.current, nbytes)
@@ -297,11 +297,11 @@ class Virtual:
         capture.blocks.append(capture.pool.block_of(storage))
         return storage
 
-    def keeps(self, tensor: torch.Tensor) -> bool:
-        """Whether a kernel keeps a tensor from being freed.
+    def keeps_alive(self, tensor: torch.Tensor) -> bool:
+        """Whether a queued kernel keeps a tensor's memory alive.
 
-        A capture keeps nothing, it knows addresses alone. A launch keeps what was allocated
-        elsewhere, for there it is not the order of streams that says when memory may be used again.
+        A capture keeps nothing alive: it has only addresses. A launch keeps memory alive that this
+        device did not allocate, because stream order does not say when that may be reused.
         """
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0:
@@ -309,8 +309,8 @@ class Virtual:
         is_captured = self._capture_of(self._host.current) is not None
         return not is_captured and storage.data_ptr() not in self._live
 
-    def _write_over(self, stream: int, block: torch.Tensor) -> None:
-        """Queues a kernel of whoever is given a freed block next, if a program is running."""
+    def _overwrite(self, stream: int, block: torch.Tensor) -> None:
+        """Queues a kernel that overwrites a freed block, as its next user would, in a program."""
         if not self._host.is_inside:
             return
         capture = self._capture_of(stream)
@@ -327,13 +327,13 @@ class Virtual:
             self._capture.is_broken = True
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    def _capture_of(self, stream: int) -> Recorded | None:
+    def _capture_of(self, stream: int) -> VirtualCapture | None:
         """The capture that a stream takes part in."""
         capture = self._capture
         return capture if capture is not None and stream in capture.members else None
 
     def _queues_of(self, stream: int) -> Queues:
-        """Where a stream's steps go.
+        """The queues that a stream's steps are added to.
 
         Raises:
             RuntimeError: a capture is under way and the stream is not part of it.
@@ -352,7 +352,7 @@ class Virtual:
         return self._streams[index]
 
     def _others(self, n: int, caller: int) -> tuple[VirtualStream, ...]:
-        """The first `n` side streams, without the caller's."""
+        """The first `n` side streams other than the caller's."""
         if n <= 0:
             return ()
         return tuple(self._stream(i) for i in range(1, n + 2) if i != caller)[:n]

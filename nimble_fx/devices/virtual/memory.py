@@ -1,7 +1,7 @@
-"""A stream-ordered caching allocator, as PyTorch's for CUDA, on the memory of the CPU.
+"""A stream-ordered caching allocator like PyTorch's for CUDA, in the memory of the CPU.
 
-It is as unkind as such an allocator may be: the block that was freed last on a stream is what the
-stream is given next, and memory that nobody has written yet holds poison.
+It makes errors show: the block that was freed last on a stream is reused first, and memory that is
+not written yet is poison.
 """
 
 import ctypes
@@ -14,23 +14,23 @@ import torch
 from nimble_fx.torch_internals.storages import with_math_bits
 
 POISON = 0xFF
-"""Each byte of it: NaN as a floating-point number, -1 as an integer."""
+"""Each byte of uninitialized memory: NaN as floating-point numbers, -1 as integers."""
 
 _ALIGNMENT = 64
 
 Freed = Callable[[], Callable[[int, torch.Tensor], None] | None]
-"""A weak reference to whoever wants to know of blocks that are free again."""
+"""A weak reference to a callback that receives the stream and bytes of each freed block."""
 
 
 class Pool:
-    """Blocks of memory, each of which belongs to the stream that it was first allocated on."""
+    """A pool of memory blocks, each of which belongs to the stream that first allocated it."""
 
     def __init__(self, live: set[int], freed: Freed) -> None:
         """An empty pool.
 
         Args:
-            live: where the addresses are noted that are in use; pools may share it.
-            freed: gives what is told of each block that is free again, with its stream; or None.
+            live: the set of addresses in use, which the pool updates; pools may share it.
+            freed: returns the callback for freed blocks, or None.
         """
         self._live, self._freed = live, freed
         self._blocks: dict[int, torch.Tensor] = {}
@@ -40,7 +40,7 @@ class Pool:
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
 
     def allocate(self, stream: int, nbytes: int) -> torch.UntypedStorage:
-        """Memory of a stream; it is free again when the storage's last reference goes."""
+        """Allocates memory on a stream; it is freed with the last reference to the storage."""
         block = self._take(stream, nbytes)
         address = block.data_ptr()
         owner = (ctypes.c_char * nbytes).from_address(address)
@@ -50,24 +50,24 @@ class Pool:
         return _storage_of(owner)
 
     def block_of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """All bytes of the block that a storage of this pool lies in."""
+        """The bytes of the block that a storage of this pool is in."""
         return self._blocks[storage.data_ptr()]
 
     @property
     def segments(self) -> tuple[tuple[int, int], ...]:
-        """The stream and the size of each block, in use or free."""
+        """The stream and size of each block, in use or free."""
         return tuple(self._segments)
 
     def nbytes(self, stream: int) -> int:
-        """The memory of a stream, in use or free."""
+        """The bytes of a stream, in use or free."""
         return sum(nbytes for owner, nbytes in self._segments if owner == stream)
 
     def use_on(self, stream: int, storage: torch.UntypedStorage) -> None:
-        """If the block is not this stream's: once freed, it is held back until no kernel runs."""
+        """Records use on another stream: once freed, the block is not reused while kernels run."""
         self._used_on[storage.data_ptr()].add(stream)
 
     def poison_free(self) -> None:
-        """Overwrites the blocks that nobody holds. For when no kernel is under way."""
+        """Overwrites the free blocks; call it when no kernel is under way."""
         for stream, block in self._held_back:
             self._free[stream].append(block)
         self._held_back.clear()
@@ -102,8 +102,8 @@ def poison(block: torch.Tensor) -> None:
     block.fill_(POISON)
 
 
-def not_owning(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in the same memory, which this tensor does not keep from being freed."""
+def weak_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the same memory that does not keep it alive."""
     storage = tensor.untyped_storage()
     same = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
     bare = torch.empty(0, dtype=tensor.dtype, device="cpu")
@@ -112,5 +112,5 @@ def not_owning(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _storage_of(memory: ctypes.Array[ctypes.c_char]) -> torch.UntypedStorage:
-    """A storage that keeps the ctypes object, and frees nothing else."""
+    """A storage on the memory of a ctypes object, which it keeps alive."""
     return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()

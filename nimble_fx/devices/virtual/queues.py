@@ -1,4 +1,4 @@
-"""Queues of kernels on streams, and the orders in which events let them run."""
+"""Queues of kernels on streams, run in any order that streams and events allow."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from random import Random
 
 Kernel = Callable[[], None]
-"""What a launch puts into a queue: it runs once the host has long gone on."""
+"""The kernel of a launch: it runs some time after the host launched it."""
 
 Choose = Callable[[Sequence[int]], int]
-"""Which of the streams that could go on does so next."""
+"""Picks the next stream to run a kernel of, among those that could."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mark:
-    """A point in a queue, which an event was recorded at.
+    """A point in a queue at which an event was recorded.
 
     Attributes:
-        stream: whose queue.
-        position: how many steps of the queue come before it.
+        stream: the stream of the queue.
+        position: the number of steps of the queue before it.
     """
 
     stream: int
@@ -27,7 +27,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait:
-    """A step that lets its stream go on once a mark has been passed."""
+    """A step that blocks its stream until a mark has been passed."""
 
     mark: Mark
 
@@ -36,14 +36,14 @@ Step = Kernel | Mark | Wait
 
 
 class Queues:
-    """What streams were given, each in its order. Nothing runs until `play`."""
+    """The queued steps of all streams. Nothing runs until `run`."""
 
     def __init__(self) -> None:
         self._steps: dict[int, list[Step]] = {}
         self._before_next: dict[int, list[Kernel]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is anything to run."""
+        """Whether any step is queued."""
         return any(self._steps.values())
 
     def launch(self, stream: int, kernel: Kernel) -> None:
@@ -52,51 +52,51 @@ class Queues:
         steps += [*self._before_next.pop(stream, ()), kernel]
 
     def launch_before_next(self, stream: int, kernel: Kernel) -> None:
-        """Adds a kernel once the stream is given another, right before that one."""
+        """Adds a kernel right before the next one that is launched on the stream."""
         self._before_next.setdefault(stream, []).append(kernel)
 
     def mark(self, stream: int) -> Mark:
-        """Marks what a stream was given so far."""
+        """Marks the current end of a stream's queue."""
         steps = self._steps.setdefault(stream, [])
         mark = Mark(stream, len(steps))
-        if steps:  # else it is passed as it is made
+        if steps:  # else it is already passed
             steps.append(mark)
         return mark
 
     def wait(self, stream: int, mark: Mark) -> None:
-        """What a stream is given from now on comes after a mark."""
+        """Makes later kernels of a stream wait for a mark."""
         self._steps.setdefault(stream, []).append(Wait(mark))
 
     def clear(self) -> None:
-        """Forgets all steps."""
+        """Drops all steps."""
         self._steps.clear()
         self._before_next.clear()
 
     def take(self) -> "Queues":
-        """The same steps in queues of their own; none are left here."""
+        """Moves all steps to new queues, which are returned."""
         taken = Queues()
         taken._steps, taken._before_next = self._steps, self._before_next
         self._steps, self._before_next = {}, {}
         return taken
 
-    def put_back(self, taken: "Queues") -> None:
-        """Puts steps before those that are here."""
+    def prepend(self, taken: "Queues") -> None:
+        """Adds steps before those that are here."""
         for stream, steps in taken._steps.items():
             self._steps[stream] = [*steps, *self._steps.get(stream, ())]
         for stream, kernels in taken._before_next.items():
             self._before_next[stream] = [*kernels, *self._before_next.get(stream, ())]
 
-    def play(self, choose: Choose, until: Mark | None = None) -> "Queues":
+    def run(self, choose: Choose, until: Mark | None = None) -> "Queues":
         """Runs kernels: each stream's in order, none before the marks that it waits for.
 
         Marks that are not in these queues have been passed. Cost: O(kernels x streams).
 
         Args:
             choose: picks the order.
-            until: where to stop, once this mark is passed; None to run all.
+            until: the mark to stop at, once it is passed; None to run all.
 
         Returns:
-            What was not run.
+            The steps that were not run.
         """
         left = {stream: deque(steps) for stream, steps in self._steps.items()}
         ahead = {step for steps in left.values() for step in steps if isinstance(step, Mark)}
@@ -116,7 +116,7 @@ class Queues:
         return rest
 
     def unjoined(self, origin: int) -> set[int]:
-        """The streams that have steps which the end of `origin` does not come after."""
+        """The streams with steps that do not happen before the end of `origin`."""
         ends = {stream: len(steps) for stream, steps in self._steps.items()}
         seen = dict.fromkeys(ends, 0)
         to_see = [(origin, ends.get(origin, 0))]
@@ -134,7 +134,7 @@ class Queues:
 
 
 def _pass_marks(left: Mapping[int, deque[Step]], ahead: set[Mark]) -> None:
-    """Goes on to the next kernel of each stream, as far as waits allow."""
+    """Advances each stream to its next kernel, as far as waits allow."""
     moved = True
     while moved:
         moved = False
@@ -150,12 +150,12 @@ def _pass_marks(left: Mapping[int, deque[Step]], ahead: set[Mark]) -> None:
 
 
 def at_random(random: Random) -> Choose:
-    """Any stream that could go on, with equal chances."""
+    """Picks any stream, with equal probabilities."""
     return random.choice
 
 
 def depth_first(random: Random) -> Choose:
-    """One stream as far as it goes, then another."""
+    """Picks one stream as long as it is ready, then another."""
     current = -1
 
     def choose(ready: Sequence[int]) -> int:
@@ -167,10 +167,10 @@ def depth_first(random: Random) -> Choose:
 
 
 def most_delayed(random: Random) -> Choose:
-    """Streams by priorities drawn for each: the least goes on only when no other can.
+    """Picks streams by random priorities: the lowest runs only when no other can.
 
-    Now and then the stream that has gone first for long falls behind all others, so that each
-    kernel may be the delayed one: probabilistic concurrency testing (Burckhardt et al., 2010).
+    From time to time the stream of the highest priority gets the lowest, so that any kernel may be
+    the delayed one: probabilistic concurrency testing (Burckhardt et al., 2010).
     """
     priorities: dict[int, float] = {}
 
@@ -178,13 +178,13 @@ def most_delayed(random: Random) -> Choose:
         for stream in ready:
             priorities.setdefault(stream, random.random())
         first = max(ready, key=priorities.__getitem__)
-        if random.random() < _FALL_BEHIND:
+        if random.random() < _DEMOTION_PROBABILITY:
             priorities[first] = -random.random()
         return first
 
     return choose
 
 
-_FALL_BEHIND = 1 / 16
+_DEMOTION_PROBABILITY = 1 / 16
 
 ORDERS = (at_random, depth_first, most_delayed)

@@ -1,4 +1,4 @@
-"""What a virtual device remembers: its captures, and for each thread where it launches to."""
+"""The state of a virtual device: its captures, and the current stream of each thread."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ from nimble_fx.devices.virtual.queues import Choose, Queues
 from nimble_fx.torch_internals.names import disable_modes
 
 
-class Recorded:
-    """A capture: queues that are played again and again, on the memory that they were given."""
+class VirtualCapture:
+    """A capture: queues that each replay runs again, in the same memory."""
 
     def __init__(self, origin: int, pool: Pool) -> None:
         self.origin, self.pool = origin, pool
@@ -25,10 +25,10 @@ class Recorded:
         self.is_broken = False
 
     def check(self) -> None:
-        """Refuses a capture that ends with loose ends.
+        """Checks that the capture is complete.
 
         Raises:
-            RuntimeError: a stream is not joined, or the host wanted to wait in between.
+            RuntimeError: a stream is not joined, or the host tried to synchronize during capture.
         """
         if self.is_broken:
             raise RuntimeError("operation failed due to a previous error during capture")
@@ -36,27 +36,27 @@ class Recorded:
             raise RuntimeError(f"capture ends with unjoined work on streams {sorted(lost)}")
 
     def launch(self, choose: Choose) -> Callable[[], None]:
-        """One more run, as a kernel: in another order, on random numbers that are the next ones.
+        """A replay as a kernel: it runs in a new order, with new random numbers.
 
-        Its memory holds poison where nothing is written yet.
+        Its memory is poisoned first, because a replay may not rely on earlier contents.
         """
-        states = [draw.take_turn() for draw in self.draws]
+        states = [draw.reserve() for draw in self.draws]
 
         def kernel() -> None:
             for draw, state in zip(self.draws, states, strict=True):
                 draw.state = state
             for block in self.blocks:
                 poison(block)
-            self.queues.play(choose)
+            self.queues.run(choose)
 
         return kernel
 
 
-class Host(threading.local):
-    """What a thread has entered: streams, by number, and pools. Outside of all it is on stream 0.
+class ThreadState(threading.local):
+    """The streams that a thread has entered, and its pool. Outside of all it is on stream 0.
 
     Attributes:
-        pool: where memory outside of captures is from.
+        pool: the pool for memory outside of captures.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -65,7 +65,7 @@ class Host(threading.local):
 
     @property
     def current(self) -> int:
-        """The stream that operators go to."""
+        """The stream that operators are launched on."""
         return self._entered[-1]
 
     @current.setter
@@ -82,12 +82,12 @@ class Host(threading.local):
         self._entered.append(stream)
 
     def leave(self) -> None:
-        """Makes the stream the current one that was so before `enter`."""
+        """Returns to the stream that was current before `enter`."""
         self._entered.pop()
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Within, the thread is outside of all streams: operators run at once."""
+        """Leaves all streams within the block, so that operators run at once."""
         before, self._entered = self._entered, [0]
         try:
             with disable_modes():
@@ -97,7 +97,7 @@ class Host(threading.local):
 
     @contextmanager
     def using(self, pool: Pool) -> Iterator[None]:
-        """Within, memory outside of captures is from a pool."""
+        """Allocates memory outside of captures from a pool within the block."""
         before, self.pool = self.pool, pool
         try:
             yield

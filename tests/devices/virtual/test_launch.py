@@ -64,8 +64,8 @@ def test_several_results_each_have_memory_of_their_own() -> None:
     values, indices = queued(device, lambda: torch.sort(x, dim=1))
     device.synchronize()
     assert_same_bits((values, indices), tuple(torch.sort(x, dim=1)))
-    assert not device.keeps(values)
-    assert not device.keeps(indices)
+    assert not device.keeps_alive(values)
+    assert not device.keeps_alive(indices)
     assert values.data_ptr() != indices.data_ptr()
 
 

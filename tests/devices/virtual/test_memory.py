@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.devices.virtual.memory import Pool, not_owning
+from nimble_fx.devices.virtual.memory import Pool, weak_alias
 
 
 def pool_and_freed() -> tuple[Pool, set[int], list[int]]:
@@ -43,7 +43,7 @@ def test_a_freed_block_is_what_its_stream_gets_next_and_no_other() -> None:
 def test_a_view_keeps_its_block_and_a_tensor_that_does_not_own_it_does_not() -> None:
     pool, live, freed = pool_and_freed()
     whole = tensor_in(pool)
-    view, bare = whole[1:], not_owning(whole[2:])
+    view, bare = whole[1:], weak_alias(whole[2:])
     whole.fill_(3)
     assert torch.equal(bare, torch.full((2,), 3.0))
     del whole
@@ -68,7 +68,7 @@ def test_lazy_conjugates_and_negatives_stay_what_they_are(view: object) -> None:
     pool, *_ = pool_and_freed()
     z = torch.empty(0, dtype=torch.complex64).set_(pool.allocate(0, 32), 0, (4,), (1,))
     z.copy_(torch.tensor([1 + 2j, 3 - 4j, 5j, 6]))
-    assert torch.equal(not_owning(view(z)), view(z))  # type: ignore[operator]
+    assert torch.equal(weak_alias(view(z)), view(z))  # type: ignore[operator]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 5)), max_size=30))
@@ -87,7 +87,7 @@ def test_live_tensors_never_share_memory(steps: list[tuple[int, int, int]]) -> N
 def test_poison_spares_what_is_held() -> None:
     pool, *_ = pool_and_freed()
     held, freed = tensor_in(pool).zero_(), tensor_in(pool).zero_()
-    bare = not_owning(freed)
+    bare = weak_alias(freed)
     del freed
     pool.poison_free()
     assert bare.isnan().all()

@@ -39,7 +39,7 @@ def test_all_kernels_run_in_an_order_that_streams_and_events_allow(
     given_: list[Given], order: object, seed: int
 ) -> None:
     ran: list[int] = []
-    queues_of(given_, ran).play(order(Random(seed)))  # type: ignore[operator]
+    queues_of(given_, ran).run(order(Random(seed)))  # type: ignore[operator]
     assert sorted(ran) == list(range(len(given_)))
     assert all(ran.index(i) < ran.index(j) for i, j in before(given_).edges)
 
@@ -54,7 +54,7 @@ def test_every_order_that_is_allowed_comes_up(given_: list[Given]) -> None:
     queues = queues_of(given_, ran)
     for _ in range(1000 * len(allowed)):
         ran.clear()
-        queues.play(random.choice(ORDERS)(random))
+        queues.run(random.choice(ORDERS)(random))
         seen.add(tuple(ran))
         if seen == allowed:
             break
@@ -65,7 +65,7 @@ def test_every_order_that_is_allowed_comes_up(given_: list[Given]) -> None:
 def test_the_same_seed_gives_the_same_order(given_: list[Given], order: object, seed: int) -> None:
     first, second = list[int](), list[int]()
     for ran in (first, second):
-        queues_of(given_, ran).play(order(Random(seed)))  # type: ignore[operator]
+        queues_of(given_, ran).run(order(Random(seed)))  # type: ignore[operator]
     assert first == second
 
 
@@ -93,7 +93,7 @@ def test_a_mark_of_other_queues_has_been_passed() -> None:
     earlier.launch(0, lambda: None)
     queues.wait(1, earlier.mark(0))
     queues.launch(1, lambda: ran.append(1))
-    queues.play(ORDERS[0](Random(0)))
+    queues.run(ORDERS[0](Random(0)))
     assert ran == [1]
 
 
@@ -101,10 +101,10 @@ def test_a_kernel_before_the_next_runs_only_if_there_is_a_next() -> None:
     ran: list[str] = []
     queues = Queues()
     queues.launch_before_next(1, lambda: ran.append("before"))
-    queues.play(ORDERS[0](Random(0)))
+    queues.run(ORDERS[0](Random(0)))
     assert ran == []
     queues.launch(1, lambda: ran.append("next"))
-    queues.play(ORDERS[0](Random(0)))
+    queues.run(ORDERS[0](Random(0)))
     assert ran == ["before", "next"]
 
 
@@ -115,7 +115,7 @@ def test_a_cleared_queue_is_empty(order: object) -> None:
     queues.launch_before_next(0, lambda: ran.append(9))
     queues.clear()
     queues.launch(0, lambda: ran.append(5))
-    queues.play(order(Random(0)))  # type: ignore[operator]
+    queues.run(order(Random(0)))  # type: ignore[operator]
     assert ran == [5]
 
 
@@ -128,8 +128,8 @@ def test_up_to_a_mark_all_that_comes_before_it_runs_and_the_rest_can_be_put_back
     last = data.draw(st.integers(0, len(given_) - 1)) if given_ else None
     stream = 0 if last is None else given_[last][0]
     taken = queues.take()
-    queues.put_back(taken.play(chosen, until=taken.mark(stream)))
+    queues.prepend(taken.run(chosen, until=taken.mark(stream)))
     assert {i for i, (s, _) in enumerate(given_) if s == stream} <= set(ran)
-    queues.play(chosen)
+    queues.run(chosen)
     assert sorted(ran) == list(range(len(given_)))
     assert all(ran.index(i) < ran.index(j) for i, j in before(given_).edges)

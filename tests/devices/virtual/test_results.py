@@ -56,7 +56,7 @@ def test_what_a_kernel_makes_is_what_was_said(operator: Any, args: tuple[Any, ..
     with torch.no_grad():
         returned = returned_by(operator, args, {})
         assert returned is not None
-        assert returned.unlike(operator(*args)) is None
+        assert returned.difference(operator(*args)) is None
 
 
 def test_a_result_in_an_argument_is_known_as_that_argument_or_a_view_of_it() -> None:
@@ -64,8 +64,8 @@ def test_a_result_in_an_argument_is_known_as_that_argument_or_a_view_of_it() -> 
     same, view = (returned_by(op, (x,), {}) for op in (aten.relu_.default, aten.t.default))
     assert same is not None
     assert view is not None
-    assert (same.results[0].home, same.results[0].is_argument) == (0, True)
-    assert (view.results[0].home, view.results[0].is_argument) == (0, False)
+    assert (same.results[0].base, same.results[0].is_argument) == (0, True)
+    assert (view.results[0].base, view.results[0].is_argument) == (0, False)
     assert view.results[0].geometry is not None
     assert view.results[0].geometry.offset == 0  # from the argument's
 

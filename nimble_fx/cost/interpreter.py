@@ -1,4 +1,4 @@
-"""Runs a graph on made-up values, task by task, with a clock."""
+"""Runs a graph on synthetic values, task by task, and times each task."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from typing import Any
 
 from torch import Tensor
 
-from nimble_fx.cost.arguments import filled
+from nimble_fx.cost.arguments import with_values
 from nimble_fx.cost.cold import MAX_COLD_NBYTES
-from nimble_fx.cost.synthetic import is_expanded, randomize, rows_elsewhere, synthetic
+from nimble_fx.cost.synthetic import is_expanded, random_rows, randomize, synthetic
 from nimble_fx.errors import UnsupportedError, in_a_line
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
 from nimble_fx.torch_internals.names import pytree
 
 LEAST, GREATEST = 1e-6, 20.0
-"""Results whose greatest number, by its size, is not between these are written over."""
+"""Results whose largest absolute value is not between these are overwritten."""
 
 
-class Player:
+class TimingInterpreter:
     """Runs a graph, each time from the same values.
 
     Attributes:
@@ -30,19 +30,19 @@ class Player:
     def __init__(self, graph: TaskGraph) -> None:
         self.failed: dict[str, str] = {}
         self._steps = list(_steps(graph))
-        self._given = dict(_given_values(graph))
+        self._inputs = dict(_input_values(graph))
         written = {storage for task in graph.tasks for storage in task.writes}
-        self._as_they_were = {
-            value.name: made.clone()
+        self._originals = {
+            value.name: tensor.clone()
             for value in (*graph.inputs, *graph.constants)
             if written.intersection(value.holds)
-            and isinstance(made := self._given[value.name], Tensor)
-            and not is_expanded(made)
+            and isinstance(tensor := self._inputs[value.name], Tensor)
+            and not is_expanded(tensor)
         }
         self._out_of_range: set[str] = set()
 
-    def settle(self) -> None:
-        """A run in which code is loaded, memory is got, and what goes out of range is noted."""
+    def warm_up(self) -> None:
+        """Runs the graph once: loads code, allocates memory, finds results that go out of range."""
         for step, values in self._walk():
             self._step(step, values)
             if step.task.launches and _is_out_of_range(values[step.task.name]):
@@ -51,7 +51,7 @@ class Player:
             _free(step, values)
 
     def run(self) -> dict[str, float]:
-        """What each launching task takes, in seconds."""
+        """The seconds of each launching task in one run."""
         seconds: dict[str, float] = {}
         since = 0.0
         for step, values in self._walk():
@@ -66,32 +66,32 @@ class Player:
         return seconds
 
     def _walk(self) -> Iterator[tuple["_Step", dict[str, Any]]]:
-        """Each step with the values there are before it."""
-        for name, before in self._as_they_were.items():
-            self._given[name].copy_(before)
-        values = dict(self._given)
+        """Each step with the live values before it."""
+        for name, original in self._originals.items():
+            self._inputs[name].copy_(original)
+        values = dict(self._inputs)
         for step in self._steps:
             yield step, values
 
     def _step(self, step: "_Step", values: dict[str, Any]) -> float:
-        """Calls a task; the seconds of that."""
+        """Calls a task; returns the seconds that it took."""
         task = step.task
-        elsewhere = rows_elsewhere(task, values)
-        there = {**values, **elsewhere} if elsewhere else values
-        args, kwargs = filled(task.args, there), filled(step.kwargs, there)
+        rows = random_rows(task, values)
+        operands = {**values, **rows} if rows else values
+        args, kwargs = with_values(task.args, operands), with_values(step.kwargs, operands)
         start = perf_counter()
         try:
             values[task.name] = step.target(*args, **kwargs)
             return perf_counter() - start
-        except Exception as error:  # an operator may raise whatever it likes of made-up values
+        except Exception as error:  # an operator may raise any error on synthetic values
             self.failed[task.name] = in_a_line(error)
-            values[task.name] = _made(task.type)
+            values[task.name] = _synthetic_or_none(task.type)
             return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A task, what to call, and the values that nobody wants afterwards."""
+    """A task, its function, and the values whose last use it is."""
 
     task: Task
     target: Callable[..., Any]
@@ -100,7 +100,7 @@ class _Step:
 
 
 def _steps(graph: TaskGraph) -> Iterator[_Step]:
-    """The tasks; each value dies with the last task that uses it, or with its own."""
+    """The tasks in order; each value dies after its last use, or its definition if it has none."""
     last = {name: task.name for task in graph.tasks for name in (task.name, *task.uses)}
     kept = {arg.name for arg in graph.outputs if isinstance(arg, Ref)}
     for task in graph.tasks:
@@ -109,33 +109,36 @@ def _steps(graph: TaskGraph) -> Iterator[_Step]:
         yield _Step(task, runtime_function(task.target), dict(task.kwargs), dead)
 
 
-def _given_values(graph: TaskGraph) -> Iterator[tuple[str, Any]]:
+def _input_values(graph: TaskGraph) -> Iterator[tuple[str, Any]]:
     """Values for inputs and constants.
 
-    Of parameters that are alike no more are made than caches hold; these take turns.
+    Parameters of one type share as many values as exceed the caches, to save memory.
     """
-    alike: dict[Type | None, Iterator[Any]] = {}
+    by_type: dict[Type | None, Iterator[Any]] = {}
     for value in graph.inputs:
-        if value.static and value.type not in alike:
-            alike[value.type] = _enough(value.type)
-        yield value.name, next(alike[value.type]) if value.static else _made(value.type)
+        if not value.static:
+            yield value.name, _synthetic_or_none(value.type)
+            continue
+        if value.type not in by_type:
+            by_type[value.type] = _cycled(value.type)
+        yield value.name, next(by_type[value.type])
     for value in graph.constants:
-        yield value.name, _made(value.type)
+        yield value.name, _synthetic_or_none(value.type)
 
 
-def _enough(value: Type | None) -> Iterator[Any]:
-    """Values of a type without end: as many as caches hold, and these again."""
-    made: list[Any] = []
+def _cycled(value: Type | None) -> Iterator[Any]:
+    """An endless cycle of values of a type, which together exceed the caches."""
+    values: list[Any] = []
     nbytes = 0
     while nbytes < MAX_COLD_NBYTES:
-        made.append(_made(value))
-        yield made[-1]
-        nbytes += max(1, getattr(made[-1], "nbytes", 1))
-    yield from cycle(made)
+        values.append(_synthetic_or_none(value))
+        yield values[-1]
+        nbytes += max(1, getattr(values[-1], "nbytes", 1))
+    yield from cycle(values)
 
 
-def _made(value: Type | None) -> Any:
-    """A value of a type; None, at which operators raise, if nothing is known of it."""
+def _synthetic_or_none(value: Type | None) -> Any:
+    """A value of a type; None, on which operators raise, if the type is not supported."""
     try:
         return synthetic(value)
     except (UnsupportedError, RuntimeError):
@@ -148,7 +151,7 @@ def _free(step: _Step, values: dict[str, Any]) -> None:
 
 
 def _is_out_of_range(result: Any) -> bool:
-    """Whether numbers in it vanish, or are so large that an exponential of them does."""
+    """Whether its numbers vanish, or are so large that their exponentials overflow."""
     peaks = [leaf.abs().max().item() for leaf in _floating(result)]
     return any(peak != 0 and not LEAST <= peak <= GREATEST for peak in peaks)
 
@@ -159,7 +162,7 @@ def _fill(result: Any) -> None:
 
 
 def _floating(result: Any) -> list[Tensor]:
-    """The tensors of floating-point numbers in it that can be judged and written."""
+    """The floating-point tensors in a result that `abs` and `randomize` support."""
     leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
     return [
         leaf

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nimble_fx.cost import player
-from nimble_fx.cost.player import GREATEST, LEAST, Player
+from nimble_fx.cost import interpreter
+from nimble_fx.cost.interpreter import GREATEST, LEAST, TimingInterpreter
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 from tests.support.cost_playing import Clock, program, step
 
 
-def playing(graph: TaskGraph) -> Player:
-    made = Player(graph)
-    made.settle()
+def playing(graph: TaskGraph) -> TimingInterpreter:
+    made = TimingInterpreter(graph)
+    made.warm_up()
     return made
 
 
@@ -138,7 +138,7 @@ def test_an_input_that_cannot_be_made_fails_the_tasks_that_want_it(
 def test_of_parameters_that_are_alike_no_more_are_made_than_caches_hold(
     limit: int, n_made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(player, "MAX_COLD_NBYTES", limit)
+    monkeypatch.setattr(interpreter, "MAX_COLD_NBYTES", limit)
     given = [Input(f"p{i}", tensor_type(3), (f"p{i}",), static=True) for i in range(5)]
     given += [Input(f"x{i}", tensor_type(3), (f"x{i}",)) for i in range(2)]
     seen: list[list[int]] = []
