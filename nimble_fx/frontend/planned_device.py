@@ -8,7 +8,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
-from nimble_fx.compiler import Compiler, Freezing, Target
+from nimble_fx.compiler import CaptureDecision, Compiler, Target
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 def planned_device(
-    options: Options, runtime: Cuda, specs: Device, keep: Callable[[Program], None]
+    options: Options, runtime: Cuda, specs: Device, on_program: Callable[[Program], None]
 ) -> Target:
     """Compiles graphs on "meta" for a CUDA device, and runs the graphs themselves there.
 
@@ -36,7 +36,7 @@ def planned_device(
         options: the user's.
         runtime: a CUDA device, whether it is here or not.
         specs: the figures to schedule for.
-        keep: receives each program.
+        on_program: receives each program.
     """
     device = torch.device(runtime.name)
 
@@ -46,16 +46,16 @@ def planned_device(
             return constants_here(wanted)
         return device if runtime.hardware is not None else _CPU
 
-    def freezing(graph: TaskGraph, _: DeviceRuntime) -> Freezing:
+    def capture_decision(graph: TaskGraph, _: DeviceRuntime) -> CaptureDecision:
         reason = f"it is planned for {runtime.name} ({specs.name}), which need not be here"
-        return Freezing(reason, options.freeze and _can_be_captured(graph))
+        return CaptureDecision(reason, options.freeze and _can_be_captured(graph))
 
-    def executable(
+    def compile_graph(
         compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The graph itself, to be run on tensors without data; keeps its program."""
         try:
-            keep(compiler.program(compiler.trace(gm, name)))
+            on_program(compiler.program(compiler.trace(gm, name)))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
@@ -64,11 +64,11 @@ def planned_device(
     return Target(
         reporter=Reporter(options.on_fallback),
         runtime_for=lambda _: runtime,
-        retarget=lambda graph: _moved(graph, device),
+        retarget=lambda graph: _retargeted(graph, device),
         specs=specs,
         constants_on=constants_on,
-        freezing=freezing,
-        executable=executable,
+        capture_decision=capture_decision,
+        compile_graph=compile_graph,
     )
 
 
@@ -89,7 +89,7 @@ def _without_data(gm: GraphModule) -> Boxed:
     return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
 
-def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:
+def _retargeted(graph: TaskGraph, device: torch.device) -> TaskGraph:
     """The graph with `device` in place of "meta", in types and in arguments."""
 
     def moved(value: Any) -> Any:

@@ -32,14 +32,14 @@ class CaptureOptions:
     Attributes:
         max_graphs: how many captures are kept.
         copy_outputs: whether what the user sees is copied out of the memory of the capture.
-        n_seen: how many outputs the user sees, if not all: a forward saves the others.
+        n_user_outputs: how many outputs the user sees, if not all: a forward saves the others.
         is_backward: whether it reads what a forward saved. Its results are gradients, which
             autograd may keep and add to: they are copied whatever the user chose.
     """
 
     max_graphs: int = 8
     copy_outputs: bool = True
-    n_seen: int | None = None
+    n_user_outputs: int | None = None
     is_backward: bool = False
 
     def output_policy(self, launcher: Launcher, saves_in_place: bool) -> OutputPolicy:
@@ -48,10 +48,10 @@ class CaptureOptions:
         Those of a program that writes to its inputs are copied: one may come back as an input.
         """
         n_outputs = len(launcher.graph.outputs)
-        n_seen = n_outputs if self.n_seen is None else self.n_seen
+        n_user = n_outputs if self.n_user_outputs is None else self.n_user_outputs
         are_aliased = not (self.copy_outputs or self.is_backward or launcher.mutated_given)
-        aliased = range(n_seen if are_aliased else 0)
-        return OutputPolicy(aliased, saved=range(n_seen, n_outputs if saves_in_place else n_seen))
+        aliased = range(n_user if are_aliased else 0)
+        return OutputPolicy(aliased, saved=range(n_user, n_outputs if saves_in_place else n_user))
 
 
 class Frozen:

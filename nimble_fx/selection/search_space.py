@@ -9,7 +9,7 @@ from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.passes.order_by_cost import OrderByCost
-from nimble_fx.pipeline import Pass, finishing, preparing, schedule, streams_and_order
+from nimble_fx.pipeline import Pass, completion_passes, policy_passes, preparation_passes, schedule
 from nimble_fx.selection.candidate import MARGIN, Candidate
 from nimble_fx.simulation.memory_model import footprint
 from nimble_fx.simulation.schedule_model import predict
@@ -68,12 +68,12 @@ def proposals(
 
     Cost: that of all passes but the first two, for each.
     """
-    prepared = schedule(graph, preparing())
+    prepared = schedule(graph, preparation_passes())
     cost = costs(prepared)
     known = _Known(costs.device, cost)
     found = []
     for name, middle in _policies(prepared, known, max_streams, timed, priorities):
-        made = schedule(prepared, (*middle, *finishing()))
+        made = schedule(prepared, (*middle, *completion_passes()))
         took = predict(made, cost, costs.device, frozen=frozen).makespan_us
         peak = footprint(concrete(made, sizes)).reserved
         candidate = Candidate(name, made.n_streams, took, None, peak)
@@ -94,18 +94,18 @@ def _policies(
     graph: TaskGraph, costs: CostModel, max_streams: int, timed: bool, priorities: bool
 ) -> Iterator[tuple[str, tuple[Pass, ...]]]:
     """The policies that can give different schedules: what each is called, and its passes."""
-    yield "serial", streams_and_order("serial", 1)
+    yield "serial", policy_passes("serial", 1)
     width = min(graph.width, max_streams) if max_streams > 1 else 1
     if width == 1:
         return
-    nimble = streams_and_order("nimble", max_streams)
+    nimble = policy_passes("nimble", max_streams)
     yield "nimble", nimble
     if timed:  # what simulation takes for the same, how CUDA maps branches to queues may not
         yield "nimble, critical first", (*nimble, OrderByCost(costs, "critical"))
         yield "nimble, alternating", (*nimble, OrderByCost(costs, "alternating"))
     for limit in CAPS:
         if limit < width:
-            yield f"nimble, {limit} streams", streams_and_order("nimble", limit)
+            yield f"nimble, {limit} streams", policy_passes("nimble", limit)
     yield "critical-path", (CriticalPath(costs, width, priorities),)
     if timed and priorities:  # a priority is not simulated
         yield "critical-path, equal streams", (CriticalPath(costs, width, priorities=False),)

@@ -15,7 +15,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Pass, Policy, describe_pass, passes, schedule
+from nimble_fx.pipeline import Pass, Policy, describe_pass, passes_for, schedule
 from nimble_fx.selection.candidate import Candidate
 from nimble_fx.selection.schedule_cache import ScheduleCache
 from nimble_fx.selection.search_space import Proposal, proposals
@@ -135,7 +135,7 @@ class _Selector:
         """The schedule by a policy; from `cache_dir` if it is there."""
         if policy == "critical-path":
             policy = CriticalPath(self._costs(), self.n_queues, self._options.priorities)
-        pipeline = passes(policy, self._limit)
+        pipeline = passes_for(policy, self._limit)
         if self._cache is None:
             return Selection((self._made(pipeline),))
         described = [describe_pass(step) for step in pipeline]
@@ -150,7 +150,7 @@ class _Selector:
 
     def serial(self) -> Selection:
         """The schedule on one stream."""
-        return Selection((self._made(passes("serial", None)),))
+        return Selection((self._made(passes_for("serial", None)),))
 
     @property
     def n_queues(self) -> int:

@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 
-from nimble_fx.errors import FileError, in_a_line
+from nimble_fx.errors import FileError, one_line
 from nimble_fx.ir.symbolic_sizes import symbols_in
 from nimble_fx.ir.task_graph import (
     Arg,
@@ -125,7 +125,7 @@ class TypesOf:
         except Exception as error:  # whatever an operator has to say of its arguments
             if is_unsure:
                 return None
-            raise FileError(f"{task.name} cannot call {target}: {in_a_line(error)}") from error
+            raise FileError(f"{task.name} cannot call {target}: {one_line(error)}") from error
         if not _agree(returned.type, kind, in_sizes=not is_unsure):
             raise _lies(task, kind, returned.type)
         return returned
@@ -149,7 +149,7 @@ class TypesOf:
         try:
             result = task.target(*args)
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise FileError(f"{task.name} cannot call {task.target}: {in_a_line(error)}") from error
+            raise FileError(f"{task.name} cannot call {task.target}: {one_line(error)}") from error
         if not self._is_unsure(task) and not _agree(ScalarType(str(result)), kind):
             raise _lies(task, kind, result)
         self._numbers[task.name] = result

@@ -223,7 +223,7 @@ def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None
         r"^  memory   \d+ KiB \(s. \d+ KiB, s. \d+ KiB\)", program.summary(), re.MULTILINE
     )
     del model
-    assert "no: the parameters that it was captured with are gone" in program.summary()
+    assert "no: the parameters that it was captured with were freed" in program.summary()
 
 
 def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:

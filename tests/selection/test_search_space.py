@@ -9,7 +9,7 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Policy, passes, preparing, schedule
+from nimble_fx.pipeline import Policy, passes_for, preparation_passes, schedule
 from nimble_fx.selection.candidate import MARGIN
 from nimble_fx.selection.search_space import CAPS, Proposal, proposals
 from nimble_fx.simulation.memory_model import footprint
@@ -27,7 +27,7 @@ def proposed(graph: TaskGraph, max_streams: int = 32, device: Device = H100) -> 
 
 @given(task_graphs(14))
 def test_each_proposal_is_legal_and_is_what_its_policy_makes(graph: TaskGraph) -> None:
-    width = schedule(graph, preparing()).width
+    width = schedule(graph, preparation_passes()).width
     policies: dict[str, tuple[Policy, int]] = {
         "serial": ("serial", 1),
         "nimble": ("nimble", 32),
@@ -36,7 +36,7 @@ def test_each_proposal_is_legal_and_is_what_its_policy_makes(graph: TaskGraph) -
     }
     for each in proposed(graph):
         verify(each.graph, graph)
-        assert schedule(graph, passes(*policies[each.candidate.policy])) == each.graph
+        assert schedule(graph, passes_for(*policies[each.candidate.policy])) == each.graph
         assert each.candidate.n_streams == each.graph.n_streams
 
 
