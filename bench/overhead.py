@@ -33,7 +33,7 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType
 from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, Frozen
+from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.tracing.aten_to_tasks import trace
@@ -133,7 +133,7 @@ def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
     run: Callable[[list[Any]], object] = launcher
     bare: Callable[[], object] = partial(torch.relu, x)
     if how == "frozen":
-        run = Frozen(
+        run = FrozenProgram(
             launcher,
             PoolGroup(launcher.device),
             CaptureStatus(),

@@ -17,7 +17,7 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType, TupleType
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
+from nimble_fx.runtime.capture_checks import check_capturable
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.this_machine import constants_here
@@ -74,7 +74,7 @@ def planned_device(
 
 def _can_be_captured(graph: TaskGraph) -> bool:
     try:
-        refuse_what_no_device_captures(graph)
+        check_capturable(graph)
     except UnsupportedError:
         return False
     return True

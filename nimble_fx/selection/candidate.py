@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from nimble_fx.ir.display import table
 
-MARGIN = 0.01
+MIN_GAIN = 0.01
 """What a schedule must win over one stream, of that one's time."""
 
 

@@ -10,7 +10,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.passes.order_by_cost import OrderByCost
 from nimble_fx.pipeline import Pass, completion_passes, policy_passes, preparation_passes, schedule
-from nimble_fx.selection.candidate import MARGIN, Candidate
+from nimble_fx.selection.candidate import MIN_GAIN, Candidate
 from nimble_fx.simulation.memory_model import footprint
 from nimble_fx.simulation.schedule_model import predict
 
@@ -52,7 +52,7 @@ def proposals(
 ) -> list[Proposal]:
     """The schedules to choose from, the one that is predicted to take least first.
 
-    The serial one is always among them, and before all that do not win `MARGIN` over it.
+    The serial one is always among them, and before all that do not win `MIN_GAIN` over it.
 
     Args:
         graph: as traced.
@@ -79,7 +79,7 @@ def proposals(
         candidate = Candidate(name, made.n_streams, took, None, peak)
         found.append(Proposal(candidate, made))
     serial = next(each for each in found if each.candidate.policy == "serial")
-    enough = (1 - MARGIN) * serial.candidate.predicted_us
+    enough = (1 - MIN_GAIN) * serial.candidate.predicted_us
     return sorted(found, key=lambda each: _rank(each, enough))
 
 

@@ -10,7 +10,7 @@ from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.pipeline import Policy, passes_for, preparation_passes, schedule
-from nimble_fx.selection.candidate import MARGIN
+from nimble_fx.selection.candidate import MIN_GAIN
 from nimble_fx.selection.search_space import CAPS, Proposal, proposals
 from nimble_fx.simulation.memory_model import footprint
 from nimble_fx.simulation.schedule_model import predict
@@ -44,7 +44,7 @@ def test_each_proposal_is_legal_and_is_what_its_policy_makes(graph: TaskGraph) -
 def test_the_first_is_serial_or_wins_over_it_and_is_the_best_that_does(graph: TaskGraph) -> None:
     found = [each.candidate for each in proposed(graph)]
     (serial,) = [each for each in found if each.policy == "serial"]
-    enough = (1 - MARGIN) * serial.predicted_us
+    enough = (1 - MIN_GAIN) * serial.predicted_us
     winners = [each.predicted_us for each in found if each.predicted_us <= enough]
     if winners and found[0] is not serial:
         assert found[0].predicted_us == min(winners) <= enough

@@ -27,7 +27,7 @@ from nimble_fx.devices.virtual.launch import Launching
 from nimble_fx.devices.virtual.memory import Pool, poison
 from nimble_fx.devices.virtual.state import Recorded
 from nimble_fx.runtime import autotuning
-from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 
 POOL_SIZE = 32
@@ -356,7 +356,7 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
         torch._C, "_cuda_clearCublasWorkspaces", clear_cublas_workspaces, raising=False
     )
     monkeypatch.setattr(Tensor, "record_stream", record_stream)
-    for program in (Launcher, Frozen):
+    for program in (Launcher, FrozenProgram):
         monkeypatch.setattr(program, "__call__", _asynchronous(program.__call__))
     return gpu
 
