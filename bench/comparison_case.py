@@ -18,7 +18,7 @@ from bench.rows import Result, Row, Schedule
 from bench.task_times import TimedTasks
 from bench.timing import Call, calls_per_sample, interleaved_seconds, synchronize
 from nimble_fx.errors import one_line
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.ir.task_graph import dtype_name
 
 N_SETS = 3
@@ -261,7 +261,7 @@ def _floor(case: Case) -> tuple[Floor | None, str | None]:
     """The floor, or why it could not be measured."""
     timed = TimedTasks()
     try:
-        case.run(torch.compile(own_function(case.model), backend=timed), 0)
+        case.run(torch.compile(unique_function(case.model), backend=timed), 0)
     except Exception as error:  # an operator that a GPU cannot capture is no reason to lose the row
         return None, one_line(error)
     if not any(seconds for _, seconds in timed.graphs):

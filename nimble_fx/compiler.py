@@ -24,7 +24,7 @@ from nimble_fx.program import Program
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
-from nimble_fx.selection.select import select
+from nimble_fx.selection.select import select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.torch_internals.dynamo import (
@@ -196,7 +196,7 @@ class Compiler:
         """
         decision = self._target.capture_decision(traced.traced.graph, traced.device)
         timed = decision.why_not_here is None and traced.device.can_time
-        selection = select(
+        selection = select_schedules(
             traced,
             self._options,
             self._target.reporter,

@@ -1,4 +1,4 @@
-"""The target of `nimble_fx.plan`: a device that need not be here."""
+"""The target of `nimble_fx.plan`: a device that this machine need not have."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -30,18 +30,18 @@ _CPU = torch.device("cpu")
 def planned_device(
     options: Options, runtime: Cuda, specs: Device, on_program: Callable[[Program], None]
 ) -> Target:
-    """Compiles graphs on "meta" for a CUDA device, and runs the graphs themselves there.
+    """The target for graphs that are traced on "meta" and scheduled for a CUDA device.
 
     Args:
-        options: the user's.
-        runtime: a CUDA device, whether it is here or not.
+        options: the user's options.
+        runtime: a CUDA device, which this machine need not have.
         specs: the figures to schedule for.
-        on_program: receives each program.
+        on_program: called with each program.
     """
     device = torch.device(runtime.name)
 
     def constants_on(wanted: torch.device) -> torch.device | None:
-        """The device where it is here; else the CPU, which makes the same of literals."""
+        """The device if this machine has it; else the CPU, where constants are the same."""
         if wanted != META:
             return constants_here(wanted)
         return device if runtime.hardware is not None else _CPU
@@ -53,13 +53,13 @@ def planned_device(
     def compile_graph(
         compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
-        """The graph itself, to be run on tensors without data; keeps its program."""
+        """The ATen graph itself, which runs on tensors without data; schedules its program."""
         try:
             on_program(compiler.program(compiler.trace(gm, name)))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        return _without_data(gm)
+        return _runnable_on_meta(gm)
 
     return Target(
         reporter=Reporter(options.on_fallback),
@@ -80,8 +80,8 @@ def _can_be_captured(graph: TaskGraph) -> bool:
     return True
 
 
-def _without_data(gm: GraphModule) -> Boxed:
-    """The graph, with its constants on the device that it was traced on."""
+def _runnable_on_meta(gm: GraphModule) -> Boxed:
+    """The callable of the graph, with constants moved to the device that it was traced on."""
     with eagerly():
         for node in gm.graph.find_nodes(op="get_attr"):
             value = getattr(gm, node.target)

@@ -28,7 +28,7 @@ import nimble_fx.selection.select as choose, nimble_fx
 from tests.support.models import Branchy
 
 if sys.argv[2] == "hit":
-    choose.proposals = choose.emit = None
+    choose.scheduled_candidates = choose.emit = None
 torch.compile(Branchy(), backend="nimble", options={"cache_dir": sys.argv[1]})(torch.ones(2, 4))
 print(len(nimble_fx.programs()))
 """
@@ -265,7 +265,7 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
             if taken is None:
                 taken = scheduled
                 made.append(taken)
-                entry.keep(taken)
+                entry.store(taken)
             found.append(taken)
 
     threads = [threading.Thread(target=get) for _ in range(8)]

@@ -11,7 +11,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.pipeline import Policy, passes_for, preparation_passes, schedule
 from nimble_fx.selection.candidate import MIN_GAIN
-from nimble_fx.selection.search_space import CAPS, Proposal, proposals
+from nimble_fx.selection.search_space import STREAM_LIMITS, ScheduledCandidate, scheduled_candidates
 from nimble_fx.simulation.memory_model import footprint
 from nimble_fx.simulation.schedule_model import predict
 from nimble_fx.verify import verify
@@ -21,8 +21,10 @@ from tests.support.schedules import traced, two_branches
 H100 = DEVICES["h100"]
 
 
-def proposed(graph: TaskGraph, max_streams: int = 32, device: Device = H100) -> list[Proposal]:
-    return proposals(graph, Roofline(device), max_streams, {})
+def proposed(
+    graph: TaskGraph, max_streams: int = 32, device: Device = H100
+) -> list[ScheduledCandidate]:
+    return scheduled_candidates(graph, Roofline(device), max_streams, {})
 
 
 @given(task_graphs(14))
@@ -32,7 +34,7 @@ def test_each_proposal_is_legal_and_is_what_its_policy_makes(graph: TaskGraph) -
         "serial": ("serial", 1),
         "nimble": ("nimble", 32),
         "critical-path": (CriticalPath(Roofline(H100), width), width),
-        **{f"nimble, {n} streams": ("nimble", n) for n in CAPS},
+        **{f"nimble, {n} streams": ("nimble", n) for n in STREAM_LIMITS},
     }
     for each in proposed(graph):
         verify(each.graph, graph)
@@ -89,7 +91,8 @@ def test_a_program_of_which_each_task_waits_for_the_last_has_one_proposal() -> N
 def test_unfrozen_the_hosts_calls_count() -> None:
     graph = traced(two_branches, torch.empty(4)).graph
     frozen, called = (
-        proposals(graph, Roofline(H100), 32, {}, frozen=frozen) for frozen in (True, False)
+        scheduled_candidates(graph, Roofline(H100), 32, {}, frozen=frozen)
+        for frozen in (True, False)
     )
     took = [
         {each.candidate.policy: each.candidate.predicted_us for each in f} for f in (frozen, called)
@@ -111,7 +114,7 @@ class _Tenths:
 def test_where_kernels_share_nothing_maximum_concurrency_reaches_the_bound(
     graph: TaskGraph,
 ) -> None:
-    found = proposals(graph, _Tenths(), 32, {})
+    found = scheduled_candidates(graph, _Tenths(), 32, {})
     widest = next((p for p in found if p.candidate.policy == "nimble"), None)
     if widest is None or graph.width > 10:
         return
@@ -137,12 +140,12 @@ def test_caps_below_the_width_are_tried(width: int) -> None:
     found = {each.candidate.policy for each in proposed(graph)}
     capped = {f"nimble, {cap} streams" for cap in (2, 3, 4, 8) if cap < width}
     assert found == {"serial", "nimble", "critical-path", *capped}
-    timed = proposals(graph, Roofline(H100), 32, {}, timed=True)
+    timed = scheduled_candidates(graph, Roofline(H100), 32, {}, timed=True)
     others = {"nimble, critical first", "nimble, alternating", "critical-path, equal streams"}
     assert {each.candidate.policy for each in timed} == {*found, *others}
     urgent = {each.candidate.policy for each in timed if each.graph.urgent is not None}
     assert urgent == {"critical-path"}
-    without = proposals(graph, Roofline(H100), 32, {}, timed=True, priorities=False)
+    without = scheduled_candidates(graph, Roofline(H100), 32, {}, timed=True, priorities=False)
     assert {each.candidate.policy for each in without} == {*found, *others} - {
         "critical-path, equal streams"
     }
