@@ -352,9 +352,7 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     monkeypatch.setattr(autotuning, "N_REPLAYS", 2)
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(
-        torch._C, "_cuda_clearCublasWorkspaces", clear_cublas_workspaces, raising=False
-    )
+    monkeypatch.setattr("nimble_fx.devices.cuda.clear_cublas_workspaces", clear_cublas_workspaces)
     monkeypatch.setattr(Tensor, "record_stream", record_stream)
     for program in (Launcher, FrozenProgram):
         monkeypatch.setattr(program, "__call__", _asynchronous(program.__call__))
