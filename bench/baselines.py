@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bench.policies import find_policy
 from nimble_fx.backend import nimble
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.frontend.model_function import unique_function
 
 Run = Callable[..., Tensor]
 """Takes a model's arguments and returns its output."""
@@ -71,7 +71,7 @@ def policies(names: Sequence[str]) -> dict[str, Compile]:
 
 def _by_torch(**how: Any) -> Compile:
     """By `torch.compile`; with code of its own, or Dynamo would search what others compiled."""
-    return lambda model, inputs: torch.compile(own_function(model), **how)
+    return lambda model, inputs: torch.compile(unique_function(model), **how)
 
 
 def _is_installed(*packages: str) -> bool:

@@ -32,16 +32,16 @@ class KeptPrograms:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = Options(policy=self.policy, on_fallback="error")
-        here = this_machine(options, keep=self.programs.append)
+        here = this_machine(options, on_program=self.programs.append)
 
-        def executable(
+        def compile_graph(
             compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
             """The program, which notes its inputs."""
             number = len(self.programs)
-            return self._noting(f"{number} {name}", here.executable(compiler, gm, name, capture))
+            return self._noting(f"{number} {name}", here.compile_graph(compiler, gm, name, capture))
 
-        target = replace(here, executable=executable)
+        target = replace(here, compile_graph=compile_graph)
         return lower(gm, example_inputs, Compiler(gm, options, target))
 
     @property

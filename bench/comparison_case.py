@@ -17,8 +17,8 @@ from bench.models.model import Form, Inputs, Model
 from bench.rows import Result, Row, Schedule
 from bench.task_times import TimedTasks
 from bench.timing import Call, calls_per_sample, interleaved_seconds, synchronize
-from nimble_fx.errors import in_a_line
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.errors import one_line
+from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.ir.task_graph import dtype_name
 
 N_SETS = 3
@@ -143,7 +143,7 @@ def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
         try:
             return _held(contest, contestants)
         except Exception as error:  # the next model may do better
-            return _failed(contest, in_a_line(error))
+            return _failed(contest, one_line(error))
 
 
 def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
@@ -200,7 +200,7 @@ def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
         first_seconds = perf_counter() - start
         distance, same_bits = _check(case, run)
     except Exception as error:  # whatever a contestant raises is its result
-        return Result(error=in_a_line(error)), None
+        return Result(error=one_line(error)), None
     skipped = _skipped_cuda_graphs() - skipped
     note = f"PyTorch made no CUDA graph of {skipped} of its graphs" if skipped else None
     return Result(None, note, first_seconds, distance, same_bits), run
@@ -216,7 +216,7 @@ def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) 
     try:
         _, same_bits = _check(case, run)
     except Exception as error:
-        return Result(error=f"after it was timed: {in_a_line(error)}")
+        return Result(error=f"after it was timed: {one_line(error)}")
     return replace(result, samples=samples, same_bits=result.same_bits and same_bits)
 
 
@@ -261,9 +261,9 @@ def _floor(case: Case) -> tuple[Floor | None, str | None]:
     """The floor, or why it could not be measured."""
     timed = TimedTasks()
     try:
-        case.run(torch.compile(own_function(case.model), backend=timed), 0)
+        case.run(torch.compile(unique_function(case.model), backend=timed), 0)
     except Exception as error:  # an operator that a GPU cannot capture is no reason to lose the row
-        return None, in_a_line(error)
+        return None, one_line(error)
     if not any(seconds for _, seconds in timed.graphs):
         return None, "no task was timed"
     return floor(timed.graphs), None

@@ -46,7 +46,7 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.pipeline import Policy
-from nimble_fx.selection.search_space import proposals
+from nimble_fx.selection.search_space import scheduled_candidates
 from nimble_fx.tracing.aten_to_tasks import Traced
 
 _T = TypeVar("_T")
@@ -120,7 +120,7 @@ def choosing_seconds(retrace: Callable[[], Traced], rounds: int) -> float:
         graph = retrace().graph
         with collected_before():
             start = perf_counter()
-            proposals(graph, costs, costs.device.max_streams, {})
+            scheduled_candidates(graph, costs, costs.device.max_streams, {})
             samples.append(perf_counter() - start)
     return median(samples)
 

@@ -24,7 +24,7 @@ import nimble_fx
 from bench.console import print_table
 from bench.overhead import Net, now
 from bench.record import Target, finish, parser
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 
 N_LIVES = 2000
@@ -191,7 +191,7 @@ def run_with(
     training: bool = False,
 ) -> None:
     """Calls a model that a backend of PyTorch's compiles, and has Dynamo drop it."""
-    function = own_function(model)
+    function = unique_function(model)
     compiled = torch.compile(function, backend=backend)
     for rows in sizes:
         with torch.set_grad_enabled(training):

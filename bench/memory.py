@@ -31,8 +31,8 @@ from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import PolicyName
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Policy, passes, schedule
-from nimble_fx.selection.search_space import proposals
+from nimble_fx.pipeline import Policy, passes_for, schedule
+from nimble_fx.selection.search_space import scheduled_candidates
 from nimble_fx.simulation.memory_model import footprint
 
 MAX_STREAMS = 32
@@ -105,10 +105,10 @@ def scheduled_by(policy: PolicyName | Policy, graph: TaskGraph) -> TaskGraph:
     """The graph by a policy; one that goes by costs gets those of an H100."""
     costs = Roofline(DEVICES[DEFAULT_GPU])
     if policy == "auto":
-        return proposals(graph, costs, MAX_STREAMS, {})[0].graph
+        return scheduled_candidates(graph, costs, MAX_STREAMS, {})[0].graph
     if policy == "critical-path":
         policy = CriticalPath(costs, MAX_STREAMS)
-    return schedule(graph, passes(policy, MAX_STREAMS))
+    return schedule(graph, passes_for(policy, MAX_STREAMS))
 
 
 def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:

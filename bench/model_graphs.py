@@ -28,10 +28,10 @@ class Traces:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = Options()
-        target = replace(this_machine(options), executable=self._executable)
+        target = replace(this_machine(options), compile_graph=self._compile_graph)
         return lower(gm, example_inputs, Compiler(gm, options, target))
 
-    def _executable(
+    def _compile_graph(
         self, compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The graph itself; keeps its trace."""

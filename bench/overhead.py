@@ -31,9 +31,9 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, Frozen
+from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.tracing.aten_to_tasks import trace
@@ -133,7 +133,7 @@ def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
     run: Callable[[list[Any]], object] = launcher
     bare: Callable[[], object] = partial(torch.relu, x)
     if how == "frozen":
-        run = Frozen(
+        run = FrozenProgram(
             launcher,
             PoolGroup(launcher.device),
             CaptureStatus(),
@@ -151,7 +151,7 @@ def program(n_parameters: int) -> tuple[TaskGraph, Any]:
     kind = TensorType((8,), (1,), torch.float32, torch.device("cpu"))
     names = [f"w{i}" for i in range(n_parameters)]
     inputs = [Input(name, kind, (name,), static=True) for name in names]
-    graph = schedule(replace(graph, inputs=(*graph.inputs, *inputs)), passes("nimble", None))
+    graph = schedule(replace(graph, inputs=(*graph.inputs, *inputs)), passes_for("nimble", None))
     return graph, load(emit(graph), f"<overhead {n_parameters}>")
 
 

@@ -13,7 +13,7 @@ from bench.models.synthetic import BLOCKS_FOR_16_STREAMS, cell_graph
 from bench.stages import first_call
 from bench.timing import Spread, uncollected_seconds
 from nimble_fx.codegen.emit import emit
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.selection import select
 from nimble_fx.verify import verify, verify_source
 
@@ -52,7 +52,7 @@ class Share:
 def cost(n_tasks: int, rounds: int) -> Cost:
     """Of a graph of cells on 16 streams."""
     traced = cell_graph(n_tasks, BLOCKS_FOR_16_STREAMS)
-    graph = schedule(traced, passes("nimble", None))
+    graph = schedule(traced, passes_for("nimble", None))
     text = emit(graph)
     return Cost(
         len(graph.launching),

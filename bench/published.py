@@ -17,7 +17,7 @@ from bench.models.model import image_form
 from bench.models.registry import find
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
 
 LIMIT = 0.1766
@@ -135,7 +135,7 @@ def _compared(published: Published) -> Comparison:
     model, inputs = form.build(), form.inputs(published.batch)
     traces = Traces()
     with torch.no_grad():
-        torch.compile(own_function(model.eval()), backend=traces)(*inputs)
+        torch.compile(unique_function(model.eval()), backend=traces)(*inputs)
     us = 0.0
     for graph in traces.graphs:
         costs = Roofline(published.device)(graph)

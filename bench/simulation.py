@@ -33,9 +33,9 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices import device_for
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.selection.search_space import proposals
+from nimble_fx.selection.search_space import scheduled_candidates
 from nimble_fx.simulation.discrete_event import bound_us
 from nimble_fx.simulation.schedule_model import activities, predict
 
@@ -141,7 +141,7 @@ def _compiled(form: Form, batch: int, policy: Any, device: torch.device) -> Kept
     model = form.build().to(device).eval()
     inputs = tuple(x.to(device) for x in form.inputs(batch))
     kept = KeptPrograms(policy)
-    compiled = torch.compile(own_function(model), backend=kept)
+    compiled = torch.compile(unique_function(model), backend=kept)
     with torch.no_grad():
         for _ in range(3):  # a GPU's programs are captured in the second call
             compiled(*inputs)
@@ -176,7 +176,9 @@ def predicted_for(device: Device, graphs: Sequence[TaskGraph]) -> There:
     A graph that has no schedule of a name, being too narrow for it, runs on one stream under it.
     """
     costs = [Roofline(device)(graph) for graph in graphs]
-    offered = [proposals(graph, Roofline(device), device.max_streams, {}) for graph in graphs]
+    offered = [
+        scheduled_candidates(graph, Roofline(device), device.max_streams, {}) for graph in graphs
+    ]
     times = [{p.candidate.policy: p.candidate.predicted_us for p in found} for found in offered]
     names = dict.fromkeys(["serial", *(name for each in times for name in each)])
     schedules = {name: sum(each.get(name, each["serial"]) for each in times) for name in names}

@@ -22,7 +22,7 @@ from nimble_fx.codegen.load import load
 from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
-from nimble_fx.pipeline import Policy, passes, schedule
+from nimble_fx.pipeline import Policy, passes_for, schedule
 from nimble_fx.program import Program, register
 from nimble_fx.tracing.aten_to_tasks import Traced, trace
 from nimble_fx.verify import verify, verify_contents, verify_source
@@ -106,7 +106,7 @@ def time_graph(graph: TaskGraph, policy: Policy = "nimble") -> tuple[Seconds, Ta
         seconds[stage] = seconds.get(stage, 0.0) + now - began
         began = now
 
-    graph = schedule(graph, passes(policy, None), lap)
+    graph = schedule(graph, passes_for(policy, None), lap)
     _timed(seconds, "verify", partial(verify, graph))
     source = _timed(seconds, "emit", partial(emit, graph))
     _timed(seconds, "verify source", partial(verify_source, source, graph))

@@ -41,16 +41,16 @@ class TimedTasks:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         unlisted: list[Program] = []  # what is timed is none of the user's programs
         options = Options(policy="serial", freeze=False)
-        here = this_machine(options, keep=unlisted.append)
+        here = this_machine(options, on_program=unlisted.append)
 
-        def executable(
+        def compile_graph(
             compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
             """The program, which says that it runs."""
             traced = compiler.trace(gm, name)
             graph = traced.traced.graph
             timed = graph, _seconds(graph, traced.device)
-            run = here.executable(compiler, gm, name, capture)
+            run = here.compile_graph(compiler, gm, name, capture)
 
             def noting(args: list[Any]) -> Any:
                 self.graphs.append(timed)
@@ -59,7 +59,7 @@ class TimedTasks:
             noting._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
             return noting
 
-        target = replace(here, executable=executable)
+        target = replace(here, compile_graph=compile_graph)
         return lower(gm, example_inputs, Compiler(gm, options, target))
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nimble_fx.frontend.planning import plan
     from nimble_fx.what_if.prediction import whatif
 
-_LATER = {
+_LAZY = {
     "Compiled": "nimble_fx.frontend.aot",
     "compile": "nimble_fx.frontend.aot",
     "Nimble": "nimble_fx.frontend.legacy_nimble",
@@ -39,7 +39,10 @@ _LATER = {
     "traces": "nimble_fx.traces",
     "whatif": "nimble_fx.what_if.prediction",
 }
-"""What needs PyTorch's compiler, which takes a second to import, or is seldom asked for."""
+"""Modules of the names that are imported at their first use.
+
+They need PyTorch's compiler, which takes a second to import, or are seldom used.
+"""
 
 __all__ = [
     "Activity",
@@ -78,8 +81,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is first asked for."""
-    if name not in _LATER:
+    """Imports a name of `_LAZY` at its first use."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_LATER[name])
+    module = import_module(_LAZY[name])
     return getattr(module, name, module)

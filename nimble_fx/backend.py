@@ -1,4 +1,4 @@
-"""`torch.compile(model, backend="nimble")`: what PyTorch calls."""
+"""`torch.compile(model, backend="nimble")`: the backend function that PyTorch calls."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from nimble_fx import fallback
-from nimble_fx import program as registry
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import OptionError
+from nimble_fx.fallback import clear_fallbacks
 from nimble_fx.options import Options
+from nimble_fx.program import clear_programs
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.dynamo_errors import DynamoOptionError
+from nimble_fx.torch_internals.dynamo_errors import for_user
 
 
 def nimble(
@@ -22,7 +22,7 @@ def nimble(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend: schedules, emits, verifies and loads a Dynamo graph; freezes it on CUDA.
+    """Schedules, emits, verifies and loads a Dynamo graph; captures it on CUDA when it is called.
 
     Args:
         gm: Dynamo's graph of the user's function.
@@ -38,9 +38,12 @@ def nimble(
 
 
 def reset() -> None:
-    """Forgets what was compiled, for `torch.compiler.reset()`. Compiled models keep working."""
-    registry.clear()
-    fallback.clear()
+    """Empties the lists of programs and fallbacks, for `torch.compiler.reset()`.
+
+    Compiled models keep working.
+    """
+    clear_programs()
+    clear_fallbacks()
 
 
 nimble.reset = reset  # type: ignore[attr-defined]  # torch.compiler.reset() looks here
@@ -50,5 +53,5 @@ def _parse(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     try:
         return Options.parse(mode, options)
     except OptionError as error:
-        here = inspect.currentframe()  # what Dynamo did before is not the user's concern
-        raise DynamoOptionError(str(error), first_useful_frame=here) from None
+        here = inspect.currentframe()  # hides Dynamo's own frames from the user
+        raise for_user(error, OptionError, first_useful_frame=here) from None

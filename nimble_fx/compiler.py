@@ -1,4 +1,4 @@
-"""From the ATen graphs of one Dynamo graph to programs that run: the whole story of a compile."""
+"""Compiles the ATen graphs of one Dynamo graph, from trace to runnable: all stages in order."""
 
 import logging
 import os
@@ -19,12 +19,12 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
-from nimble_fx.pipeline import before_policies, schedule
+from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
-from nimble_fx.selection.select import select
+from nimble_fx.selection.select import select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.torch_internals.dynamo import (
@@ -33,7 +33,7 @@ from nimble_fx.torch_internals.dynamo import (
     ViewAndMutationMeta,
     aot_autograd,
 )
-from nimble_fx.torch_internals.dynamo_errors import DynamoPassError, DynamoUnsupportedError
+from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.host_partition import split
@@ -46,12 +46,12 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Freezing:
-    """Whether a program is scheduled for replays of a CUDA graph, and whether it is captured here.
+class CaptureDecision:
+    """Whether a program is scheduled for replay as a CUDA graph, and whether it is captured here.
 
     Attributes:
         why_not_here: why this process does not capture it; None if it does.
-        is_for_replay: whether its schedule is one for replays, here or elsewhere.
+        is_for_replay: whether its schedule is one for replays, in this process or another.
     """
 
     why_not_here: str | None
@@ -60,19 +60,20 @@ class Freezing:
 
 @dataclass(frozen=True)
 class Target:
-    """A device, and what runs in place of each ATen graph that is compiled for it.
+    """What graphs are compiled for: a device, and how their runnables are made.
 
-    A target for another purpose is a `dataclasses.replace` of one of these fields.
+    To change one step, `dataclasses.replace` its field.
 
     Attributes:
-        reporter: lists what runs slower than the user asked for.
-        runtime_for: the device that runs a graph as it was traced; raises UnsupportedError if there
+        reporter: lists fallbacks.
+        runtime_for: returns the device that runs a traced graph; raises UnsupportedError if there
             is none.
-        retarget: the same graph with the types and devices that it has on the target.
+        retarget: returns the graph with the types and devices that it has on the target.
         specs: the figures to schedule for; None for those of the device that runs it.
-        constants_on: where constants of a device are computed; None if that is not possible now.
-        freezing: whether a program is captured.
-        executable: compiles an ATen graph with a compiler and returns what runs in its place.
+        constants_on: returns the device on which constants of a device are computed; None if that
+            is not possible now.
+        capture_decision: decides whether a program is captured.
+        compile_graph: compiles an ATen graph and returns the callable that replaces it.
     """
 
     reporter: Reporter
@@ -80,14 +81,20 @@ class Target:
     retarget: Callable[[TaskGraph], TaskGraph]
     specs: Device | None
     constants_on: Callable[[torch.device], torch.device | None]
-    freezing: Callable[[TaskGraph, DeviceRuntime], Freezing]
-    executable: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
+    capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
+    compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
 
 
 def lower(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: "Compiler"
 ) -> Callable[..., Any]:
-    """What runs in place of a Dynamo graph: its ATen graphs, each as `compiler` builds it."""
+    """Lowers a Dynamo graph to ATen graphs and returns the callable that replaces it.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: one set of inputs for it.
+        compiler: builds the callable of each ATen graph.
+    """
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
@@ -98,9 +105,9 @@ def lower(
     try:
         return compile_graphs(gm, example_inputs)
     except UnsupportedError as error:
-        raise DynamoUnsupportedError(error) from None
+        raise for_user(error, UnsupportedError) from None
     except PassError as error:
-        raise DynamoPassError(error) from None  # Dynamo would forget the cause
+        raise for_user(error, PassError) from None  # Dynamo's own wrapper drops the cause
 
 
 class Compiler:
@@ -117,9 +124,9 @@ class Compiler:
 
         Args:
             gm: Dynamo's graph.
-            options: the user's.
+            options: the user's options.
             target: what it is compiled for.
-            names: replaces the beginnings of inputs' names; see `user_names.renamed`.
+            names: replacements for prefixes of input names; see `user_names.renamed`.
         """
         self._options, self._target = options, target
         self._name = program_name(gm)
@@ -131,13 +138,13 @@ class Compiler:
         return self.build(reinplace_inputs(self._prepared(gm)), self._name, self._capture)
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
-        """The forward and the backward graph of a joint one; constants are in both of them."""
+        """Splits a joint graph into forward and backward; each has its own copy of constants."""
         return min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
-        capture = replace(self._capture, n_seen=_n_seen(metadata))
+        capture = replace(self._capture, n_user_outputs=_n_user_outputs(metadata))
         return self.build(gm, f"{self._name} (training)", capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
@@ -145,29 +152,30 @@ class Compiler:
         return self.build(gm, f"{self._name} (backward)", capture)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
-        """The graph itself, changed: constants are folded, and values are on the right device."""
+        """Folds constants and moves values to the graph's device, in place; returns the graph."""
         return fold_constants(move_to_device(gm), self._target.constants_on)
 
     def build(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
-        """What runs in place of an ATen graph: what the host does of it, then a program."""
+        """The callable for an ATen graph: its part on the host, then the program of the rest."""
         parts = split(gm)
         if parts is None:
-            return self._target.executable(self, gm, name, capture)
+            return self._target.compile_graph(self, gm, name, capture)
         self._inputs.rename_moved(parts.moved)
-        n_seen = None if capture.n_seen is None else parts.n_on_device(capture.n_seen)
-        capture = replace(capture, n_seen=n_seen)
-        return parts.run(self._target.executable(self, parts.device, name, capture))
+        if capture.n_user_outputs is not None:
+            n_on_device = parts.n_on_device(capture.n_user_outputs)
+            capture = replace(capture, n_user_outputs=n_on_device)
+        return parts.run(self._target.compile_graph(self, parts.device, name, capture))
 
     def trace(self, gm: GraphModule, name: str) -> TracedProgram:
-        """The task graph of an ATen graph with the user's names, and where it runs.
+        """Traces an ATen graph to a task graph with the user's names, and finds its device.
 
         Raises:
             UnsupportedError: it cannot be scheduled, or there is no such device.
-            ScheduleError: it would write over what is still read.
+            ScheduleError: a reinplaced operator overwrites a value that is still read.
         """
         names = self._inputs.better(gm)
         traced = trace(gm, name, names, self._inputs.static)
-        graph = schedule(traced.graph, before_policies())
+        graph = schedule(traced.graph, traced_graph_passes())
         _log.debug("%s: traced:\n%s", name, graph)
         if self._options.verify:
             verify_contents(graph, traced.graph)
@@ -177,28 +185,28 @@ class Compiler:
             parameters=self._inputs.parameters(names),
             device=device,
             specs=self._target.specs or device.specs,
-            sizes=known_sizes(gm),
+            sizes=size_hints(gm),
         )
 
     def program(self, traced: TracedProgram) -> Program:
-        """The program by the schedule that is chosen for it.
+        """Selects a schedule and returns the program that runs by it.
 
         Raises:
-            ScheduleError: there is no legal one.
+            ScheduleError: there is no legal schedule.
         """
-        freezing = self._target.freezing(traced.traced.graph, traced.device)
-        timed = freezing.why_not_here is None and traced.device.can_time
-        selection = select(
+        decision = self._target.capture_decision(traced.traced.graph, traced.device)
+        timed = decision.why_not_here is None and traced.device.can_time
+        selection = select_schedules(
             traced,
             self._options,
             self._target.reporter,
-            frozen=freezing.is_for_replay,
+            frozen=decision.is_for_replay,
             timed=timed,
         )
-        schedules = [written(each, self._options.dump) for each in selection.schedules]
+        schedules = [dump_source(each, self._options.dump) for each in selection.schedules]
         return Program(
             scheduled=schedules[0],
-            status=CaptureStatus(reason=freezing.why_not_here),
+            status=CaptureStatus(reason=decision.why_not_here),
             specs=traced.specs,
             candidates=selection.candidates,
             alternatives=tuple(schedules[1:]),
@@ -206,10 +214,15 @@ class Compiler:
         )
 
 
-def written(
+def dump_source(
     scheduled: ScheduledProgram, directory: str | os.PathLike[str] | None
 ) -> ScheduledProgram:
-    """A schedule whose text is written to a directory, if the user named one."""
+    """Writes the emitted text to a directory, if there is one; returns the schedule with its path.
+
+    Args:
+        scheduled: the schedule and its text.
+        directory: the option `dump`.
+    """
     if directory is None:
         return scheduled
     folder = Path(directory).expanduser().absolute()
@@ -217,8 +230,8 @@ def written(
     return replace(scheduled, path=path)
 
 
-def known_sizes(gm: GraphModule) -> dict[str, int]:
-    """What the symbols among the sizes of a graph's inputs are in the call it is compiled for."""
+def size_hints(gm: GraphModule) -> dict[str, int]:
+    """The values of the symbolic sizes of a graph's inputs in the call that it is compiled for."""
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
     sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
@@ -226,10 +239,10 @@ def known_sizes(gm: GraphModule) -> dict[str, int]:
     return {symbol: hint for symbol, hint in hints.items() if hint is not None}
 
 
-def _n_seen(metadata: ViewAndMutationMeta | None) -> int | None:
-    """How many outputs of a forward graph the user sees, or autograd hands on; None if unknown.
+def _n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:
+    """How many outputs of a forward graph are the user's, not saved tensors; None if unknown.
 
-    For tensor subclasses AOTAutograd counts their outputs, not the graph's.
+    It is unknown with tensor subclasses: AOTAutograd counts their outputs, not the graph's.
     """
     if metadata is None:
         return None

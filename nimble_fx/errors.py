@@ -1,27 +1,30 @@
-"""Every exception and warning of nimble_fx. A message says what, where in the model, what to do."""
+"""All exceptions and warnings of nimble_fx.
+
+A message says what is wrong, where in the model, and what to do.
+"""
 
 from typing import Any
 
 
-def in_a_line(error: BaseException) -> str:
-    """Its kind, and the first line of what it says."""
+def one_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 class NimbleError(Exception):
-    """Anything that nimble_fx raises on purpose."""
+    """Base class of all errors that nimble_fx raises."""
 
 
 class OptionError(NimbleError, ValueError):
-    """An option or a mode that does not exist, or a value that it cannot take."""
+    """An unknown option or mode, or a value that is not valid for it."""
 
 
 class UnsupportedError(NimbleError):
-    """A graph that cannot be scheduled or frozen. It runs in a slower way, and says why once.
+    """A graph that cannot be scheduled or captured; the backend runs it unscheduled or unfrozen.
 
     Attributes:
-        node: the operator call that is the reason, by fx's name, if it is one.
-        source: the user's line that made it (`nimble_fx.ir.task_graph.Source`), if it is known.
+        node: the name of the fx node that causes it, if one does.
+        source: the user's line that the node is from (`nimble_fx.ir.task_graph.Source`), if known.
     """
 
     def __init__(self, message: str, node: str | None = None, source: Any = None) -> None:
@@ -30,19 +33,19 @@ class UnsupportedError(NimbleError):
 
 
 class FallbackError(UnsupportedError):
-    """What would run in a slower way, where `on_fallback="error"` asks for an error."""
+    """A fallback, raised because of `on_fallback="error"`."""
 
 
 class NotPreparedError(NimbleError, RuntimeError):
-    """A `Nimble` that was called before `prepare`."""
+    """A call of a `Nimble` before its `prepare`."""
 
 
 class ScheduleError(NimbleError):
-    """A schedule that could race, free too early or use what is not there: a bug in a pass."""
+    """A schedule with a race, an early free or an undefined name: a bug in a pass."""
 
 
 class PassError(NimbleError):
-    """A pass that raised something else; the message says what, and where."""
+    """A pass raised an exception of another kind; the message says which, and where."""
 
 
 class FileError(NimbleError):
@@ -50,16 +53,16 @@ class FileError(NimbleError):
 
 
 class InputError(NimbleError, ValueError):
-    """A parameter or an input that is not what a program was made for."""
+    """A parameter or an input that does not fit the program."""
 
 
 class OperatorError(NimbleError, RuntimeError):
-    """An operator that does not return what its schema or its fake tensors say."""
+    """An operator's result differs from its schema or from its result on fake tensors."""
 
 
 class StateError(NimbleError, RuntimeError):
-    """The model's buffers are not what they were: a warm-up changed them, undoing that failed."""
+    """Buffers that a warm-up changed could not be restored."""
 
 
 class NimbleWarning(UserWarning):
-    """A compiled model still computes the right thing, but in a slower way than asked for."""
+    """A compiled model computes correct results, but slower than the options ask for."""

@@ -1,4 +1,4 @@
-"""What runs in a slower way than it was asked to, and why: told once, listed, counted."""
+"""Fallbacks: programs that run slower than the options ask for, warned of, listed and counted."""
 
 import logging
 import warnings
@@ -7,7 +7,7 @@ from typing import Literal
 
 from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir.task_graph import Source
-from nimble_fx.registry import Living
+from nimble_fx.registry import WeakList
 from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.trace_log import trace_artifact
 
@@ -18,14 +18,14 @@ OnFallback = Literal["warn", "error", "silent"]
 
 @dataclass(frozen=True)
 class Fallback:
-    """A program, or some calls of it, that runs in a slower way than it was asked to.
+    """A program that runs slower than the options ask for, in all calls or some.
 
     Attributes:
-        program: what the user would call it.
+        program: the program's name.
         runs: how it runs instead: "as traced", "on one stream", "unfrozen".
         reason: why.
-        node: the operator call that is the reason, by fx's name, if it is one.
-        source: the user's line that made it, if it is known.
+        node: the name of the fx node that causes it, if one does.
+        source: the user's line that the node is from, if known.
     """
 
     program: str
@@ -39,9 +39,9 @@ class Fallback:
 
 
 class Reporter:
-    """Lists and counts the fallbacks of one compiled graph, and tells the user of the first.
+    """Lists and counts the fallbacks of one compiled graph, and warns of the first.
 
-    They are listed for as long as it lives.
+    `fallbacks()` lists them while the reporter is alive.
     """
 
     def __init__(self, on_fallback: OnFallback = "warn") -> None:
@@ -49,10 +49,10 @@ class Reporter:
         self._reported: set[Fallback] = set()
 
     def report(self, fallback: Fallback) -> None:
-        """Notes a fallback when it is taken for the first time.
+        """Lists and counts a fallback that is new; warns if it is the first.
 
         Raises:
-            FallbackError: the user asked for an error. It is raised each time.
+            FallbackError: `on_fallback` is "error"; raised for known fallbacks too.
         """
         is_first = not self._reported
         if fallback not in self._reported:
@@ -62,26 +62,29 @@ class Reporter:
             _log.info("%s", fallback)
             trace_artifact("nimble_fallback", lambda: str(fallback))
         if self._on_fallback == "error":
-            refused = f"{fallback.program} would run {fallback.runs}: {fallback.reason}"
-            says = f'{refused} (an error because of on_fallback="error")'
-            raise FallbackError(says, fallback.node, fallback.source)
+            what = f"{fallback.program} would run {fallback.runs}: {fallback.reason}"
+            message = f'{what} (an error because of on_fallback="error")'
+            raise FallbackError(message, fallback.node, fallback.source)
         if is_first:
             self.warn(str(fallback))
 
     def warn(self, message: str) -> None:
-        """Warns, unless the user wants silence."""
+        """Issues a NimbleWarning, unless `on_fallback` is "silent"."""
         if self._on_fallback != "silent":
             warnings.warn(message, NimbleWarning, stacklevel=2)
 
 
-_fallbacks: Living[Fallback] = Living()
+_fallbacks: WeakList[Fallback] = WeakList()
 
 
 def fallbacks() -> tuple[Fallback, ...]:
-    """Of what can still run, oldest first; `torch.compiler.reset()` clears the list."""
+    """The fallbacks of programs that can still run, oldest first.
+
+    `torch.compiler.reset()` empties the list.
+    """
     return _fallbacks.all()
 
 
-def clear() -> None:
-    """Empties the list."""
+def clear_fallbacks() -> None:
+    """Empties the list that `fallbacks` returns."""
     _fallbacks.clear()

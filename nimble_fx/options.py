@@ -1,4 +1,4 @@
-"""What a user can choose, checked before any work is done."""
+"""The options of the backend, checked before any work is done."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -25,30 +25,30 @@ class Options:
     """The options of `torch.compile(model, backend="nimble", options={...})`.
 
     Attributes:
-        policy: "auto" for what takes least: by simulation, and on a GPU by timing the best few;
-            "nimble" for maximum concurrency with the fewest waits, "critical-path" for list
-            scheduling by predicted cost, "serial" for one stream, or a pass of your own that gives
-            each launching task a stream; see `pipeline.Policy`.
-        max_streams: at most so many streams; None for as many as the device has.
-        priorities: whether "auto" and "critical-path" may give the stream that has most of the
+        policy: "auto" for the fastest schedule, by simulation, and on a GPU by autotuning the best
+            few; "nimble" for maximum concurrency with the fewest waits; "critical-path" for list
+            scheduling by predicted cost; "serial" for one stream; or a pass of your own that
+            assigns each launching task a stream; see `pipeline.Policy`.
+        max_streams: the largest number of streams; None for as many as the device has.
+        priorities: whether "auto" and "critical-path" may give the stream with most of the
             critical path priority in a CUDA graph, over other work on the GPU too.
         freeze: capture a CUDA graph where the program allows it.
-        copy_outputs: give the caller outputs of its own; False hands out the graph's own memory,
+        copy_outputs: copy outputs out of the graph's memory; False returns outputs that alias it,
             which the next call overwrites.
         max_graphs: how many CUDA graphs a program keeps for each set of parameters: one for each
-            set of sizes. Past that the least recently used one goes.
-        on_fallback: what to do when something runs in a slower way than asked for: "warn" once,
-            "error", or "silent"; `nimble_fx.fallbacks()` lists what can still run.
+            set of sizes. Past that the least recently used one is evicted.
+        on_fallback: what to do when something runs slower than asked for: "warn" once, "error", or
+            "silent"; `nimble_fx.fallbacks()` lists the fallbacks of programs that can still run.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
-        cache_dir: a directory of schedules that later compiles of the same program take over.
-        cost_dir: a directory of times of tasks: "auto" and "critical-path" go by these, and what is
-            not there yet is measured when a model is compiled, by running operators, your own
-            among them, some fifty times on made-up values; None: by a roofline.
-        device: "virtual" plays an asynchronous GPU for a model on the CPU; None runs the model
+        cache_dir: a directory of schedules that later compiles of the same program reuse.
+        cost_dir: a directory of measured times of tasks, which "auto" and "critical-path" use as
+            costs. Times that are missing are measured during the compile, by running operators,
+            your own among them, some fifty times on made-up values. None: costs are a roofline's.
+        device: "virtual" simulates an asynchronous GPU for a model on the CPU; None runs the model
             where it is.
-        seed: picks the orders in which the virtual device runs what may run in any order; an error
-            on another device.
+        seed: of the orders in which the virtual device runs what streams and events leave
+            unordered; an error on another device.
     """
 
     policy: PolicyName | Policy = "auto"
@@ -132,7 +132,7 @@ def _require(valid: bool, name: str, value: object, expected: str, meant: str = 
 
 
 def _why_no_directory(path: object) -> str | None:
-    """Why it cannot be written to; None if it can. It is made if it is not there."""
+    """Why a directory cannot be written to; None if it can. Makes it if it does not exist."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         return "it is no path"
     try:
@@ -146,7 +146,7 @@ def _why_no_directory(path: object) -> str | None:
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:
-    """A question about the known name that is most like it, if one is."""
+    """A "did you mean" question for the most similar known name; "" if none is similar."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""
 

@@ -1,4 +1,4 @@
-"""The passes in order, each with the reason for its place, and the protocol they follow."""
+"""The order of the passes, with the reason for each place, and the protocol of a pass."""
 
 import logging
 import traceback
@@ -25,50 +25,50 @@ class Pass(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in a graph's provenance."""
+        """Its name in a graph's provenance."""
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
         """A new graph, or the same object if there is nothing to change."""
 
 
 Policy = NamedPolicy | Pass
-"""Which streams tasks run on and in which order they are launched: a name, or a pass that says."""
+"""Decides the streams of tasks and their launch order: a name, or a pass that assigns them."""
 
 
-def passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
+def passes_for(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
     """The passes that turn a traced graph into a schedule.
 
     Args:
-        policy: a name, or a pass that gives each launching task a stream and may put the tasks in
-            another launch order (see `launch_order`).
-        max_streams: at most so many streams; it is up to a pass of yours to keep to it.
+        policy: a name, or a pass that assigns each launching task a stream and may change the
+            launch order of the tasks (see `launch_order`).
+        max_streams: the largest number of streams; a pass as policy is not held to it here.
     """
-    return (*preparing(), *streams_and_order(policy, max_streams), *finishing())
+    return (*preparation_passes(), *policy_passes(policy, max_streams), *completion_passes())
 
 
-def before_policies() -> tuple[Pass, ...]:
-    """The passes over a traced graph whose result every policy schedules."""
+def traced_graph_passes() -> tuple[Pass, ...]:
+    """The passes that run once on a traced graph, before any policy."""
     return (ReinplacePointwise(),)  # before the search: all candidates have the same tensors
 
 
-def preparing() -> tuple[Pass, ...]:
-    """The passes that all policies begin with."""
+def preparation_passes() -> tuple[Pass, ...]:
+    """The passes that come first with all policies."""
     return (
-        ChainBookkeeping(),  # first: it adds orders, which the reduction then takes into account
+        ChainBookkeeping(),  # first: the reduction has to see the orders that it adds
         ReduceEdges(),  # before streams: they follow the edges of the minimum equivalent graph
     )
 
 
-def finishing() -> tuple[Pass, ...]:
-    """The passes that all policies end with."""
+def completion_passes() -> tuple[Pass, ...]:
+    """The passes that come last with all policies."""
     return (
         InsertWaits(),  # after launch order: which waits are implied depends on it
         FreeMemory(),  # last: when memory is safe depends on the waits
     )
 
 
-def streams_and_order(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
-    """The passes in which policies differ; arguments as for `passes`."""
+def policy_passes(policy: Policy, max_streams: int | None) -> tuple[Pass, ...]:
+    """The passes that a policy stands for; arguments as for `passes_for`."""
     if not isinstance(policy, str):
         return (policy,)
     # Order after streams: on one stream the program's order stands.
@@ -77,8 +77,8 @@ def streams_and_order(policy: Policy, max_streams: int | None) -> tuple[Pass, ..
 
 _log = logging.getLogger(__name__)
 
-_FROZEN = {("<string>", "__setattr__"), ("<string>", "__delattr__")}
-"""Where a frozen dataclass refuses a change, which nobody wrote."""
+_GENERATED_FRAMES = {("<string>", "__setattr__"), ("<string>", "__delattr__")}
+"""The generated methods in which a frozen dataclass raises, left out of messages."""
 
 
 CHECKS = "checks between passes"
@@ -90,16 +90,16 @@ Observer = Callable[[str], None]
 def schedule(
     graph: TaskGraph, pipeline: Sequence[Pass], observe: Observer = lambda _: None
 ) -> TaskGraph:
-    """Runs the passes, checks the graph after each, and notes them in its provenance.
+    """Runs the passes, checks the graph after each, and adds each to the graph's provenance.
 
     Args:
-        graph: traced, or scheduled as far as the passes before these do.
+        graph: a traced graph, or the result of earlier passes.
         pipeline: the passes, in order.
         observe: called after each pass and after its checks, such as to time them.
 
     Raises:
-        ScheduleError: a pass broke the graph; the message says which.
-        PassError: a pass raised something; the message says which, what and where.
+        ScheduleError: a pass returned a graph that is not valid; the message says which.
+        PassError: a pass raised an exception; the message says which, what and where.
     """
     for step in pipeline:
         try:
@@ -108,12 +108,12 @@ def schedule(
             raise
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
-            *_, frame = (f for f in frames if (f.filename, f.name) not in _FROZEN)
+            *_, frame = (f for f in frames if (f.filename, f.name) not in _GENERATED_FRAMES)
             what = f"{type(error).__name__}: {error} [{frame.filename}:{frame.lineno}]"
             raise PassError(f"pass {step.name} raised {what}") from error
         observe(step.name)
         try:
-            _check_kind(graph)
+            _check_type(graph)
             verify_structure(graph)
             if graph.urgent is not None or any(task.stream is not None for task in graph.tasks):
                 check_placement(graph)
@@ -132,18 +132,18 @@ def _log_counts(step: Pass, graph: TaskGraph) -> None:
         _log.debug("%s: %s: %d orders, %d streams, %d waits", *what, *counts)
 
 
-def _check_kind(graph: object) -> None:
-    """What a pass of the user's own may get wrong, and the next pass takes for granted.
+def _check_type(graph: object) -> None:
+    """Checks the type of what a pass returned, which a user's pass may get wrong.
 
     Raises:
-        ScheduleError: it is no graph of a tuple of tasks.
+        ScheduleError: it is no TaskGraph, or its tasks are no tuple.
     """
     if not isinstance(graph, TaskGraph) or type(graph.tasks) is not tuple:
         raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
 
 
 def describe_pass(step: Pass) -> str:
-    """The pass and its options, as in `assign-streams(policy="nimble")`."""
+    """The name of the pass and its options, as in `assign-streams(policy="nimble")`."""
     values = [(field.name, getattr(step, field.name)) for field in fields(step)]  # type: ignore[arg-type]
     options = ", ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in values)
     return f"{step.name}({options})" if options else step.name

@@ -1,4 +1,4 @@
-"""What a user looks at: a compiled program's graph, source and state, and the list of them."""
+"""`Program`, the user's view of a compiled graph, and the list of all programs."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.registry import Living
+from nimble_fx.registry import WeakList
 from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_status import CaptureStatus
@@ -26,24 +26,24 @@ from nimble_fx.selection.candidate import Candidate, candidate_table
 from nimble_fx.verify import verify, verify_source
 
 N_SHOWN = 3
-"""So many inputs are shown where one line must do."""
+"""The most inputs that a one-line description names."""
 
 
 @dataclass(eq=False)
 class Program:
     """A compiled program: one forward, backward or inference graph of a model.
 
-    With `policy="auto"` on a GPU its schedule is the one that is predicted to be best, until the
-    first capture has timed several; then it is the fastest.
+    With `policy="auto"` on a GPU its schedule is the best one by prediction until the first capture
+    has autotuned several; from then on it is the fastest.
 
     Attributes:
-        scheduled: the schedule that it runs by, and the text emitted for that.
+        scheduled: the schedule that it runs by, and the text emitted for it.
         status: whether it is frozen, and if not, why.
-        specs: what it was planned for; None of a program from a file.
-        candidates: the schedules that "auto" had to choose from, the best by prediction first; none
-            with another policy, nor of a program from a file.
-        alternatives: other schedules that its first capture will time.
-        on_winner: receives the fastest of these.
+        specs: the device that it was scheduled for; None for a program from a file.
+        candidates: the schedules that "auto" selected from, the best by prediction first; empty
+            with another policy, and for a program from a file.
+        alternatives: other schedules that autotuning times at the first capture.
+        on_winner: called with the fastest schedule after autotuning.
     """
 
     scheduled: ScheduledProgram
@@ -55,7 +55,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """What the user would call it, such as "Branchy.forward"."""
+        """Its name, such as "Branchy.forward"."""
         return self.graph.name
 
     @property
@@ -80,12 +80,12 @@ class Program:
 
     @property
     def device(self) -> str:
-        """The device that it runs on."""
+        """The name of the device that it runs on."""
         return self.scheduled.device
 
     @property
     def hardware(self) -> str:
-        """What the device is, such as a GPU's name; "" for any of that name."""
+        """The model of the device, such as a GPU's name; "" for any model."""
         return self.scheduled.hardware
 
     @property
@@ -95,37 +95,37 @@ class Program:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """The model's names of parameters and buffers by the graph's.
+        """The model's name of each parameter and buffer, by its name in the graph.
 
-        "layers.0.weight" by "layers_0_weight".
+        Such as "layers.0.weight" by "layers_0_weight".
         """
         return self.scheduled.parameters
 
     @property
     def sizes(self) -> Sizes:
-        """The symbols among the sizes of its inputs, with their values at the compile."""
+        """The symbolic sizes of its inputs, with their values at the compile."""
         return self.scheduled.sizes
 
     def verify(self) -> None:
-        """Proves the schedule legal again, and that the source is that schedule.
+        """Proves again that the schedule is legal and that the source is that schedule.
 
         Raises:
-            ScheduleError: it is not.
+            ScheduleError: one of them does not hold.
         """
         verify(self.graph)
         verify_source(self.source, self.graph)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a file that `nimble_fx.load` makes the program from, without tracing again.
+        """Saves the program to a file that `nimble_fx.load` reads; returns its absolute path.
 
         The file is JSON; it has the graph, the constants and the emitted text, and no parameters.
         The same program gives the same file.
 
         Args:
-            path: the file, which is written whole or not at all; its directories are made.
+            path: the file, which is written atomically; missing directories are made.
 
         Raises:
-            FileError: it cannot be written, or something in the program has no form in a file.
+            FileError: it cannot be written, or a value in the program cannot be serialized.
         """
         target = Path(path).expanduser().absolute()
         serialization.write(target, serialization.encode(self.scheduled))
@@ -135,22 +135,22 @@ class Program:
         """A callable that runs the program with these parameters, frozen where the device can.
 
         A call takes the graph's other inputs in order (`graph.inputs` that are not static, nor a
-        size of one that is) and returns a list of its outputs. It is what runs inside of a compiled
-        model: the graph as PyTorch traced it, for inputs of its types, without guards, gradients
-        and pytrees. What a forward graph returns for its backward graph is returned too.
+        size of one that is) and returns a list of its outputs. It runs the graph as PyTorch traced
+        it, for inputs of its types, without guards, gradients and pytrees. The tensors that a
+        forward graph saves for its backward are among its outputs.
 
         Args:
-            parameters: a module, or tensors, by the model's names or those of the graph.
+            parameters: a module, or tensors by name: the model's names or the graph's.
 
         Raises:
-            InputError: a parameter is missing or is not what the program was made for; from a
-                call, the same of an input.
+            InputError: a parameter is missing or does not fit the program; from a call, the same of
+                an input.
             UnsupportedError: this machine has no such device.
         """
         device = device_here(self.device)
-        anew = replace(self, status=CaptureStatus(reason=self.status.reason))
-        run = anew.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
-        return BoundProgram(self.graph, self.parameters, parameters, run, anew.status)
+        copy = replace(self, status=CaptureStatus(reason=self.status.reason))
+        run = copy.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
+        return BoundProgram(self.graph, self.parameters, parameters, run, copy.status)
 
     def runner(
         self,
@@ -162,13 +162,13 @@ class Program:
         """The callable that runs it on a device; arguments as for `runtime.runner.runner`."""
         schedules = (self.scheduled, *self.alternatives)
 
-        def adopt(result: AutotuneResult) -> None:
-            self._adopt(schedules[result.winner], result)
+        def on_result(result: AutotuneResult) -> None:
+            self._use_winner(schedules[result.winner], result)
 
-        return runner(schedules, device, pool_group, self.status, reporter, capture, adopt)
+        return runner(schedules, device, pool_group, self.status, reporter, capture, on_result)
 
-    def _adopt(self, winner: ScheduledProgram, result: AutotuneResult) -> None:
-        """Takes over the schedule that has won, and what each took."""
+    def _use_winner(self, winner: ScheduledProgram, result: AutotuneResult) -> None:
+        """Switches to the winner of autotuning, and adds the measured times to the candidates."""
         self.scheduled, self.alternatives = winner, ()
         measured = (*result.times, *[None] * (len(self.candidates) - len(result.times)))
         self.candidates = tuple(
@@ -179,7 +179,7 @@ class Program:
             self.on_winner(winner)
 
     def summary(self) -> str:
-        """One screen: tasks, streams, waits, frees, where it runs, why it is not frozen."""
+        """A text of one screen: tasks, streams, waits, frees, device, and why it is not frozen."""
         graph = self.graph
         frees = sum(len(task.frees) for task in graph.tasks)
         rows = {
@@ -207,27 +207,27 @@ class Program:
 
 
 def _inputs(graph: TaskGraph) -> str:
-    """What a call is given beside parameters and buffers: "x f32[2, 4], n s0"."""
-    given = [f"{value.name} {value.type}" for value in graph.inputs if not value.static]
-    more = [f"{len(given) - N_SHOWN} more"] if len(given) > N_SHOWN else []
-    return ", ".join([*given[:N_SHOWN], *more]) or "nothing but parameters"
+    """The inputs that are not parameters or buffers, as a text: "x f32[2, 4], n s0"."""
+    inputs = [f"{value.name} {value.type}" for value in graph.inputs if not value.static]
+    more = [f"{len(inputs) - N_SHOWN} more"] if len(inputs) > N_SHOWN else []
+    return ", ".join([*inputs[:N_SHOWN], *more]) or "nothing but parameters"
 
 
 def _streams(graph: TaskGraph) -> str:
-    first = "" if graph.urgent is None else f"; stream {graph.urgent} is urgent"
-    return f"{graph.n_streams} (width {graph.width}{first})"
+    urgent = "" if graph.urgent is None else f"; stream {graph.urgent} is urgent"
+    return f"{graph.n_streams} (width {graph.width}{urgent})"
 
 
 def _frozen(status: CaptureStatus) -> str:
     if not status.frozen:
-        gone = "the parameters that it was captured with are gone"
-        return f"no: {status.reason or (gone if status.n_captures else 'not called yet')}"
+        freed = "the parameters that it was captured with were freed"
+        return f"no: {status.reason or (freed if status.n_captures else 'not called yet')}"
     graphs = f"yes, {plural(status.n_graphs, 'graph')}"
     return f"{graphs}; no more: {status.reason}" if status.reason else graphs
 
 
 def _memory(status: CaptureStatus) -> str:
-    """What the graphs own, by stream."""
+    """The memory that the CUDA graphs own, by stream, as a text."""
     if not status.frozen:
         return ""
     by_stream = sorted(enumerate(status.nbytes), key=lambda pair: -pair[1])
@@ -241,7 +241,7 @@ def _size(nbytes: int) -> str:
     return f"{kib:.0f} KiB" if kib < 100 else f"{kib / 2**10:.1f} MiB"
 
 
-_programs: Living[Program] = Living()
+_programs: WeakList[Program] = WeakList()
 
 
 def programs() -> tuple[Program, ...]:
@@ -253,10 +253,10 @@ def programs() -> tuple[Program, ...]:
 
 
 def register(program: Program) -> None:
-    """Adds a program to the list, which does not keep it alive."""
+    """Adds a program to the list that `programs` returns; the list does not keep it alive."""
     _programs.add(program)
 
 
-def clear() -> None:
-    """Empties the list. Compiled models keep working."""
+def clear_programs() -> None:
+    """Empties the list that `programs` returns. Compiled models keep working."""
     _programs.clear()

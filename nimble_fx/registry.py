@@ -1,28 +1,28 @@
-"""A list that keeps nothing alive."""
+"""A list that holds its items by weak references."""
 
 from itertools import count
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
-class Living(Generic[Thing]):
-    """What was added, for as long as somebody else holds it; threads may share it."""
+class WeakList(Generic[Item]):
+    """A list that does not keep its items alive; threads may share it."""
 
     def __init__(self) -> None:
-        self._things: WeakValueDictionary[int, Thing] = WeakValueDictionary()
+        self._items: WeakValueDictionary[int, Item] = WeakValueDictionary()
         self._numbers = count()
 
-    def add(self, thing: Thing) -> None:
-        """Adds a thing at the end."""
-        self._things[next(self._numbers)] = thing
+    def add(self, item: Item) -> None:
+        """Appends an item."""
+        self._items[next(self._numbers)] = item
 
-    def all(self) -> tuple[Thing, ...]:
-        """Those that live, oldest first."""
-        references = self._things.valuerefs()  # one step, whoever adds or frees meanwhile
-        return tuple(thing for each in references if (thing := each()) is not None)
+    def all(self) -> tuple[Item, ...]:
+        """The items that are still alive, oldest first."""
+        references = self._items.valuerefs()  # atomic: other threads may add or free items
+        return tuple(item for each in references if (item := each()) is not None)
 
     def clear(self) -> None:
-        """Forgets all."""
-        self._things.clear()
+        """Removes all items."""
+        self._items.clear()

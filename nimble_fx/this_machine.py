@@ -1,4 +1,4 @@
-"""Compiling for the device that a model is on, here and now."""
+"""The target of `torch.compile`: the device that the model is on."""
 
 import logging
 from collections.abc import Callable
@@ -7,10 +7,10 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
-from nimble_fx.compiler import Compiler, Freezing, Target
+from nimble_fx.compiler import CaptureDecision, Compiler, Target
 from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.virtual.device import Virtual
-from nimble_fx.errors import FallbackError, ScheduleError, UnsupportedError
+from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
@@ -21,7 +21,7 @@ from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
-from nimble_fx.torch_internals.dynamo_errors import DynamoOptionError
+from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
@@ -29,65 +29,68 @@ _log = logging.getLogger(__name__)
 AS_TRACED = "as traced, without a schedule"
 
 
-def this_machine(options: Options, keep: Callable[[Program], None] = register) -> Target:
-    """The target of `torch.compile`: programs run where the model is, captured where possible.
+def this_machine(options: Options, on_program: Callable[[Program], None] = register) -> Target:
+    """The target for programs that run where the model is, captured where that is possible.
 
     Args:
-        options: the user's.
-        keep: receives each program that is compiled; by default the list of the process.
+        options: the user's options.
+        on_program: called with each compiled program; by default adds it to the process's list.
     """
-    here = _ThisMachine(options, keep)
+    here = _ThisMachine(options, on_program)
     return Target(
         reporter=here.reporter,
         runtime_for=here.runtime_for,
         retarget=lambda graph: graph,
         specs=None,
         constants_on=constants_here,
-        freezing=here.freezing,
-        executable=here.executable,
+        capture_decision=here.capture_decision,
+        compile_graph=here.compile_graph,
     )
 
 
 class _ThisMachine:
-    """What the graphs of one Dynamo graph share: a device, its memory, a list of fallbacks."""
+    """State that the graphs of one Dynamo graph share: device, memory pools, list of fallbacks."""
 
-    def __init__(self, options: Options, keep: Callable[[Program], None]) -> None:
+    def __init__(self, options: Options, on_program: Callable[[Program], None]) -> None:
         self.reporter = Reporter(options.on_fallback)
-        self._options, self._keep = options, keep
+        self._options, self._on_program = options, on_program
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._pool_group: PoolGroup | None = None
 
     def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
-        """The one device of the graph's tensors, unless the user chose another."""
+        """The one device of the graph's tensors, or the virtual one if the options ask for it.
+
+        Raises:
+            OptionError: the virtual device, for a model that is not on the CPU.
+            UnsupportedError: the device's type is not supported.
+        """
         used = graph.device
         if self._virtual is not None and used.type == "cpu":
             return self._virtual
         if self._virtual is not None:
-            raise DynamoOptionError(
-                f"option device='virtual' is for models on the CPU; {graph.name} is on {used}",
-                first_useful_frame=None,
-            )
+            what = f"option device='virtual' is for models on the CPU; {graph.name} is on {used}"
+            raise for_user(OptionError(what), OptionError)
         device = device_for(used)
         if device is None:
             raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")
         return device
 
-    def freezing(self, graph: TaskGraph, device: DeviceRuntime) -> Freezing:
-        """Reports a graph that cannot be captured though the user asked for that."""
+    def capture_decision(self, graph: TaskGraph, device: DeviceRuntime) -> CaptureDecision:
+        """Decides whether to capture a graph; reports one that cannot be though it should be."""
         if not self._options.freeze:
-            return Freezing("freeze=False", is_for_replay=False)
+            return CaptureDecision("freeze=False", is_for_replay=False)
 
         def report(error: UnsupportedError) -> None:
             self.reporter.report(_fallback(graph.name, "unfrozen", error))
 
         reason = why_not_captured(graph, device, report)
-        return Freezing(reason, is_for_replay=reason is None)
+        return CaptureDecision(reason, is_for_replay=reason is None)
 
-    @gc_guard.paused()  # a compile makes much that lives, and no cycles
-    def executable(
+    @gc_guard.paused()  # a compile allocates many objects that stay, and no cycles
+    def compile_graph(
         self, compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
-        """The scheduled program; the graph itself where it cannot be scheduled."""
+        """The callable of the scheduled program, or the ATen graph's if it cannot be scheduled."""
         try:
             traced = compiler.trace(gm, name)
             run = self._runner(traced, compiler.program(traced), capture)
@@ -99,7 +102,7 @@ class _ThisMachine:
         except ScheduleError as error:
             self.reporter.report(illegal_schedule(name, AS_TRACED, error))
             run = make_boxed_func(gm.forward)
-        run.reporter = self.reporter  # type: ignore[attr-defined]  # which lives as long
+        run.reporter = self.reporter  # type: ignore[attr-defined]  # keeps it in the list
         return run
 
     def _runner(self, traced: TracedProgram, program: Program, capture: CaptureOptions) -> Boxed:
@@ -109,15 +112,15 @@ class _ThisMachine:
         trace_artifact("nimble_summary", program.summary)
         trace_artifact("nimble_schedule", lambda: str(program.graph))
         trace_artifact("nimble_module", lambda: program.source)
-        self._keep(program)
+        self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
         run = program.runner(traced.device, self._pool_group, self.reporter, capture)
-        run.program = program  # type: ignore[attr-defined]  # which lives as long
+        run.program = program  # type: ignore[attr-defined]  # keeps it in the list
         return run
 
 
 def constants_here(device: torch.device) -> torch.device | None:
-    """The device itself if constants can be computed there now; else None."""
+    """The device itself if constants can be computed on it now; else None."""
     known = device_for(device)
     can_compute = known is not None and known.hardware is not None and not known.is_capturing
     return device if can_compute else None

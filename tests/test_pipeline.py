@@ -14,7 +14,7 @@ from nimble_fx.errors import PassError, ScheduleError
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
-from nimble_fx.pipeline import describe_pass, passes, schedule
+from nimble_fx.pipeline import describe_pass, passes_for, schedule
 from nimble_fx.verify import verify, verify_structure
 from tests.strategies import task_graphs
 from tests.support.schedules import traced
@@ -31,10 +31,10 @@ class Reverse:
 
 
 def test_provenance_lists_the_passes_with_their_options() -> None:
-    graph = schedule(traced(torch.exp, torch.zeros(1)).graph, passes("nimble", 3))
+    graph = schedule(traced(torch.exp, torch.zeros(1)).graph, passes_for("nimble", 3))
     assert graph.provenance[0] == "trace"
     assert graph.provenance[3] == 'assign-streams(policy="nimble", max_streams=3)'
-    assert graph.provenance[1:] == tuple(describe_pass(step) for step in passes("nimble", 3))
+    assert graph.provenance[1:] == tuple(describe_pass(step) for step in passes_for("nimble", 3))
 
 
 def test_a_pass_that_breaks_a_graph_is_named() -> None:
@@ -79,7 +79,7 @@ class Gives:
 def test_a_pass_that_gives_rubbish_is_named_before_the_next_one_sees_it(stream: object) -> None:
     graph = traced(lambda x: x.exp().sin(), torch.zeros(1)).graph
     with pytest.raises(ScheduleError, match="after pass gives: "):
-        schedule(graph, passes(Gives(stream), None))
+        schedule(graph, passes_for(Gives(stream), None))
 
 
 @given(task_graphs(), st.data())
@@ -102,7 +102,7 @@ def test_a_policy_that_misplaces_a_task_is_named_before_the_next_pass_sees_it(
             return graph.with_streams(streams)
 
     with pytest.raises(ScheduleError, match=f"(?s)after pass misplaces: .*{misplaced}"):
-        schedule(graph, passes(Misplaces(), None))
+        schedule(graph, passes_for(Misplaces(), None))
 
 
 def test_what_a_policy_raises_is_told_with_its_own_line() -> None:
@@ -116,7 +116,7 @@ def test_what_a_policy_raises_is_told_with_its_own_line() -> None:
 
     graph = traced(lambda x: x.exp(), torch.zeros(1)).graph
     with pytest.raises(PassError, match=r"FrozenInstanceError: .*test_pipeline.py:\d+\]"):
-        schedule(graph, passes(Changes(), None))
+        schedule(graph, passes_for(Changes(), None))
 
 
 def test_what_a_policy_that_was_typed_in_raises_is_told_with_its_line() -> None:
@@ -127,7 +127,7 @@ def test_what_a_policy_that_was_typed_in_raises_is_told_with_its_line() -> None:
     exec(compile("\n".join(lines), "<stdin>", "exec"), typed)
     graph = traced(lambda x: x.exp(), torch.zeros(1)).graph
     with pytest.raises(PassError, match=r"ZeroDivisionError: .*\[<stdin>:5\]"):
-        schedule(graph, passes(typed["Typed"](), None))
+        schedule(graph, passes_for(typed["Typed"](), None))
 
 
 @pytest.mark.parametrize("urgent", [2, -1, True, "s0", 0.0])
@@ -144,13 +144,13 @@ def test_a_stream_that_is_not_there_cannot_be_urgent(urgent: Any) -> None:
     with pytest.raises(
         ScheduleError, match=r"after pass prefers: .*its urgent stream is .*, not one of its 2"
     ):
-        schedule(graph, passes(Prefers(), None))
+        schedule(graph, passes_for(Prefers(), None))
 
 
 @given(task_graphs())
 def test_each_pass_keeps_the_program_and_does_nothing_the_second_time(graph: TaskGraph) -> None:
     names = sorted(task.name for task in graph.tasks)
-    for step in passes("nimble", None):
+    for step in passes_for("nimble", None):
         graph = step(graph)
         verify_structure(graph)
         assert sorted(task.name for task in graph.tasks) == names
@@ -164,6 +164,6 @@ def test_a_long_chain_of_views_is_no_deep_recursion() -> None:
             x = x.t()
         return x.relu()
 
-    graph = schedule(traced(program, torch.randn(2, 3)).graph, passes("nimble", None))
+    graph = schedule(traced(program, torch.randn(2, 3)).graph, passes_for("nimble", None))
     verify(graph)
     assert len(graph.launching) == 1

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.registry import Living
+from nimble_fx.registry import WeakList
 
 
 class Thing:
@@ -14,7 +14,7 @@ class Thing:
 
 @given(st.lists(st.booleans()))
 def test_those_that_are_held_are_listed_in_order(held: list[bool]) -> None:
-    living: Living[Thing] = Living()
+    living: WeakList[Thing] = WeakList()
     kept = []
     for is_held in held:
         thing = Thing()
@@ -27,7 +27,7 @@ def test_those_that_are_held_are_listed_in_order(held: list[bool]) -> None:
 
 
 def test_threads_may_add_and_free_while_others_list() -> None:
-    living: Living[Thing] = Living()
+    living: WeakList[Thing] = WeakList()
 
     def add_free_and_list(_: int) -> bool:
         for _ in range(300):

@@ -11,7 +11,7 @@ from torch import Tensor
 from nimble_fx.cost.arguments import with_values
 from nimble_fx.cost.cold import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import is_expanded, random_rows, randomize, synthetic
-from nimble_fx.errors import UnsupportedError, in_a_line
+from nimble_fx.errors import UnsupportedError, one_line
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
 from nimble_fx.torch_internals.names import pytree
@@ -84,7 +84,7 @@ class TimingInterpreter:
             values[task.name] = step.target(*args, **kwargs)
             return perf_counter() - start
         except Exception as error:  # an operator may raise any error on synthetic values
-            self.failed[task.name] = in_a_line(error)
+            self.failed[task.name] = one_line(error)
             values[task.name] = _synthetic_or_none(task.type)
             return 0.0
 

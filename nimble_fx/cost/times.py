@@ -15,7 +15,7 @@ from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.table import MeasuredTime, MeasuredTimes
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import DeviceRuntime
-from nimble_fx.errors import in_a_line
+from nimble_fx.errors import one_line
 from nimble_fx.ir.task_graph import Task, TaskGraph, Type, target_name
 from nimble_fx.torch_internals.names import disable_modes, no_python_dispatcher
 
@@ -83,7 +83,7 @@ def _each_alone(
             values = {name: synthetic(types[name]) for name in task.uses}
             seconds[key] = task_seconds(task, values, cold, device)
         except Exception as error:  # an operator may raise any error on synthetic values
-            failed[key] = in_a_line(error)
+            failed[key] = one_line(error)
     return seconds, failed
 
 

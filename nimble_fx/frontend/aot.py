@@ -1,4 +1,4 @@
-"""`nimble_fx.compile(model, example_inputs)`: the work of torch.compile's first call, done now."""
+"""`nimble_fx.compile(model, example_inputs)`: compiles and captures ahead of the first call."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from nimble_fx.frontend.model_function import (
     argument_names,
     as_callable,
     name_of,
-    own_function,
+    unique_function,
 )
 from nimble_fx.frontend.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
@@ -32,22 +32,23 @@ from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 def compile(  # noqa: A001  # as torch.compile
     model: object, example_inputs: object, *, training: bool = False, **options: Any
 ) -> "Compiled":
-    """The model, traced, scheduled, proved and frozen for inputs like the example.
+    """Traces, schedules, verifies and captures the model now, for inputs like the example.
 
-    The model is called once on copies of the example inputs, and in training a backward follows.
-    Parameters, buffers, gradients, attributes, random numbers and the example inputs are afterwards
-    as they were, also when this raises; no other thread may use the model meanwhile. Of a function,
-    that is true of the modules and tensors in its closure and the globals that it names.
+    This calls the model once on copies of the example inputs, and in training runs a backward.
+    Afterwards, also when this raises, the state is what it was: parameters, buffers, gradients,
+    attributes, random number generators and the example inputs. For a function this covers the
+    modules and tensors in its closure and the globals that it names. No other thread may use the
+    model meanwhile.
 
     Args:
         model: a `torch.nn.Module` in the mode (`train` or `eval`) that it will be called in, a
             function, a `torch.export.ExportedProgram` or a `torch.jit.ScriptModule`.
         example_inputs: a tensor: the one argument; a tuple or list: positional arguments; a dict:
             keyword arguments. A model whose one argument is a list or dict takes `([...],)`.
-        training: False: for inference, and every call is made without gradients. True: with the
-            backward, and calls follow the caller's grad mode. It is asked for, and not read off
-            the grad mode, because that is on unless somebody thinks of it: inference would keep
-            what a backward needs, and nobody would know.
+        training: False: for inference, and every call runs without gradients. True: with the
+            backward, and calls follow the caller's grad mode. It is an argument, and not read from
+            the grad mode, because that is on by default: inference would silently keep the tensors
+            that a backward needs.
         **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
@@ -56,8 +57,8 @@ def compile(  # noqa: A001  # as torch.compile
 
     Raises:
         OptionError: before any work, if an option is not valid or the example inputs are no
-            arguments; later, if the model does not take them, or `training` is asked of one without
-            gradients.
+            arguments; later, if the model does not take them, or if no output has a gradient with
+            `training=True`.
         UnsupportedError: with `on_fallback="error"`, if a part cannot be scheduled or frozen.
 
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
@@ -66,7 +67,7 @@ def compile(  # noqa: A001  # as torch.compile
     parsed = Options.parse(None, options)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
-    _refuse_what_has_no_data(function, arguments)
+    _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training)
     with preserve_state(function, arguments.tensors):
         try:
@@ -81,51 +82,51 @@ def compile(  # noqa: A001  # as torch.compile
 
 
 class Compiled:
-    """A model that is ready to run; `nimble_fx.compile` makes it.
+    """A compiled model, as `nimble_fx.compile` returns it.
 
     Attributes:
-        model: what is called: the model, or the module made of an exported or scripted one, which
-            has the parameters.
-        training: whether its backward was prepared, and calls follow the caller's grad mode.
+        model: the module or function that is called; for an exported or scripted model, the module
+            made from it, which has the parameters.
+        training: whether its backward was compiled, and calls follow the caller's grad mode.
 
-    What was compiled and captured is freed with this object. Where PyTorch breaks the graph, what
-    follows the break is kept by the model's own functions, as with torch.compile.
+    Compiled code and captured graphs are freed with this object. After a graph break, Dynamo caches
+    the rest with the model's own functions, as with torch.compile.
     """
 
     def __init__(self, model: Callable[..., Any], options: Options, training: bool) -> None:
         self.model, self.training = model, training
         self._backend = _Backend(options, argument_names(model))
         self._reporter = Reporter(options.on_fallback)
-        function = own_function(model)
+        function = unique_function(model)
         self._run = torch.compile(function, backend=self._backend)
         dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
         dropping.atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns; without gradients unless it is compiled for training."""
+        """Calls the model; without gradients unless it is compiled for training."""
         with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
             return self._run(*args, **kwargs)
 
     def report_if_eager(self) -> None:
-        """Says so if PyTorch found no graph in the model."""
+        """Reports a fallback if Dynamo found no graph in the model."""
         if not self._backend.is_called:
             reason = "PyTorch found no graph in it, so that nothing is compiled ahead of time"
             self._reporter.report(Fallback(name_of(self.model), "in eager", reason))
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs made for this object and no other, oldest first.
+        """The programs compiled for this object alone, oldest first.
 
-        Those that further calls make, for other shapes, are added. `torch.compiler.reset()` empties
-        it, and the next call compiles again.
+        Calls with other shapes add programs. `torch.compiler.reset()` empties the list, and the
+        next call compiles again.
         """
         return tuple(self._backend.programs)
 
     def __repr__(self) -> str:
         purpose = "training" if self.training else "inference"
-        made = [f"  {program!r}" for program in self.programs]
+        lines = [f"  {program!r}" for program in self.programs]
         head = f"<nimble_fx.compile {name_of(self.model)} for {purpose}"
-        return "\n".join([f"{head}: {plural(len(made), 'program')}", *made]) + ">"
+        return "\n".join([f"{head}: {plural(len(lines), 'program')}", *lines]) + ">"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuses to be pickled or copied.
@@ -141,38 +142,38 @@ class Compiled:
 
 
 class _Backend:
-    """The backend of one Compiled, which is handed all programs made for it."""
+    """The backend of one `Compiled`; lists the programs compiled for it."""
 
     def __init__(self, options: Options, names: Mapping[str, str]) -> None:
-        self.__name__ = "nimble"  # what torch's logs call it
+        self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs: list[Program] = []
         self.is_called = False
         self._options, self._names = options, names
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
-        target = this_machine(self._options, self._keep)
+        target = this_machine(self._options, self._add_program)
         return lower(gm, example_inputs, Compiler(gm, self._options, target, self._names))
 
     def reset(self) -> None:
-        """What `torch.compiler.reset()` calls: Dynamo has dropped what was compiled."""
+        """Empties the lists of programs; `torch.compiler.reset()` calls this."""
         self.programs.clear()
         reset()
 
-    def _keep(self, program: Program) -> None:
+    def _add_program(self, program: Program) -> None:
         self.programs.append(program)
         register(program)
 
 
-def _refuse_what_has_no_data(function: Callable[..., Any], arguments: Arguments) -> None:
-    held = dict(function.named_parameters()) if isinstance(function, nn.Module) else {}
-    lazy = [name for name, value in held.items() if is_lazy(value)]
+def _check_has_data(function: Callable[..., Any], arguments: Arguments) -> None:
+    parameters = dict(function.named_parameters()) if isinstance(function, nn.Module) else {}
+    lazy = [name for name, value in parameters.items() if is_lazy(value)]
     if lazy:
         raise OptionError(
             f"{name_of(function)} has parameters without a shape ({', '.join(lazy)}): call it once "
             "before nimble_fx.compile"
         )
-    if any(value.is_meta for value in (*held.values(), *arguments.tensors)):
+    if any(value.is_meta for value in (*parameters.values(), *arguments.tensors)):
         raise OptionError(
             f"{name_of(function)} has parameters or example inputs on the device 'meta', without "
             "data: nimble_fx.compile runs it; nimble_fx.plan, which does not, takes them"

@@ -1,4 +1,4 @@
-"""One call of a model, and its backward, so that all of it is traced."""
+"""Runs a model once on example inputs, and its backward, so that all of it is compiled."""
 
 import re
 import traceback
@@ -13,16 +13,16 @@ from nimble_fx.errors import OptionError
 from nimble_fx.frontend.model_function import Arguments, name_of
 from nimble_fx.torch_internals.names import pytree
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_LIBRARY_DIRECTORIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> None:
-    """Calls a function once; in training, backward too, which accumulates into no `.grad`.
+    """Calls a function once; in training runs the backward too, without writing to any `.grad`.
 
     Args:
-        function: what to call.
-        arguments: what to call it with; it may write to them.
-        training: with gradients, and the backward of all outputs that have one.
+        function: the model or its compiled version.
+        arguments: the arguments of the call; it may write to them.
+        training: whether to run with gradients, and the backward of all outputs that have one.
 
     Raises:
         OptionError: no output has a gradient.
@@ -34,7 +34,7 @@ def run_example(function: Callable[..., Any], arguments: Arguments, training: bo
 
 
 def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
-    """Whether the model takes the inputs at all.
+    """Calls the model in eager, to check that it takes the inputs.
 
     Raises:
         OptionError: it does not; the message is shorter than Dynamo's.
@@ -44,22 +44,22 @@ def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
             function(*arguments.args, **arguments.kwargs)
     except Exception as error:
         if isinstance(error, NotImplementedError) or re.search(r"\bmeta\b", str(error), re.I):
-            return  # it is not the inputs, but that they have no data
+            return  # not because of the inputs, but because they have no data
         raise OptionError(
             f"{name_of(function)} does not take these example inputs; called with them it raises "
-            f"{type(error).__name__}: {error}{_users_line(error)}"
+            f"{type(error).__name__}: {error}{_user_line(error)}"
         ) from error
 
 
-def _users_line(error: Exception) -> str:
-    """Where in the user's code an error came up; nothing if that is in PyTorch alone."""
+def _user_line(error: Exception) -> str:
+    """The user's line in which an error was raised; "" if there is none in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    users = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_DIRECTORIES)]
     return f" [{users[-1].filename}:{users[-1].lineno}: {users[-1].line}]" if users else ""
 
 
 def check_training(training: object) -> None:
-    """Refuses what is not a yes or a no, before any work.
+    """Checks the argument `training`, before any work.
 
     Raises:
         OptionError: it is neither True nor False.
@@ -77,11 +77,11 @@ def _backward(outputs: object) -> None:
             "an input require one, and are the outputs tensors (in tuples, lists, dicts)?"
         )
     gradients = [torch.zeros_like(root) for root in roots]
-    torch.autograd.grad(roots, _variables(roots), gradients, allow_unused=True)
+    torch.autograd.grad(roots, _leaves(roots), gradients, allow_unused=True)
 
 
-def _variables(roots: list[Tensor]) -> list[Tensor]:
-    """The leaves of autograd's graph above the roots: all that a backward would accumulate into."""
+def _leaves(roots: list[Tensor]) -> list[Tensor]:
+    """The leaves of the autograd graph: the tensors whose `.grad` a backward would write to."""
     seen: set[Any] = set()
     found: list[Tensor] = []
     stack: list[Any] = [root.grad_fn for root in roots]

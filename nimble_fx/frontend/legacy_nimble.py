@@ -7,22 +7,22 @@ from torch import Tensor, nn
 
 from nimble_fx.errors import NotPreparedError, OptionError
 from nimble_fx.frontend.aot import Compiled, compile  # noqa: A004  # as torch.compile
-from nimble_fx.frontend.meta_copy import meta_copy
+from nimble_fx.frontend.meta_copy import copy_with
 from nimble_fx.frontend.model_function import name_of
 from nimble_fx.program import Program
 
 
 class Nimble:
-    """A module that is prepared once and then called, as `torch.cuda.Nimble` was.
+    """A module that is compiled by `prepare` and then called, as with `torch.cuda.Nimble`.
 
     Code written for that system (Kwon et al., NeurIPS 2020; github.com/snuspl/nimble) runs with
-    this name in place of `torch.cuda.Nimble`. What is better here: outputs are the caller's to keep
-    (there the next call overwrote them), inputs of other shapes compile again, and the module may
-    be on any device.
+    this name in place of `torch.cuda.Nimble`. Differences: outputs are copied out of the graph's
+    memory (there the next call overwrote them), inputs of other shapes compile again, and the
+    module may be on any device.
     """
 
     def __init__(self, original_module: nn.Module) -> None:
-        """A module that is still to be prepared."""
+        """Wraps a module; `prepare` compiles it."""
         self.original_module = original_module
         self._compiled: Compiled | None = None
 
@@ -33,46 +33,46 @@ class Nimble:
         use_multi_stream: bool = True,
         relaxed: bool = False,
     ) -> None:
-        """Traces, schedules and freezes the module; see `nimble_fx.compile`.
+        """Traces, schedules and captures the module; see `nimble_fx.compile`.
 
-        As in the original, calls are those of the module as it is now: its parameters and buffers
-        are shared, and what is done later to its structure or mode is not seen.
+        As in the original, calls use the module as it is now: its parameters and buffers are
+        shared, and later changes to its structure or mode have no effect.
 
         Args:
             dummy_inputs: a tensor, or a tuple or list of the positional arguments.
             training: False: calls are those of `module.eval()`, without gradients. True: they are
-                those of `module.train()`, the backward is prepared, and parameters that have no
-                `.grad` are given one of zeros, as in the original. The module's own mode stays as
-                it is.
-            use_multi_stream: False asks for the policy "serial", one stream. In the original it
-                spoke of the forward alone, and the backward kept to one stream; here the backward
-                is parallel too.
-            relaxed: there, it captured with `cudaStreamCaptureModeRelaxed`, so that CUDA calls that
-                a capture forbids were let through. Here it changes nothing: captures forbid them
-                to the capturing thread alone, which has made its own in the warm-up.
+                those of `module.train()`, the backward is compiled, and parameters without a
+                `.grad` get one of zeros, as in the original. The module's own mode does not change.
+            use_multi_stream: False selects the policy "serial", one stream. In the original it
+                applied to the forward alone, and the backward had one stream; here the backward is
+                parallel too.
+            relaxed: has no effect. In the original it captured with
+                `cudaStreamCaptureModeRelaxed`, which allows CUDA calls that are forbidden during a
+                capture. Here captures forbid them to the capturing thread alone, which has made
+                its own in the warm-up.
 
         Raises:
             OptionError: the dummy inputs are not tensors.
         """
-        _refuse_others(dummy_inputs)
-        module = meta_copy(self.original_module, lambda tensor: tensor).train(training)
+        _check_dummy_inputs(dummy_inputs)
+        module = copy_with(self.original_module, lambda tensor: tensor).train(training)
         policy = "nimble" if use_multi_stream else "serial"
         self._compiled = compile(module, dummy_inputs, training=training, policy=policy)
         if training:
-            _give_gradients(module)
+            _allocate_gradients(module)
 
     @property
     def prepared(self) -> bool:
-        """Whether it can be called."""
+        """Whether `prepare` was called."""
         return self._compiled is not None
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that it runs; none before `prepare`."""
+        """The programs that it runs; empty before `prepare`."""
         return self._compiled.programs if self._compiled is not None else ()
 
     def __call__(self, *args: Any) -> Any:
-        """What the module returns for these inputs.
+        """Calls the compiled module.
 
         Raises:
             NotPreparedError: `prepare` was not called.
@@ -89,8 +89,8 @@ class Nimble:
         return f"Nimble({name_of(self.original_module)}: {state})"
 
 
-def _refuse_others(dummy_inputs: object) -> None:
-    """Raises OptionError for what the original refused; it is a ValueError, as there."""
+def _check_dummy_inputs(dummy_inputs: object) -> None:
+    """Raises OptionError for inputs that the original refused; it is a ValueError, as there."""
     inputs = [dummy_inputs] if isinstance(dummy_inputs, Tensor) else dummy_inputs
     if not isinstance(inputs, (tuple, list)) or not inputs:
         raise OptionError(
@@ -102,7 +102,7 @@ def _refuse_others(dummy_inputs: object) -> None:
             raise OptionError(f"dummy_inputs[{i}] is {type(value).__name__}; it takes tensors")
 
 
-def _give_gradients(module: nn.Module) -> None:
+def _allocate_gradients(module: nn.Module) -> None:
     for parameter in module.parameters():
         if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

@@ -1,4 +1,4 @@
-"""A copy of a module that has the structure and other tensors."""
+"""Copies of modules with other tensors, such as tensors on the "meta" device."""
 
 import copy
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from nimble_fx.torch_internals.storages import key_of_storage
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def meta_copy(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
-    """A deep copy of the module in which `replaced` stands for each parameter and buffer."""
+def copy_with(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
+    """A deep copy of the module in which each parameter and buffer `x` is `replaced(x)`."""
     tensors = chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): replaced(tensor) for tensor in tensors})
 
 
 class ToMeta:
-    """Makes tensors of the "meta" device, which have types and no data, like those it is given.
+    """Converts tensors to the "meta" device, where they have types and no data.
 
-    Those that share memory share it on the "meta" device too.
+    Tensors that share a storage share one on the "meta" device too.
     """
 
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor on the "meta" device; cost: none that grows with its size."""
+        """The tensor on the "meta" device; the cost does not depend on its size."""
         storage, offset = self._storage(tensor), tensor.storage_offset()
         empty = torch.empty(0, dtype=tensor.dtype, device="meta")
         bare = empty.set_(storage, offset, tensor.shape, tensor.stride())
@@ -39,8 +39,8 @@ class ToMeta:
 
     def _storage(self, tensor: Tensor) -> torch.UntypedStorage:
         storage = tensor.untyped_storage()
-        made = self._storages.get(key_of_storage(storage))
-        if made is None:
-            made = torch.UntypedStorage(storage.nbytes(), device="meta")  # type: ignore[no-untyped-call]
-            self._storages[key_of_storage(storage)] = made
-        return made
+        meta = self._storages.get(key_of_storage(storage))
+        if meta is None:
+            meta = torch.UntypedStorage(storage.nbytes(), device="meta")  # type: ignore[no-untyped-call]
+            self._storages[key_of_storage(storage)] = meta
+        return meta

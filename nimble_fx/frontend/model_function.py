@@ -1,4 +1,4 @@
-"""What a model is to Dynamo: a function, whatever kind of model, and arguments to call it with."""
+"""Models of any kind as functions that Dynamo traces, and the arguments to call them with."""
 
 import copy
 import inspect
@@ -28,7 +28,7 @@ class Arguments:
 
     @staticmethod
     def parse(example_inputs: object) -> "Arguments":
-        """The call that example inputs stand for.
+        """The arguments that example inputs stand for.
 
         Raises:
             OptionError: they are neither a tensor, nor a tuple or list, nor a dict.
@@ -51,32 +51,32 @@ class Arguments:
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     def with_tensors(self, replaced: Callable[[Tensor], Tensor]) -> "Arguments":
-        """The same arguments with each tensor replaced by another; the rest is as it is."""
-        made = {id(tensor): replaced(tensor) for tensor in self.tensors}
+        """The same arguments with each tensor `x` replaced by `replaced(x)`."""
+        replacements = {id(tensor): replaced(tensor) for tensor in self.tensors}
         args, kwargs = pytree.tree_map_only(
-            Tensor, lambda tensor: made[id(tensor)], (self.args, self.kwargs)
+            Tensor, lambda tensor: replacements[id(tensor)], (self.args, self.kwargs)
         )
         return Arguments(args, kwargs)
 
     def copies(self) -> "Arguments":
-        """The same arguments on memory of their own, where those that share memory share it too."""
+        """The arguments with copies of all tensors; tensors that share memory share it in these."""
         memo: dict[int, Any] = {}
         return self.with_tensors(lambda tensor: _copy(tensor, memo))
 
 
 def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A leaf of autograd with the tensor's values; inference tensors stay such."""
+    """A copy of the tensor that is a leaf of autograd; inference tensors stay such."""
     with torch.inference_mode(tensor.is_inference()):
-        made: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
-        return made.requires_grad_(tensor.requires_grad)
+        copied: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
+        return copied.requires_grad_(tensor.requires_grad)
 
 
 def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:
-    """The model as something that Dynamo traces: a module or a function.
+    """The model as a module or function, which Dynamo can trace.
 
     Args:
-        model: a module, a function, an ExportedProgram or what `torch.jit` makes.
-        arguments: an example call, by which TorchScript is converted.
+        model: a module, a function, an ExportedProgram, or a ScriptModule or ScriptFunction.
+        arguments: example arguments, with which TorchScript is converted.
 
     Raises:
         OptionError: the model cannot be called.
@@ -94,7 +94,7 @@ def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:
 
 
 def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
-    """A TorchScript model as an ExportedProgram."""
+    """Converts a TorchScript model to an ExportedProgram."""
     converter = lookup("torch._export.converter.TS2EPConverter")  # takes long to import
 
     convert: Any = converter(model, arguments.args, dict(arguments.kwargs))
@@ -104,12 +104,12 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
     return exported
 
 
-def own_function(model: Callable[..., Any]) -> FunctionType:
-    """A function that calls the model, with a code object of its own.
+def unique_function(model: Callable[..., Any]) -> FunctionType:
+    """A function that calls the model, with a code object and name that no other function has.
 
-    Dynamo keeps what it compiles, and what it knows of changing sizes, by code object or by its
-    file, line and name. So nothing is shared with others that call the same model, and all that is
-    compiled can be dropped; see `dynamo_tables.drop_compiled`.
+    Dynamo caches compiled code, and which sizes have changed, by code object or by its file, line
+    and name. So other callers of the model share none of these entries, and they can be freed; see
+    `dynamo_caches.drop_compiled`.
     """
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +120,7 @@ def own_function(model: Callable[..., Any]) -> FunctionType:
 
 
 def argument_names(model: Callable[..., Any]) -> dict[str, str]:
-    """What the model calls the arguments that the inputs of `own_function` are named after."""
+    """The model's names of arguments, by the names that `unique_function` gives to inputs."""
     function = model.forward if isinstance(model, nn.Module) else model
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -132,5 +132,5 @@ def argument_names(model: Callable[..., Any]) -> dict[str, str]:
 
 
 def name_of(model: object) -> str:
-    """What a person calls a model: its class, or the function's name."""
+    """The name of a model for messages: its class, or the function's name."""
     return str(getattr(model, "__name__", None) or type(model).__name__)

@@ -1,4 +1,4 @@
-"""The target of `nimble_fx.plan`: a device that need not be here."""
+"""The target of `nimble_fx.plan`: a device that this machine need not have."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
-from nimble_fx.compiler import Compiler, Freezing, Target
+from nimble_fx.compiler import CaptureDecision, Compiler, Target
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
@@ -18,7 +18,7 @@ from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import TaskGraph, TensorType, Type
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures
+from nimble_fx.runtime.capture_checks import check_capturable
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.this_machine import constants_here
@@ -29,60 +29,60 @@ _CPU = torch.device("cpu")
 
 
 def planned_device(
-    options: Options, runtime: Cuda, specs: Device, keep: Callable[[Program], None]
+    options: Options, runtime: Cuda, specs: Device, on_program: Callable[[Program], None]
 ) -> Target:
-    """Compiles graphs on "meta" for a CUDA device, and runs the graphs themselves there.
+    """The target for graphs that are traced on "meta" and scheduled for a CUDA device.
 
     Args:
-        options: the user's.
-        runtime: a CUDA device, whether it is here or not.
+        options: the user's options.
+        runtime: a CUDA device, which this machine need not have.
         specs: the figures to schedule for.
-        keep: receives each program.
+        on_program: called with each program.
     """
     device = torch.device(runtime.name)
 
     def constants_on(wanted: torch.device) -> torch.device | None:
-        """The device where it is here; else the CPU, which makes the same of literals."""
+        """The device if this machine has it; else the CPU, where constants are the same."""
         if wanted != META:
             return constants_here(wanted)
         return device if runtime.hardware is not None else _CPU
 
-    def freezing(graph: TaskGraph, _: DeviceRuntime) -> Freezing:
+    def capture_decision(graph: TaskGraph, _: DeviceRuntime) -> CaptureDecision:
         reason = f"it is planned for {runtime.name} ({specs.name}), which need not be here"
-        return Freezing(reason, options.freeze and _can_be_captured(graph))
+        return CaptureDecision(reason, options.freeze and _can_be_captured(graph))
 
-    def executable(
+    def compile_graph(
         compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
-        """The graph itself, to be run on tensors without data; keeps its program."""
+        """The ATen graph itself, which runs on tensors without data; schedules its program."""
         try:
-            keep(compiler.program(compiler.trace(gm, name)))
+            on_program(compiler.program(compiler.trace(gm, name)))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        return _without_data(gm)
+        return _runnable_on_meta(gm)
 
     return Target(
         reporter=Reporter(options.on_fallback),
         runtime_for=lambda _: runtime,
-        retarget=lambda graph: _moved(graph, device),
+        retarget=lambda graph: _retargeted(graph, device),
         specs=specs,
         constants_on=constants_on,
-        freezing=freezing,
-        executable=executable,
+        capture_decision=capture_decision,
+        compile_graph=compile_graph,
     )
 
 
 def _can_be_captured(graph: TaskGraph) -> bool:
     try:
-        refuse_what_no_device_captures(graph)
+        check_capturable(graph)
     except UnsupportedError:
         return False
     return True
 
 
-def _without_data(gm: GraphModule) -> Boxed:
-    """The graph, with its constants on the device that it was traced on."""
+def _runnable_on_meta(gm: GraphModule) -> Boxed:
+    """The callable of the graph, with constants moved to the device that it was traced on."""
     with plain_eager_mode():
         for node in gm.graph.find_nodes(op="get_attr"):
             value = getattr(gm, node.target)
@@ -90,7 +90,7 @@ def _without_data(gm: GraphModule) -> Boxed:
     return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
 
 
-def _moved(graph: TaskGraph, device: torch.device) -> TaskGraph:
+def _retargeted(graph: TaskGraph, device: torch.device) -> TaskGraph:
     """The graph with `device` in place of "meta", in types and in arguments."""
 
     def move(leaf: Any) -> Any:

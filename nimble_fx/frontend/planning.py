@@ -1,4 +1,4 @@
-"""`nimble_fx.plan(model, example_inputs)`: the schedule for a GPU that need not be here."""
+"""`nimble_fx.plan(model, example_inputs)`: schedules a model for a GPU that may be elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +13,13 @@ from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import GPUS, Device, find_device
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.frontend.example_run import check_call, check_training, run_example
-from nimble_fx.frontend.meta_copy import ToMeta, meta_copy
+from nimble_fx.frontend.meta_copy import ToMeta, copy_with
 from nimble_fx.frontend.model_function import (
     Arguments,
     argument_names,
     as_callable,
     name_of,
-    own_function,
+    unique_function,
 )
 from nimble_fx.frontend.planned_device import META, planned_device
 from nimble_fx.options import Options
@@ -59,46 +59,47 @@ def plan(
     training: bool = False,
     **options: Any,
 ) -> Program | tuple[Program, Program]:
-    """The program that the model would be on a device, which need not be on this machine.
+    """Schedules the model for a device, which this machine need not have; returns its program.
 
-    No kernel runs but those that make constants, of at most 1 MiB each, and nothing is frozen: the
-    model is traced on tensors without data. It is not touched, and neither it nor the inputs need
-    data of their own. With `policy="auto"`, its
-    schedule is the one that simulation says takes least there; `program.candidates` has the rest.
+    The model is traced on tensors without data: it does not change, and neither it nor the inputs
+    need data. No kernel runs but those that compute constants, of at most 1 MiB each, and nothing
+    is captured. With `policy="auto"`, the schedule is the fastest by simulation;
+    `program.candidates` lists all.
 
     Args:
-        model: as for `nimble_fx.compile`, on any device, "meta" too. A function gets all tensors
-            as arguments.
-        example_inputs: as for `nimble_fx.compile`, on any device; fake tensors will do.
+        model: as for `nimble_fx.compile`, on any device, also "meta". A function must take all
+            tensors as arguments.
+        example_inputs: as for `nimble_fx.compile`, on any device; they may be fake tensors.
         device: the device to plan for, by a name in `nimble_fx.devices.specs.DEVICES`, such as
             "h100", or as a description, `nimble_fx.Device(sms=..., tflops=..., gbps=...)`; or this
-            machine's "cuda", "cuda:1" or such a `torch.device`, which is taken for an H100 where
-            there is none.
+            machine's "cuda", "cuda:1" or such a `torch.device`, which stands for an H100 if there
+            is none.
         training: True for the forward and backward of training.
-        **options: those of `torch.compile(options={...})` but `device` and `seed`. Nothing is
-            measured, whatever `cost_dir` is, and `cache_dir` is for a device that is here.
+        **options: those of `torch.compile(options={...})` but `device` and `seed`. `cost_dir` has
+            no effect, as nothing is measured, and `cache_dir` has one only if this machine has the
+            device.
 
     Returns:
-        The program for inference, or in training that of the forward and that of the backward.
+        The program for inference, or in training those of the forward and the backward.
 
     Raises:
         OptionError: before any work, if an option is not valid; later, if the model does not take
             the example inputs.
-        PassError: a policy of your own raised something.
+        PassError: a policy of your own raised an exception.
         UnsupportedError: the model is not one graph that can be scheduled; the message says where.
             It is traced as by `torch.compile(fullgraph=True)`.
 
-    Operators that PyTorch picks by device, as for attention, are those of the "meta" device: the
-    program has PyTorch's general ones, where the GPU may have a kernel of its own.
+    Operators that PyTorch selects by device, as for attention, are those of the "meta" device: the
+    program has PyTorch's general ones, where the GPU may have a specialized kernel.
     """
     check_training(training)
     runtime, specs = _runtime_and_specs(device)
     parsed = replace(Options.parse(None, options), cost_dir=None)
-    if runtime.hardware is None:  # a file for a device that is not here would not be taken
+    if runtime.hardware is None:  # the cache refuses files for a device that is not here
         parsed = replace(parsed, cache_dir=None)
     arguments = Arguments.parse(example_inputs)
     bare = ToMeta()
-    function = _without_data(as_callable(model, arguments), bare)
+    function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
@@ -131,11 +132,11 @@ def _runtime_and_specs(device: str | torch.device | Device) -> tuple[Cuda, Devic
     )
 
 
-def _without_data(function: Callable[..., Any], bare: ToMeta) -> Callable[..., Any]:
-    """The function on the "meta" device, if it is a module; else as it is."""
+def _on_meta(function: Callable[..., Any], bare: ToMeta) -> Callable[..., Any]:
+    """A copy on the "meta" device if the function is a module; else the function itself."""
     if not isinstance(function, nn.Module):
         return function
-    module = meta_copy(function, bare)
+    module = copy_with(function, bare)
     for part in module.modules():
         if isinstance(part, GraphModule):
             _move_factories(part)
@@ -143,7 +144,7 @@ def _without_data(function: Callable[..., Any], bare: ToMeta) -> Callable[..., A
 
 
 def _move_factories(gm: GraphModule) -> None:
-    """Writes "meta" for each device that an exported graph names: those of tensors it makes."""
+    """Replaces each device in an exported graph, an argument of tensor factories, by "meta"."""
     for node in gm.graph.nodes:
         node.args, node.kwargs = pytree.tree_map_only(
             torch.device, lambda _: META, (node.args, node.kwargs)
@@ -154,30 +155,30 @@ def _move_factories(gm: GraphModule) -> None:
 def _trace(
     function: Callable[..., Any], planner: "_Planner", arguments: Arguments, training: bool
 ) -> None:
-    own = own_function(function)
+    unique = unique_function(function)
     try:
-        run_example(torch.compile(own, backend=planner, fullgraph=True), arguments, training)
+        run_example(torch.compile(unique, backend=planner, fullgraph=True), arguments, training)
     except NimbleError:
         raise
-    except BackendCompilerFailed as error:  # what the planner raised, and no trace's fault
+    except BackendCompilerFailed as error:  # an error of the planner, not of Dynamo
         raise error.inner_exception from None
-    except RuntimeError as error:  # as Dynamo's are
+    except RuntimeError as error:  # Dynamo's errors are RuntimeErrors
         check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
             f"'meta' device, where all parameters and inputs are. {error}"
         ) from error
     finally:
-        drop_compiled(own.__code__, planner)
+        drop_compiled(unique.__code__, planner)
 
 
 class _Planner:
-    """A backend that keeps programs, and runs nothing but the trace's own graphs."""
+    """A backend that lists the programs that it schedules, and runs the ATen graphs on "meta"."""
 
     def __init__(
         self, options: Options, runtime: Cuda, specs: Device, names: Mapping[str, str]
     ) -> None:
-        self.__name__ = "nimble"  # what torch's logs call it
+        self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs: list[Program] = []
         self._options, self._names = options, names
         self._target = planned_device(options, runtime, specs, self.programs.append)

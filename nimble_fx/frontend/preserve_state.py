@@ -1,4 +1,4 @@
-"""What a call of a model leaves behind, undone: values, attributes and random numbers."""
+"""Restores the state that a call of a model changes: values, attributes, random generators."""
 
 import inspect
 import random
@@ -16,40 +16,40 @@ from nimble_fx.torch_internals.names import is_wrapper_subclass
 
 @contextmanager
 def preserve_state(model: Callable[..., Any], inputs: Sequence[Tensor]) -> Iterator[None]:
-    """Within, the model may be called; afterwards all is as before, however the block ends.
+    """Restores the state of the model after the block, however it ends.
 
-    That is: the bits of parameters and buffers, the modules' attributes, and the random numbers of
-    Python and of the devices that the model and the inputs are on. A function's modules and tensors
-    are those of its closure and the globals that it names. Cost: a copy of parameters and buffers
-    in the host's memory; only what was written is copied back.
+    The state is the values of parameters and buffers, bit by bit, the modules' attributes, and the
+    random generators of Python and of the devices of the model and the inputs. A function's modules
+    and tensors are those of its closure and the globals that it names. Cost: a copy of parameters
+    and buffers in the host's memory; only tensors that were written are copied back.
     """
     modules, tensors = _state(model)
     with ExitStack() as stack:
-        stack.enter_context(_random_numbers([*tensors, *inputs]))
-        stack.enter_context(_values(tensors))
-        for module in modules:  # undone first: the values go back into the tensors that were there
-            stack.enter_context(_attributes(module))
+        stack.enter_context(_restored_generators([*tensors, *inputs]))
+        stack.enter_context(_restored_values(tensors))
+        for module in modules:  # restored first, so that values are copied to the former tensors
+            stack.enter_context(_restored_attributes(module))
         yield
 
 
 def _state(model: Callable[..., Any]) -> tuple[list[nn.Module], list[Tensor]]:
     """The modules and tensors that a call of the model may change, each once."""
-    owners = [model] if isinstance(model, nn.Module) else _mentioned(model)
-    roots = [owner for owner in owners if isinstance(owner, nn.Module)]
+    objects = [model] if isinstance(model, nn.Module) else _referenced(model)
+    roots = [each for each in objects if isinstance(each, nn.Module)]
     modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
-    tensors = [owner for owner in owners if isinstance(owner, Tensor)]
+    tensors = [each for each in objects if isinstance(each, Tensor)]
     for module in modules:
         tensors += [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     return modules, list({id(tensor): tensor for tensor in tensors}.values())
 
 
-def _mentioned(function: object) -> list[object]:
-    """What a function has at hand besides its arguments."""
+def _referenced(function: object) -> list[object]:
+    """The objects that a function refers to besides its arguments."""
     if isinstance(function, partial):
         bound = [*function.args, *function.keywords.values()]
-        return [*bound, *_mentioned(function.func)]
+        return [*bound, *_referenced(function.func)]
     if isinstance(function, MethodType):
-        return [function.__self__, *_mentioned(function.__func__)]
+        return [function.__self__, *_referenced(function.__func__)]
     if not isinstance(function, FunctionType):
         return []
     variables = inspect.getclosurevars(function)
@@ -57,8 +57,8 @@ def _mentioned(function: object) -> list[object]:
 
 
 @contextmanager
-def _attributes(module: nn.Module) -> Iterator[None]:
-    """Gives the module its attributes back, and which tensors its parameters and buffers are."""
+def _restored_attributes(module: nn.Module) -> Iterator[None]:
+    """Restores the module's attributes, and which tensors its parameters and buffers are."""
     tables: list[dict[str, Any]] = [module.__dict__, module._parameters, module._buffers]
     before = [dict(table) for table in tables]
     try:
@@ -70,8 +70,8 @@ def _attributes(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _values(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Gives the tensors that are written to their values back."""
+def _restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restores the values of tensors that were written to."""
     before = [(_version(tensor), tensor.detach().to("cpu", copy=True)) for tensor in tensors]
     try:
         yield
@@ -83,9 +83,9 @@ def _values(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
-    """Whether it differs from what it was; by its bits where it has some of its own.
+    """Whether a tensor changed: compares bits, or for sparse tensors and subclasses the version.
 
-    Autograd's version is not enough: BatchNorm updates its statistics without a new one.
+    The version alone is not enough: BatchNorm updates its statistics without a new one.
     """
     if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
         return _version(tensor) != version
@@ -93,7 +93,7 @@ def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often autograd saw the tensor written to; it does not look at inference tensors."""
+    """Autograd's version counter, which in-place writes advance; 0 for inference tensors."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -102,8 +102,8 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _random_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Puts the generators of Python, the CPU and the tensors' devices back where they were."""
+def _restored_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restores the random generators of Python, the CPU and the tensors' devices."""
     devices = {t.device for t in tensors if t.device.type not in ("cpu", "meta")}
     kind = next((device.type for device in devices), "cuda")  # PyTorch 2.11 takes no None
     state = random.getstate()

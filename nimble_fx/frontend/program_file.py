@@ -1,4 +1,4 @@
-"""`nimble_fx.load(path)`: a saved program, proved legal again."""
+"""`nimble_fx.load(path)`: loads a saved program and proves it legal again."""
 
 import os
 from dataclasses import replace
@@ -16,21 +16,21 @@ from nimble_fx.verify import verify, verify_source, verify_structure
 
 
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:
-    """The program of a file that `Program.save` wrote, proved legal again.
+    """Loads a program from a file that `Program.save` wrote, and proves it legal again.
 
-    Nothing in the file is run: the graph is read, its operators are asked whether they do what it
-    says, it is proved, and written out afresh.
+    Nothing in the file is run: the graph is read, its types and memory are checked against its
+    operators, the schedule is proved, and the module is emitted again.
 
     Args:
         path: the file.
-        trust_source: whether you know who wrote it. Then the text in the file runs, edited as it
-            may be, if it is proved to be the graph's schedule; and operators outside of PyTorch's
-            own may be called.
+        trust_source: whether you trust the author of the file. Then the text in the file runs,
+            which may have been edited, if it is proved to be the graph's schedule; and custom
+            operators may be called.
 
     Raises:
         FileError: it is not a program file, was written by other versions or for another device,
-            needs an operator that is not here, says of a value's type or memory what is not so, or
-            does not prove legal.
+            needs an operator that is not registered, has wrong types or memory for a value, or
+            cannot be proved legal.
     """
     file = Path(path).expanduser().absolute()
     try:

@@ -1,10 +1,10 @@
-"""What PyTorch loads when the backend "nimble" is first asked for: registers it, once.
+"""The entry point of the backend "nimble": registers it once, when PyTorch first looks it up.
 
-Threads that ask at the same time each load the entry point, and PyTorch registers what each of them
-got, so that all but the first fail with "duplicate name". Therefore the backend is registered here
-while this module is imported, which Python does once, and the entry point's value is None:
-`register_backend(None, name)` is the form for decorators, which registers nothing, and PyTorch then
-reads the backend from its table.
+Threads that look it up at the same time each load the entry point, and PyTorch registers what each
+of them got, so that all but the first fail with "duplicate name". Therefore the backend is
+registered here while this module is imported, which Python does once, and the entry point's value
+is None: `register_backend(None, name)` is the form for decorators, which registers nothing, and
+PyTorch then reads the backend from its table.
 """
 
 from nimble_fx import backend
@@ -12,12 +12,12 @@ from nimble_fx.torch_internals.dynamo import lookup_backend, register_backend
 
 
 def _reads_its_table() -> bool:
-    """Whether PyTorch, once it has loaded None, looks the name up in its table: not there yet."""
+    """Whether PyTorch, with None as the entry point, looks the name up in its table."""
     try:
         lookup_backend("nimble")
-    except KeyError:
+    except KeyError:  # it is not registered yet
         return True
-    except Exception:  # what another PyTorch makes of None
+    except Exception:  # another version of PyTorch may fail on None
         return False
     return False
 

@@ -1,4 +1,4 @@
-"""Which schedule of a program is the fastest on its device, found by timing captures."""
+"""Autotuning: times captures of several schedules of a program and selects the fastest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ from traceback import clear_frames
 from nimble_fx.errors import StateError
 from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.selection.candidate import MARGIN
+from nimble_fx.selection.candidate import MIN_GAIN
 
 N_ROUNDS = 9
-"""Samples of each schedule, taken in turn, so that what slows the device down meets all of them."""
+"""Samples of each schedule; rounds alternate between schedules, so that noise affects all alike."""
 
 N_REPLAYS = 10
-"""Replays in a sample; one where replays change the model's state, which is then put back."""
+"""Replays in a sample; one where replays change the model's state, which is then restored."""
 
 Times = Sequence[float | None]
-"""For each schedule the median of its replays in microseconds; None if it was not timed."""
+"""The median time of a replay of each schedule in microseconds; None if it was not timed."""
 
 Samples = dict[int, list[float]]
-"""For each schedule that was timed, microseconds of a replay, round by round."""
+"""The times of a replay in microseconds, round by round, by the schedule's position."""
 
 
 @dataclass(frozen=True)
 class AutotuneResult:
-    """How a trial went.
+    """The result of autotuning.
 
     Attributes:
         winner: the position of the schedule that runs from now on.
-        times: what each took.
+        times: the measured time of each schedule.
     """
 
     winner: int
@@ -38,14 +38,14 @@ class AutotuneResult:
 
 @dataclass(frozen=True)
 class Autotuner:
-    """The schedules of one program, to be timed when it is first captured.
+    """Times the schedules of one program when it is first captured.
 
     Attributes:
-        launchers: of each schedule, one of them on one stream.
-        on_result: is to be told how it went, once the winner runs.
+        launchers: one for each schedule; one of the schedules has one stream.
+        on_result: called with the result, once the winner is captured.
 
-    Cost: for each schedule a capture, whose memory they run at the same time, and up to
-    `(N_ROUNDS + 1) * N_REPLAYS` replays.
+    Cost: a capture of each schedule, all in memory at the same time, and up to
+    `(N_ROUNDS + 1) * N_REPLAYS` replays of each.
     """
 
     launchers: Sequence[Launcher]
@@ -53,21 +53,22 @@ class Autotuner:
 
     def run(
         self,
-        record: Callable[[Launcher], CapturedGraph],
+        capture: Callable[[Launcher], CapturedGraph],
         time_us: Callable[[CapturedGraph, int], float],
     ) -> AutotuneResult | None:
-        """Times the schedules; None if not one could be captured, which its own capture explains.
+        """Times the schedules; None if none could be captured.
 
-        One that fails, for want of memory say, is out. All captures are gone at the end.
+        A schedule that fails, such as for lack of memory, is left out; if all fail, the capture
+        that follows raises the error. All captures are freed at the end.
 
         Args:
-            record: captures a schedule, in memory of its own.
-            time_us: microseconds of a replay, the mean of so many in a row.
+            capture: captures a schedule in a memory pool of its own.
+            time_us: the mean time in microseconds of so many replays in a row.
 
         Raises:
-            StateError: the model's state is not what it was.
+            StateError: the model's state could not be restored.
         """
-        captured_graphs = self._captured(record)
+        captured_graphs = self._captured(capture)
         if not captured_graphs:
             return None
         try:
@@ -76,23 +77,23 @@ class Autotuner:
             captured_graphs.clear()
         times = {i: median(each) for i, each in samples.items()}
         in_order = [times.get(i) for i in range(len(self.launchers))]
-        return AutotuneResult(fastest(samples, self._serial) if samples else 0, in_order)
+        return AutotuneResult(select_winner(samples, self._serial) if samples else 0, in_order)
 
     @property
     def _serial(self) -> int:
         streams = [launcher.graph.n_streams for launcher in self.launchers]
         return streams.index(min(streams))
 
-    def _captured(self, record: Callable[[Launcher], CapturedGraph]) -> dict[int, CapturedGraph]:
-        """The captures by position; the serial one first, without which none is known to win."""
+    def _captured(self, capture: Callable[[Launcher], CapturedGraph]) -> dict[int, CapturedGraph]:
+        """The captures by position; the serial one first, as it is the baseline of the others."""
         captured_graphs: dict[int, CapturedGraph] = {}
         for i in sorted(range(len(self.launchers)), key=lambda i: i != self._serial):
             try:
-                captured_graphs[i] = record(self.launchers[i])
+                captured_graphs[i] = capture(self.launchers[i])
             except StateError:
                 raise
             except Exception as error:
-                _forget_frames(error)
+                _clear_frames(error)
         return captured_graphs
 
     def _timed(
@@ -100,7 +101,7 @@ class Autotuner:
         captured_graphs: Mapping[int, CapturedGraph],
         time_us: Callable[[CapturedGraph, int], float],
     ) -> Samples:
-        """Round by round, after one that uploads the graphs and wakes the device's clocks."""
+        """The samples; a first round, which uploads graphs and raises clocks, is left out."""
         n = 1 if self.launchers[0].mutates else N_REPLAYS
         samples: Samples = {i: [] for i in captured_graphs}
         for _ in range(1 + N_ROUNDS):
@@ -110,26 +111,27 @@ class Autotuner:
                 except StateError:
                     raise
                 except Exception as error:
-                    _forget_frames(error)
+                    _clear_frames(error)
                     del samples[i]
         return {i: each[1:] for i, each in samples.items()}
 
 
-def _forget_frames(error: BaseException) -> None:
-    """Empties the frames that an error went through: they run memory of the capture."""
+def _clear_frames(error: BaseException) -> None:
+    """Clears the frames of an error's traceback: their locals keep memory of the capture alive."""
     chained: BaseException | None = error
     while chained is not None:
         clear_frames(chained.__traceback__)
         chained = chained.__cause__ or chained.__context__
 
 
-def fastest(samples: Samples, serial: int) -> int:
-    """The schedule with the least median time.
+def select_winner(samples: Samples, serial: int) -> int:
+    """The position of the schedule with the least median time.
 
-    It must win `MARGIN` over the serial one in most rounds, or that one is taken.
+    It is the serial one unless another is faster by `MIN_GAIN` in most rounds.
     """
     best = min(samples, key=lambda i: median(samples[i]))
     if serial not in samples or best == serial:
         return best
     pairs = zip(samples[best], samples[serial], strict=True)
-    return best if median(ours - (1 - MARGIN) * its for ours, its in pairs) <= 0 else serial
+    is_faster = median(ours - (1 - MIN_GAIN) * its for ours, its in pairs) <= 0
+    return best if is_faster else serial

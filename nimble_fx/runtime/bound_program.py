@@ -1,4 +1,4 @@
-"""A program with its parameters: what a call is given is checked, then the program runs."""
+"""A program bound to parameters: each call checks its inputs, then runs the program."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -18,7 +18,7 @@ _NUMBERS = (int, float, bool)
 
 
 class BoundProgram:
-    """Runs a program with parameters that it was given once.
+    """A callable that runs a program with fixed parameters.
 
     Attributes:
         status: whether it is frozen, and if not, why.
@@ -35,23 +35,25 @@ class BoundProgram:
         """Checks the parameters.
 
         Args:
-            graph: the program's.
-            paths: what the model calls parameters and buffers, by the graph's names.
+            graph: the program's graph.
+            paths: the model's names of parameters and buffers, by the graph's names.
             parameters: a module, or tensors by name.
             run: runs the program on a list of all its inputs.
-            status: what `run` says of how it runs.
+            status: the status of `run`, which it keeps up to date.
 
         Raises:
-            InputError: a parameter is missing, or is not what the graph was made for.
+            InputError: a parameter is missing or does not fit the graph.
         """
         self.status = status
         self._graph, self._run = graph, run
-        tensors = _tensors_of(parameters)
+        tensors = _named_tensors(parameters)
         self._values: list[Any] = [None] * len(graph.inputs)
         self._sizes: dict[Size, Any] = {}
-        self._told = _sizes_that_shapes_tell(graph)
-        self._given = [
-            i for i, value in enumerate(graph.inputs) if not value.static and i not in self._told
+        self._inferred = _inferred_sizes(graph)
+        self._positions = [
+            i
+            for i, value in enumerate(graph.inputs)
+            if not value.static and i not in self._inferred
         ]
         for i, value in enumerate(graph.inputs):
             if value.static:
@@ -62,48 +64,48 @@ class BoundProgram:
         self._check_memory(self._values)
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        """The program's outputs.
+        """Runs the program and returns its outputs.
 
         Args:
             inputs: the graph's inputs that are neither parameters nor sizes of others, in order.
 
         Raises:
-            InputError: they are not of the types that the graph was made for.
+            InputError: their types are not those of the graph's inputs.
         """
-        if len(inputs) != len(self._given):
-            names = ", ".join(self._graph.inputs[i].name for i in self._given)
-            wanted = plural(len(self._given), "input")
-            raise InputError(f"{self._graph.name} takes {wanted} ({names}), not {len(inputs)}")
+        if len(inputs) != len(self._positions):
+            names = ", ".join(self._graph.inputs[i].name for i in self._positions)
+            expected = plural(len(self._positions), "input")
+            raise InputError(f"{self._graph.name} takes {expected} ({names}), not {len(inputs)}")
         sizes = dict(self._sizes)
         values = list(self._values)
-        for i, given in zip(self._given, inputs, strict=True):
+        for i, actual in zip(self._positions, inputs, strict=True):
             value = self._graph.inputs[i]
-            _check(value, given, f"input {value.name}", sizes)
-            values[i] = given
-        for i, size in self._told.items():
+            _check(value, actual, f"input {value.name}", sizes)
+            values[i] = actual
+        for i, size in self._inferred.items():
             values[i] = sizes[size]
-        for i in self._given:
-            _check_steps(self._graph.inputs[i], values[i], sizes)
-        if any(not self._written.isdisjoint(self._graph.inputs[i].holds) for i in self._given):
+        for i in self._positions:
+            _check_strides(self._graph.inputs[i], values[i], sizes)
+        if any(not self._written.isdisjoint(self._graph.inputs[i].holds) for i in self._positions):
             self._check_memory(values)
         with torch.no_grad():
             return list(self._run(values))
 
     def __repr__(self) -> str:
-        names = ", ".join(self._graph.inputs[i].name for i in self._given)
+        names = ", ".join(self._graph.inputs[i].name for i in self._positions)
         return f"<{self._graph.name}({names}) with its parameters>"
 
     def _check_memory(self, values: Sequence[Any]) -> None:
-        """What the graph writes through one name must not be read by another that it knows not of.
+        """Checks that inputs alias each other only as they did when the graph was traced.
 
         Raises:
             InputError: inputs share memory that is written, and did not when it was traced.
         """
-        owners: dict[int, Input] = {}
+        first_inputs: dict[int, Input] = {}
         for value, tensor in zip(self._graph.inputs, values, strict=True):
             if not isinstance(tensor, Tensor):
                 continue
-            other = owners.setdefault(storage_key(tensor), value)
+            other = first_inputs.setdefault(storage_key(tensor), value)
             both = {*other.holds, *value.holds}
             if other.holds != value.holds and not self._written.isdisjoint(both):
                 raise InputError(
@@ -112,31 +114,31 @@ class BoundProgram:
                 )
 
 
-def _sizes_that_shapes_tell(graph: TaskGraph) -> dict[int, Size]:
-    """The positions of inputs that are a size of a tensor that is given, and which size."""
-    given = [value.type for value in graph.inputs if not value.static]
-    told = {size for t in given if isinstance(t, TensorType) for size in t.shape}
+def _inferred_sizes(graph: TaskGraph) -> dict[int, Size]:
+    """The sizes among the inputs that the shapes of other inputs have, by position."""
+    types = [value.type for value in graph.inputs if not value.static]
+    sizes = {size for t in types if isinstance(t, TensorType) for size in t.shape}
     return {
         i: value.type.expression
         for i, value in enumerate(graph.inputs)
-        if isinstance(value.type, ScalarType) and value.type.expression in told
+        if isinstance(value.type, ScalarType) and value.type.expression in sizes
     }
 
 
-def _tensors_of(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Tensors by name; of a module its parameters and buffers, tied ones by each name."""
+def _named_tensors(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors by name; for a module its parameters and buffers, tied ones by each name."""
     if isinstance(parameters, Mapping):
         return parameters
     if not isinstance(parameters, nn.Module):
         kind = type(parameters).__name__
         raise InputError(f"bind takes a module, or a mapping of tensors by name, not a {kind}")
-    module = getattr(parameters, "_orig_mod", parameters)  # of what torch.compile made of it
+    module = getattr(parameters, "_orig_mod", parameters)  # set by torch.compile
     named = dict(module.named_parameters(remove_duplicate=False))
     return named | dict(module.named_buffers(remove_duplicate=False))
 
 
 def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:
-    """The tensor for an input, by the model's name or the graph's."""
+    """The tensor for an input, looked up by the model's name or the graph's."""
     for name in (path, value.name):
         if name in tensors:
             return tensors[name]
@@ -148,47 +150,48 @@ def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: 
     )
 
 
-def _check(value: Input, given: Any, what: str, sizes: dict[Size, Any]) -> None:
-    """What is given is of the input's type; a symbolic size is any number, the same everywhere."""
+def _check(value: Input, actual: Any, what: str, sizes: dict[Size, Any]) -> None:
+    """Checks a value against the type of an input; a symbolic size must be the same everywhere."""
     if isinstance(value.type, TensorType):
-        if not isinstance(given, Tensor):
+        if not isinstance(actual, Tensor):
             raise InputError(
-                f"{what} is of type {type(given).__name__}, not a tensor: {value.type}"
+                f"{what} is of type {type(actual).__name__}, not a tensor: {value.type}"
             )
-        for attribute, found, wanted in _attributes(value.type, given):
-            if found != wanted:
+        for attribute, found, expected in _attributes(value.type, actual):
+            if found != expected:
                 raise InputError(
                     f"{what} has the {attribute} {found}, and the program was compiled for "
-                    f"{wanted}: {value.type}"
+                    f"{expected}: {value.type}"
                 )
-        for size, found in zip(value.type.shape, given.shape, strict=True):
+        for size, found in zip(value.type.shape, actual.shape, strict=True):
             _check_size(size, found, what, sizes)
     elif isinstance(value.type, ScalarType):
-        if not isinstance(given, _NUMBERS):
-            raise InputError(f"{what} is of type {type(given).__name__}, not a number")
-        _check_size(value.type.expression, given, what, sizes)
-    elif given is not None:
-        raise InputError(f"{what} is of type {type(given).__name__}, and was compiled for None")
+        if not isinstance(actual, _NUMBERS):
+            raise InputError(f"{what} is of type {type(actual).__name__}, not a number")
+        _check_size(value.type.expression, actual, what, sizes)
+    elif actual is not None:
+        raise InputError(f"{what} is of type {type(actual).__name__}, and was compiled for None")
 
 
-def _attributes(wanted: TensorType, given: Tensor) -> list[tuple[str, Any, Any]]:
-    """Pairs that must be equal. Where a size is 1, its stride may be anything.
+def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, Any]]:
+    """Attributes that must be equal: name, actual and expected value.
 
-    Strides that go with symbolic sizes are checked once these are known.
+    Strides of dimensions of size 1 are left out, and those that go with symbolic sizes, which are
+    checked once these are known.
     """
-    if given.dim() != len(wanted.shape):
-        return [("number of dimensions", given.dim(), len(wanted.shape))]
-    if given.layout is not torch.strided:
-        return [("layout", given.layout, torch.strided)]
-    shape, stride = given.shape, given.stride()
-    fixed = [i for i, n in enumerate(wanted.shape) if type(n) is int]
-    if any(shape[i] != wanted.shape[i] for i in fixed):
-        return [("shape", list(shape), f"[{', '.join(map(str, wanted.shape))}]")]
-    steps = [i for i in fixed if type(wanted.stride[i]) is int and wanted.shape[i] != 1]
+    if actual.dim() != len(expected.shape):
+        return [("number of dimensions", actual.dim(), len(expected.shape))]
+    if actual.layout is not torch.strided:
+        return [("layout", actual.layout, torch.strided)]
+    shape, stride = actual.shape, actual.stride()
+    static = [i for i, n in enumerate(expected.shape) if type(n) is int]
+    if any(shape[i] != expected.shape[i] for i in static):
+        return [("shape", list(shape), f"[{', '.join(map(str, expected.shape))}]")]
+    strided = [i for i in static if type(expected.stride[i]) is int and expected.shape[i] != 1]
     return [
-        ("stride", [stride[i] for i in steps], [wanted.stride[i] for i in steps]),
-        ("dtype", dtype_name(given.dtype), dtype_name(wanted.dtype)),
-        ("device", given.device, wanted.device),
+        ("stride", [stride[i] for i in strided], [expected.stride[i] for i in strided]),
+        ("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype)),
+        ("device", actual.device, expected.device),
     ]
 
 
@@ -198,24 +201,24 @@ def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> No
         raise InputError(f"{what} has the size {found} for {size}, which is {known} elsewhere")
 
 
-def _check_steps(value: Input, given: Any, sizes: Mapping[Size, Any]) -> None:
-    """The strides of an input are what they were compiled for, at the sizes of a call."""
-    if not isinstance(value.type, TensorType) or 0 in given.shape:
+def _check_strides(value: Input, actual: Any, sizes: Mapping[Size, Any]) -> None:
+    """Checks the strides of an input that depend on symbolic sizes, at the sizes of a call."""
+    if not isinstance(value.type, TensorType) or 0 in actual.shape:
         return
     symbols = {str(name): n for name, n in sizes.items() if type(n) is int}
-    steps = zip(given.shape, given.stride(), value.type.shape, value.type.stride, strict=True)
-    for n, found, size, step in steps:
-        if n != 1 and (type(size) is str or type(step) is str):
-            wanted = _at(step, symbols)
-            if wanted is not None and found != wanted:
+    dims = zip(actual.shape, actual.stride(), value.type.shape, value.type.stride, strict=True)
+    for n, found, size, stride in dims:
+        if n != 1 and (type(size) is str or type(stride) is str):
+            expected = _evaluated(stride, symbols)
+            if expected is not None and found != expected:
                 raise InputError(
                     f"input {value.name} has the stride {found} where the program was compiled for "
-                    f"{step}, which is {wanted}: {value.type}"
+                    f"{stride}, which is {expected}: {value.type}"
                 )
 
 
-def _at(size: Size, sizes: Sizes) -> int | None:
-    """A size as a number; None if the inputs do not tell."""
+def _evaluated(size: Size, sizes: Sizes) -> int | None:
+    """A size as a number; None if the inputs do not determine it."""
     try:
         return number(size, sizes)
     except UnsupportedError:

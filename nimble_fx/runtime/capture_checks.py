@@ -1,4 +1,4 @@
-"""What keeps a program from being captured, as far as its graph and its device tell."""
+"""Checks, from its graph and its device, whether a program can be captured."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,22 +11,22 @@ from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType, ref
 
 _aten = torch.ops.aten
 
-_WAITS_FOR_THE_DEVICE = {
+_SYNCHRONIZING_TAGS = {
     torch.Tag.dynamic_output_shape,
     torch.Tag.data_dependent_output,
     torch.Tag.cudagraph_unsafe,
 }
-_MASKS = {torch.bool, torch.uint8}
-"""Element types of indices that say of each element whether it is taken."""
+_MASK_DTYPES = {torch.bool, torch.uint8}
+"""The dtypes of indices that are masks."""
 
-_LOOKS_AT_THE_STORAGE = {
+_READS_STORAGE = {
     _aten.as_strided.default,
     _aten.as_strided_.default,
     _aten.as_strided_copy.default,
     _aten.as_strided_scatter.default,
 }
-_PLACE_OF_OFFSET = 3
-"""Which argument of these is the offset, from the beginning of the storage if it is given."""
+_OFFSET_POSITION = 3
+"""The position of their argument `storage_offset`, which counts from the storage's start."""
 
 
 def why_not_captured(
@@ -38,9 +38,9 @@ def why_not_captured(
 
     Args:
         graph: traced, or scheduled.
-        device: would capture it.
-        report: receives the error if something in the graph, or in how the device is set up,
-            keeps it from being captured; not called where a capture would gain nothing.
+        device: the device to capture it on.
+        report: called with the error if an operator in the graph, or the device's settings, rule
+            out a capture; not called where a capture would gain nothing.
     """
     if not device.has_graphs:
         return f"{device.name} has no CUDA graphs"
@@ -49,70 +49,70 @@ def why_not_captured(
     try:
         if device.why_not_capture is not None:
             raise UnsupportedError(device.why_not_capture)
-        refuse_what_no_device_captures(graph)
+        check_capturable(graph)
     except UnsupportedError as error:
         report(error)
         return str(error)
     return None
 
 
-def refuse_what_no_device_captures(graph: TaskGraph) -> None:
-    """Looks for what no device can capture, as far as the graph tells.
+def check_capturable(graph: TaskGraph) -> None:
+    """Checks that the graph has no operator that no device can capture.
 
     Raises:
-        UnsupportedError: it has an operator that waits for the device, or whose result's size
-            depends on data; or one that looks at the memory around an input, of which the copy
-            that a capture reads has nothing.
+        UnsupportedError: it has an operator that synchronizes with the device, or whose result's
+            size depends on data; or one that may read memory around an input, which the copy that
+            a capture reads does not have.
     """
     copied = {s for value in graph.inputs if not value.static for s in value.holds}
     gaps = {s for value in graph.inputs if not _is_dense(value) for s in value.holds}
     values = {value.name: value for value in graph.values}
     for task in graph.tasks:
-        if _waits_for_the_device(task, values):
-            why = described(task, "cannot be captured: the host waits for its result")
+        if _synchronizes(task, values):
+            why = describe_task(task, "cannot be captured: the host waits for its result")
             raise UnsupportedError(why, task.name, task.source)
-        if task.target in _LOOKS_AT_THE_STORAGE and isinstance(task.args[0], Ref):
+        if task.target in _READS_STORAGE and isinstance(task.args[0], Ref):
             seen = copied.intersection(values[task.args[0].name].holds)
             if seen and (_has_offset(task) or not gaps.isdisjoint(seen)):
                 what = "cannot be captured: it may look at the memory around an input"
-                raise UnsupportedError(described(task, what), task.name, task.source)
+                raise UnsupportedError(describe_task(task, what), task.name, task.source)
 
 
-def _waits_for_the_device(task: Task, values: Mapping[str, Input | Task]) -> bool:
-    """Whether the host waits for what an operator computes. Indices that are numbers tell sizes."""
-    if _WAITS_FOR_THE_DEVICE.isdisjoint(getattr(task.target, "tags", ())):
+def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:
+    """Whether the host waits for an operator's result. Indexing does so for masks only."""
+    if _SYNCHRONIZING_TAGS.isdisjoint(getattr(task.target, "tags", ())):
         return False
     if task.target is not _aten.index.Tensor:
         return True
     types = [values[name].type for name in ref_names(task.args[1])]
-    return any(isinstance(t, TensorType) and t.dtype in _MASKS for t in types)
+    return any(isinstance(t, TensorType) and t.dtype in _MASK_DTYPES for t in types)
 
 
-def described(task: Task, what: str) -> str:
-    """A sentence about a task, with the user's line."""
+def describe_task(task: Task, what: str) -> str:
+    """A sentence about a task, with its operator and the user's line."""
     source = task.source
     line = f"{source}: {source.code}" if source else "no line of the model is recorded for it"
     return f"{task.name} ({task.target}): {what} [{line}]"
 
 
 def _has_offset(task: Task) -> bool:
-    given = [*task.args[_PLACE_OF_OFFSET:], dict(task.kwargs).get("storage_offset")]
-    return any(offset is not None for offset in given)
+    offsets = [*task.args[_OFFSET_POSITION:], dict(task.kwargs).get("storage_offset")]
+    return any(offset is not None for offset in offsets)
 
 
 def _is_dense(value: Input) -> bool:
-    """Whether its elements are all that there is from the first of them to the last.
+    """Whether its elements fill the memory from the first to the last without gaps.
 
-    Symbolic sizes are taken to leave gaps.
+    Tensors of symbolic sizes are assumed to have gaps.
     """
     if not isinstance(value.type, TensorType):
         return True
     if any(isinstance(size, str) for size in (*value.type.shape, *value.type.stride)):
         return False
-    lengths, steps = numbers(value.type.shape), numbers(value.type.stride)
+    shape, strides = numbers(value.type.shape), numbers(value.type.stride)
     expected = 1
-    for step, n in sorted((step, n) for step, n in zip(steps, lengths, strict=True) if n != 1):
-        if step != expected:
+    for stride, n in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
+        if stride != expected:
             return False
         expected *= n
     return True

@@ -1,4 +1,4 @@
-"""How a program runs at the moment."""
+"""The current state of a program's captures."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ class CaptureStatus:
     Attributes:
         reason: why it is not frozen, or why some calls run unfrozen all the same.
         n_captures: how many times it was captured.
-        n_graphs: how many of these captures are kept.
-        nbytes: the memory of the pool that these share with those of its backward or forward, in
+        n_graphs: how many captured graphs it has now.
+        nbytes: the memory of the pool of these graphs, which its backward or forward may share, in
             bytes for each stream.
     """
 
@@ -22,5 +22,5 @@ class CaptureStatus:
 
     @property
     def frozen(self) -> bool:
-        """Whether there is a capture of it."""
+        """Whether it has a captured graph."""
         return self.n_graphs > 0

@@ -1,4 +1,4 @@
-"""Copies between two lists of tensors in as few kernels as PyTorch can make of it."""
+"""Copies between two lists of tensors in as few kernels as possible."""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -10,41 +10,41 @@ from nimble_fx.torch_internals.names import foreach_copy
 
 
 class GroupedCopy:
-    """Copies some items of one list to the same places of another.
+    """Copies some items of one list to the same positions of another.
 
-    `torch._foreach_copy_` copies tensors of one dtype in one kernel, so there is a group for each.
-    The groups are found once, for tensors of the same dtypes in every call.
+    `torch._foreach_copy_` copies tensors of one dtype in one kernel, so they are grouped by dtype.
+    The groups are computed once: the dtypes must be the same in every call.
     """
 
-    def __init__(self, examples: Sequence[Any], places: Iterable[int]) -> None:
-        """Groups the places.
+    def __init__(self, examples: Sequence[Any], positions: Iterable[int]) -> None:
+        """Groups the positions by dtype.
 
         Args:
-            examples: a list such as those that will be copied.
-            places: the indices of the items to copy, which are tensors.
+            examples: a list like those that will be copied.
+            positions: the indices of the items to copy, which are tensors.
         """
         groups: dict[torch.dtype, list[int]] = {}
         self._singly: list[int] = []
-        for place in places:
-            example = examples[place]
-            if example.is_conj() or example.is_neg():  # together they cannot be written
-                self._singly.append(place)
+        for position in positions:
+            example = examples[position]
+            if example.is_conj() or example.is_neg():  # _foreach_copy_ cannot write to these
+                self._singly.append(position)
             else:
-                groups.setdefault(example.dtype, []).append(place)
+                groups.setdefault(example.dtype, []).append(position)
         self._groups = [_items_at(group, len(examples)) for group in groups.values()]
 
     def __call__(self, targets: list[Any], values: list[Any]) -> None:
-        """Copies, on the current stream."""
+        """Copies from `values` to `targets` on the current stream."""
         for items in self._groups:
             foreach_copy(items(targets), items(values))
-        for place in self._singly:
-            targets[place].copy_(values[place])
+        for position in self._singly:
+            targets[position].copy_(values[position])
 
 
-def _items_at(places: list[int], n_items: int) -> Callable[[list[Any]], Any]:
-    if places == list(range(n_items)):
+def _items_at(positions: list[int], n_items: int) -> Callable[[list[Any]], Any]:
+    if positions == list(range(n_items)):
         return lambda items: items
-    if len(places) == 1:
-        (place,) = places
-        return lambda items: (items[place],)
-    return itemgetter(*places)
+    if len(positions) == 1:
+        (position,) = positions
+        return lambda items: (items[position],)
+    return itemgetter(*positions)

@@ -1,4 +1,4 @@
-"""When memory is freed that nobody needs any more: not while a graph is captured."""
+"""Keeps memory from being freed while a graph is captured, which CUDA forbids."""
 
 import gc
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Within, Python does not look for garbage, in any thread; then it does as before."""
+    """Disables Python's cyclic garbage collector within the block, for all threads."""
     with _pauses.lock:
         if _pauses.depth == 0:
             _pauses.was_enabled = gc.isenabled()
@@ -17,36 +17,36 @@ def paused() -> Iterator[None]:
     try:
         yield
     finally:
-        held: list[object] = []
+        deferred: list[object] = []
         with _pauses.lock:
             _pauses.depth -= 1
             if _pauses.depth == 0:
-                held, _pauses.held = _pauses.held, held
+                deferred, _pauses.deferred = _pauses.deferred, deferred
                 if _pauses.was_enabled:
                     gc.enable()
-        held.clear()
+        deferred.clear()
 
 
-class _Pauses:
-    """How many blocks of `paused` are under way, and what waits for their end."""
+class _PauseState:
+    """How many blocks of `paused` are open, and the objects to free when the last one ends."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.depth = 0
         self.was_enabled = False
-        self.held: list[object] = []
+        self.deferred: list[object] = []
 
-    def free_later(self, thing: object) -> None:
-        """Keeps a thing until no `paused` is under way any more.
+    def free_later(self, item: object) -> None:
+        """Keeps an object alive until no block of `paused` is open.
 
-        For what must not be freed at any moment, such as a CUDA graph while another is captured.
+        For objects that must not be freed at any moment, such as a CUDA graph during a capture.
         """
         with self.lock:
             if self.depth:
-                self.held.append(thing)
+                self.deferred.append(item)
 
 
-_pauses = _Pauses()
+_pauses = _PauseState()
 
 free_later = _pauses.free_later
-"""It needs no module: those may be gone as Python exits."""
+"""A bound method: it works without this module's globals, which Python clears as it exits."""

@@ -1,4 +1,4 @@
-"""Which captures of a program are kept, and which go."""
+"""A cache of the captured graphs of one program, with least-recently-used eviction."""
 
 import threading
 import weakref
@@ -15,28 +15,28 @@ from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.torch_internals.counters import count_event
 
-PAYS_OFF = 8
+BREAK_EVEN_CALLS = 8
 """A capture costs about as much time as so many unfrozen calls."""
 
-WASTED_PER_GRAPH = 4
-"""So many captures may be dropped before they have paid off, for each graph that may be kept."""
+EARLY_EVICTIONS_PER_GRAPH = 4
+"""How many graphs may be removed before they break even, for each graph of `max_graphs`."""
 
-MAX_OWNERS = 128
-"""So many sets of parameters have captures at a time; a program may be shared by many layers."""
-
-
-_MAX_COUNTED = 64
-"""Of so many keys it is known how often they came."""
+MAX_PARAMETER_SETS = 128
+"""The most sets of parameters with graphs at a time; many layers may share a program."""
 
 
-class Key(NamedTuple):
-    """What a capture is bound to.
+_MAX_COUNTED_KEYS = 64
+"""The most keys without a graph whose calls are counted."""
+
+
+class GraphKey(NamedTuple):
+    """The values and addresses that a captured graph is specialized on.
 
     Attributes:
         numbers: the numbers among the inputs: sizes, where they are symbolic.
-        static: the addresses of the parameters.
-        fixed: which of the other inputs are read where a forward left them, and where that is.
-        saves_in_place: whether what is saved for the backward stays in the capture's memory.
+        static: the addresses of the parameters and buffers.
+        fixed: position and address of each other input that is read where a forward saved it.
+        saves_in_place: whether tensors saved for the backward stay in the graph's memory.
     """
 
     numbers: tuple[Any, ...]
@@ -45,110 +45,118 @@ class Key(NamedTuple):
     saves_in_place: bool = True
 
     @property
-    def owner(self) -> object:
-        """Whose capture it is: memory that it reads where it is."""
+    def addresses(self) -> object:
+        """The addresses of all memory that the graph reads in place."""
         return self.static, self.fixed
 
 
 class GraphCache:
-    """The captures of one program: `max_graphs` for each owner, those that were replayed last.
+    """The captured graphs of one program: up to `max_graphs` for each set of parameters.
 
-    A capture also goes when memory goes that it reads where it is. That may happen at any moment,
-    in any thread.
+    Past that the least recently used one is evicted. A graph is also removed when memory that it
+    reads in place is freed, which may happen at any moment, in any thread.
     """
 
     def __init__(self, pool_group: PoolGroup, max_graphs: int, status: CaptureStatus) -> None:
         self._pool_group, self._max_graphs, self._status = pool_group, max_graphs, status
-        self._graphs: OrderedDict[Key, CapturedGraph] = OrderedDict()
+        self._graphs: OrderedDict[GraphKey, CapturedGraph] = OrderedDict()
         self._lock = threading.RLock()
-        self._n_wasted = 0
-        self._n_calls: OrderedDict[Key, int] = OrderedDict()
-        pool_group.programs.add(self)
+        self._n_early_evictions = 0
+        self._n_calls: OrderedDict[GraphKey, int] = OrderedDict()
+        pool_group.graph_caches.add(self)
 
-    def __del__(self, hold: Callable[[object], None] = gc_guard.free_later) -> None:
+    def __del__(self, free_later: Callable[[object], None] = gc_guard.free_later) -> None:
         self._status.n_graphs = 0
-        hold(list(self._graphs.values()))  # a default: modules may be gone as Python exits
+        free_later(list(self._graphs.values()))  # a default: Python clears modules as it exits
 
-    def get(self, key: Key) -> CapturedGraph | None:
-        """The capture for a key, if there is one; it is the last that will go."""
+    def get(self, key: GraphKey) -> CapturedGraph | None:
+        """The graph for a key, which becomes the most recently used; None if there is none."""
         with self._lock:
-            captured = self._graphs.get(key)
-            if captured is not None:
+            graph = self._graphs.get(key)
+            if graph is not None:
                 self._graphs.move_to_end(key)
-            return captured
+            return graph
 
-    def is_worth_a_capture(self, key: Key) -> bool:
-        """Whether a call for which there is no capture should be captured.
+    def should_capture(self, key: GraphKey) -> bool:
+        """Whether a call for which there is no graph should be captured.
 
-        It should, unless too many captures went before they had paid off. From then on it is once
-        the same key has come as often as it takes to pay off.
+        It should, until too many graphs were removed before they broke even. From then on only a
+        key that has been called often enough to break even is captured.
         """
-        if self._n_wasted < WASTED_PER_GRAPH * self._max_graphs:
+        if self._n_early_evictions < EARLY_EVICTIONS_PER_GRAPH * self._max_graphs:
             return True
         self._n_calls[key] = self._n_calls.pop(key, 0) + 1
-        while len(self._n_calls) > _MAX_COUNTED:
+        while len(self._n_calls) > _MAX_COUNTED_KEYS:
             self._n_calls.popitem(last=False)
-        return self._n_calls[key] > PAYS_OFF
+        return self._n_calls[key] > BREAK_EVEN_CALLS
 
-    def make_room(self, key: Key) -> bool:
-        """Drops what must go before a capture can be added; whether anything did."""
+    def evict_for(self, key: GraphKey) -> bool:
+        """Evicts the least recently used graphs to make room for one more.
+
+        Args:
+            key: of the graph that will be added.
+
+        Returns:
+            Whether any graph was evicted.
+        """
         with self._lock:
             keys = list(self._graphs)
-        of_owner = [other for other in keys if other.owner == key.owner]
-        leaving = of_owner[: max(len(of_owner) + 1 - self._max_graphs, 0)]
-        owners = dict.fromkeys(other.owner for other in keys)
-        if not of_owner and len(owners) >= MAX_OWNERS:
-            first = next(iter(owners))
-            leaving = [other for other in keys if other.owner == first]
-        for other in leaving:
-            self.forget(other)
+        same = [other for other in keys if other.addresses == key.addresses]
+        evicted = same[: max(len(same) + 1 - self._max_graphs, 0)]
+        parameter_sets = dict.fromkeys(other.addresses for other in keys)
+        if not same and len(parameter_sets) >= MAX_PARAMETER_SETS:
+            oldest = next(iter(parameter_sets))
+            evicted = [other for other in keys if other.addresses == oldest]
+        for other in evicted:
+            self.remove(other)
             count_event("evictions")
-        return bool(leaving)
+        return bool(evicted)
 
     def add(
-        self, key: Key, captured: CapturedGraph, given: list[Any], static: list[Tensor]
+        self, key: GraphKey, graph: CapturedGraph, inputs: list[Any], static: list[Tensor]
     ) -> None:
-        """Keeps a capture that was made for these inputs."""
+        """Adds a graph that was captured for these inputs and parameters."""
         with self._lock:
-            self._graphs[key] = captured
+            self._graphs[key] = graph
             self._n_calls.pop(key, None)
             self._status.n_captures += 1
-            self._status.n_graphs, self._status.nbytes = len(self._graphs), captured.nbytes
-        pool = weakref.ref(captured.pool)
-        self._pool_group.saved.update(dict.fromkeys(captured.saved_addresses, pool))
-        captured.when_memory_goes(given, static, partial(_forget, weakref.ref(self), key))
+            self._status.n_graphs, self._status.nbytes = len(self._graphs), graph.nbytes
+        pool = weakref.ref(graph.pool)
+        self._pool_group.saved_pools.update(dict.fromkeys(graph.saved_addresses, pool))
+        graph.on_memory_freed(inputs, static, partial(_remove_dead, weakref.ref(self), key))
 
-    def forget(self, key: Key) -> None:
-        """Drops a capture, if there is one."""
+    def remove(self, key: GraphKey) -> None:
+        """Removes the graph for a key, if there is one."""
         with self._lock:
-            captured = self._graphs.pop(key, None)
+            graph = self._graphs.pop(key, None)
             self._status.n_graphs = len(self._graphs)
-        if captured is not None:  # it goes outside of the lock, and others may go with it
-            self._n_wasted += captured.n_replays < PAYS_OFF
-            for address in captured.saved_addresses:
-                self._pool_group.saved.pop(address, None)
-            gc_guard.free_later(captured)
+        if graph is not None:  # outside of the lock: freeing it may remove other graphs
+            self._n_early_evictions += graph.n_replays < BREAK_EVEN_CALLS
+            for address in graph.saved_addresses:
+                self._pool_group.saved_pools.pop(address, None)
+            gc_guard.free_later(graph)
 
-    def forget_what_nobody_owns(self) -> None:
-        """Drops the captures that read no memory where it is, whose going would tell of their end.
+    def remove_unwatched(self) -> None:
+        """Removes the graphs that read no memory in place, whose end would remove them.
 
-        Such are backwards of functions without parameters: they go with the forward's captures.
+        Such are those of backwards of functions without parameters: they are removed with the
+        forward's graphs.
         """
         with self._lock:
             keys = list(self._graphs)
         for key in keys:
             if not (key.static or key.fixed):
-                self.forget(key)
+                self.remove(key)
 
     def __len__(self) -> int:
         return len(self._graphs)
 
 
-def _forget(kept: "weakref.ref[GraphCache]", key: Key, _: object) -> None:
-    """Drops a capture of a program that may be gone itself, and what is of no use without it."""
-    captures = kept()
-    if captures is not None:
-        captures.forget(key)
-        if not captures:
-            for others in list(captures._pool_group.programs):
-                others.forget_what_nobody_owns()
+def _remove_dead(cache: "weakref.ref[GraphCache]", key: GraphKey, _: object) -> None:
+    """Removes a graph whose memory was freed; with the last one, the group's unwatched graphs."""
+    graphs = cache()
+    if graphs is not None:
+        graphs.remove(key)
+        if not graphs:
+            for others in list(graphs._pool_group.graph_caches):
+                others.remove_unwatched()

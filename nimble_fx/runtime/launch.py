@@ -1,4 +1,4 @@
-"""How a loaded module is run unfrozen: each call launches its tasks.
+"""Runs a loaded module without a CUDA graph: each call launches its tasks.
 
 The calling convention is AOTAutograd's boxed one: a call takes a list of inputs, in the graph's
 order, and empties it, so that inputs can be freed while the program runs.
@@ -23,8 +23,8 @@ class Launcher:
     """Runs a program unfrozen: each call launches its tasks on the device's streams.
 
     Attributes:
-        given, static: the positions of the inputs that are new in each call, and of parameters.
-        mutated_given, mutated_static: the positions among these of what the program writes.
+        inputs, static: the positions among the arguments of inputs, and of parameters and buffers.
+        mutated_inputs, mutated_static: the positions among these of tensors that it writes to.
     """
 
     def __init__(
@@ -37,49 +37,49 @@ class Launcher:
         self._boxed_call = True  # AOTAutograd's mark of the convention
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
-        self.given = [i for i, value in enumerate(graph.inputs) if not value.static]
+        self.inputs = [i for i, value in enumerate(graph.inputs) if not value.static]
         self.static = [i for i, value in enumerate(graph.inputs) if value.static]
         written = {storage for task in graph.tasks for storage in task.writes}
         mutated = [not written.isdisjoint(value.holds) for value in graph.inputs]
-        self.mutated_given = [k for k, i in enumerate(self.given) if mutated[i]]
+        self.mutated_inputs = [k for k, i in enumerate(self.inputs) if mutated[i]]
         self.mutated_static = [k for k, i in enumerate(self.static) if mutated[i]]
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Enqueues the program on the current stream and side streams; empties `args`."""
-        given, static = self.split(args)
+        inputs, static = self.split(args)
         args.clear()
         outputs: Sequence[Any] = ()
         with self.device.exclusive():
             streams = self.device.streams(self.loaded.n_streams)
             try:
-                outputs = self.enqueue(given, static, streams)
+                outputs = self.enqueue(inputs, static, streams)
             finally:
                 self.device.settle(streams, outputs)
         return outputs
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The inputs that are new in each call, and the parameters and buffers."""
-        return [args[i] for i in self.given], [args[i] for i in self.static]
+        """Splits the arguments of a call into inputs, and parameters and buffers."""
+        return [args[i] for i in self.inputs], [args[i] for i in self.static]
 
     @property
     def mutates(self) -> bool:
-        """Whether it changes anything that it is given."""
-        return bool(self.mutated_given or self.mutated_static)
+        """Whether it writes to any of its arguments."""
+        return bool(self.mutated_inputs or self.mutated_static)
 
-    def task_of(self, error: BaseException) -> Task | None:
-        """The task in whose line of the module an error was raised, as far as that can be told."""
+    def failing_task(self, error: BaseException) -> Task | None:
+        """The task whose line in the module raised an error; None if that is not known."""
         frames = walk_tb(error.__traceback__)
         lines = [line for frame, line in frames if frame.f_code is self.loaded.call.__code__]
         text = linecache.getline(self.loaded.call.__code__.co_filename, lines[-1]) if lines else ""
         return self.graph.by_name.get(text.split("=")[0].strip())
 
     def enqueue(
-        self, given: list[Any], static: Sequence[Any], streams: tuple[Stream, ...]
+        self, inputs: list[Any], static: Sequence[Any], streams: tuple[Stream, ...]
     ) -> Sequence[Any]:
-        """Enqueues the program once; empties `given`."""
+        """Enqueues the program once; empties `inputs`."""
         parameters = SimpleNamespace()
-        values = (*static, *like(self._constants, (*given, *static)))
+        values = (*static, *like(self._constants, (*inputs, *static)))
         parameters.__dict__.update(zip(self.loaded.parameters, values, strict=True))
         events = self.device.events(self.loaded.events)
-        with DisableTorchFunction():  # modes and subclasses were served when traced
-            return self.loaded.call(given, parameters, streams, events)
+        with DisableTorchFunction():  # modes and subclasses took effect when it was traced
+            return self.loaded.call(inputs, parameters, streams, events)

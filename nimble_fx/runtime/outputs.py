@@ -1,8 +1,7 @@
-"""How what a replay has computed becomes the caller's.
+"""Builds the outputs of a call from the outputs of a captured graph.
 
-A replay overwrites the results of the one before, so they are copied out. Whatever can be known
-ahead of the calls is worked out once, from the outputs of the capture: which share memory, which
-lie in an input or a parameter, which are no tensors.
+A replay overwrites the results of the one before, so they are copied out. Which outputs alias each
+other, an input or a parameter, and which are no tensors, is determined once, at the capture.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -19,31 +18,32 @@ from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 @dataclass(slots=True)
 class Call:
-    """What an output of a call can be made from.
+    """The tensors that the outputs of a call are built from.
 
     Attributes:
-        given: the inputs that are new in each call.
-        static: the parameters.
-        copies: the copies that were made for the call.
+        inputs: the inputs of the call.
+        static: the parameters and buffers.
+        copies: copies of the graph's output storages, made for the call.
     """
 
-    given: Sequence[Any]
+    inputs: Sequence[Any]
     static: Sequence[Tensor]
     copies: list[Tensor]
 
 
-Make = Callable[[Call], Any]
+Builder = Callable[[Call], Any]
 
 
-class Outputs:
-    """Hands out the outputs of one capture, call by call.
+class OutputBuilder:
+    """Builds the outputs of each call from those of one captured graph.
 
-    What lies in a parameter or an input becomes a view of the caller's. Of each other storage one
-    copy is made, and what shared it shares the copy, so that writing to one output is seen in the
-    others, and by autograd. It holds on to neither inputs nor parameters.
+    An output in the memory of a parameter or an input becomes a view of the caller's tensor. Each
+    other storage is copied once, and outputs that alias it become views of the copy, so that
+    writing to one is seen in the others, and by autograd. It keeps neither inputs nor parameters
+    alive.
 
     Attributes:
-        in_place: the positions of outputs that are handed out where they are.
+        in_place: the positions of outputs that alias the graph's memory.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Outputs:
         static: Sequence[Tensor],
         in_place: Container[int] = (),
     ) -> None:
-        """Works out how each output is made.
+        """Determines how each output is built.
 
         Args:
             captured: the outputs that each replay overwrites.
-            buffers: the inputs that each replay reads, in the order of a call's.
-            static: the parameters.
-            in_place: the positions of outputs that may be handed out where they are.
+            buffers: the input buffers that each replay reads, in the order of the inputs.
+            static: the parameters and buffers.
+            in_place: the positions of outputs that may alias the graph's memory.
         """
         self._originals: list[Tensor] = []
         self._buffers = {storage_key(b): k for k, b in enumerate(buffers) if isinstance(b, Tensor)}
@@ -70,56 +70,62 @@ class Outputs:
             if isinstance(value, Tensor) and i not in in_place
         }
         self._elsewhere = {*self._static, *self._buffers, *self._copied}
-        first: dict[int, int] = {}
+        copies: dict[int, int] = {}
         distinct = {id(value): value for value in captured}
-        self._makers = [self._maker(value, static, first) for value in distinct.values()]
+        self._builders = [self._builder(value, static, copies) for value in distinct.values()]
         places = {key: place for place, key in enumerate(distinct)}
         self._places = [places[id(value)] for value in captured]
         self._copy = GroupedCopy(self._originals, range(len(self._originals)))
         self.in_place = {i for i, value in enumerate(captured) if self._is_in_place(value)}
-        self._all_whole = list(map(id, captured)) == list(map(id, self._originals))
+        self._all_whole_copies = list(map(id, captured)) == list(map(id, self._originals))
 
-    def hand_out(self, given: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
-        """The outputs of a call, after its replay."""
+    def build(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
+        """Builds the outputs of a call, after its replay."""
         copies = [torch.empty_like(original) for original in self._originals]
         self._copy(copies, self._originals)
-        if self._all_whole:
+        if self._all_whole_copies:
             return copies
-        call = Call(given, static, copies)
-        made = [make(call) for make in self._makers]
-        return [made[place] for place in self._places]
+        call = Call(inputs, static, copies)
+        built = [build(call) for build in self._builders]
+        return [built[place] for place in self._places]
 
     def _is_in_place(self, value: Any) -> bool:
-        """Whether an output is handed out where it is, in memory of the capture."""
+        """Whether an output aliases the graph's memory."""
         if not isinstance(value, Tensor):
             return False
         return storage_key(value) not in self._elsewhere
 
-    def _maker(self, value: Any, static: Sequence[Tensor], first: dict[int, int]) -> Make:
-        """How an output is made; `first` knows the copy of each storage that has one."""
+    def _builder(self, value: Any, static: Sequence[Tensor], copies: dict[int, int]) -> Builder:
+        """The function that builds an output.
+
+        Args:
+            value: the captured output.
+            static: the parameters and buffers.
+            copies: the position of the copy of each storage, by its key; may be added to.
+        """
         if not isinstance(value, Tensor):
-            return partial(_number, value)
+            return partial(_non_tensor, value)
         storage, view = storage_key(value), _View.of(value)
         if storage in self._static:
             j = self._static[storage]
             base = _View.of(static[j])
             relative = replace(view, offset=view.offset - base.offset)
-            return partial(_parameter if view == base else _part_of_it, j, relative)
+            return partial(_static_input if view == base else _view_of_static, j, relative)
         if storage in self._buffers:
-            return partial(_part_of_input, self._buffers[storage], view)
+            return partial(_view_of_input, self._buffers[storage], view)
         if self._is_in_place(value):
-            return partial(_itself, value)
-        if storage in first:
-            return partial(_part_of_copy, first[storage], view)
-        first[storage] = n = len(self._originals)
+            return partial(_graph_memory, value)
+        if storage in copies:
+            return partial(_view_of_copy, copies[storage], view)
+        copies[storage] = n = len(self._originals)
         is_whole = _fills_its_storage(value)
-        self._originals.append(value if is_whole else _bytes_of(value))
-        return partial(_copy if is_whole else _first_of_copy, n, view)
+        self._originals.append(value if is_whole else _storage_bytes(value))
+        return partial(_whole_copy if is_whole else _first_view_of_copy, n, view)
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a tensor is besides its memory."""
+    """The metadata of a tensor: everything but its storage."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -135,7 +141,7 @@ class _View:
         return _View(shape, stride, offset, value.dtype, value.is_conj(), value.is_neg())
 
     def on(self, base: Tensor, shift: int = 0) -> Tensor:
-        """Such a tensor in the memory of `base`, `shift` of its elements further on."""
+        """A tensor with this metadata in the storage of `base`, `shift` elements further on."""
         same_kind = (base.dtype, base.is_conj(), base.is_neg()) == (self.dtype, False, False)
         if same_kind and not (self.is_conj or self.is_neg):
             return base.as_strided(self.shape, self.stride, shift + self.offset)
@@ -145,53 +151,53 @@ class _View:
         return with_math_bits(bare, self.is_conj, self.is_neg)
 
 
-def _number(value: object, call: Call) -> object:
+def _non_tensor(value: object, call: Call) -> object:
     return value
 
 
-def _parameter(j: int, view: _View, call: Call) -> Tensor:
+def _static_input(j: int, view: _View, call: Call) -> Tensor:
     return call.static[j]
 
 
-def _part_of_it(j: int, view: _View, call: Call) -> Tensor:
+def _view_of_static(j: int, view: _View, call: Call) -> Tensor:
     base = call.static[j]
     return view.on(base, shift=int(base.storage_offset()))
 
 
-def _part_of_input(k: int, view: _View, call: Call) -> Tensor:
-    base = call.given[k]
-    if base.is_conj() or base.is_neg():  # what the program read was a plain copy
+def _view_of_input(k: int, view: _View, call: Call) -> Tensor:
+    base = call.inputs[k]
+    if base.is_conj() or base.is_neg():  # the program read a copy without these bits
         conj, neg = base.is_conj() != view.is_conj, base.is_neg() != view.is_neg
         view = replace(view, is_conj=conj, is_neg=neg)
     return view.on(base, shift=base.storage_offset())
 
 
-def _itself(value: Tensor, call: Call) -> Tensor:
+def _graph_memory(value: Tensor, call: Call) -> Tensor:
     return value.detach()
 
 
-def _copy(n: int, view: _View, call: Call) -> Tensor:
+def _whole_copy(n: int, view: _View, call: Call) -> Tensor:
     return call.copies[n]
 
 
-def _first_of_copy(n: int, view: _View, call: Call) -> Tensor:
-    """What lies in the copy of a whole storage; the other outputs in it become views of this."""
+def _first_view_of_copy(n: int, view: _View, call: Call) -> Tensor:
+    """The first output in the copy of a whole storage; others in it become views of this one."""
     call.copies[n] = view.on(call.copies[n])
     return call.copies[n]
 
 
-def _part_of_copy(n: int, view: _View, call: Call) -> Tensor:
+def _view_of_copy(n: int, view: _View, call: Call) -> Tensor:
     return view.on(call.copies[n])
 
 
 def _fills_its_storage(value: Tensor) -> bool:
-    """Whether a tensor is read as it is stored, each byte of its storage once."""
+    """Whether a tensor covers each byte of its storage once, without conjugate or negative bit."""
     if value.is_conj() or value.is_neg() or value.storage_offset():
         return False
     is_whole = value.numel() * value.itemsize == value.untyped_storage().nbytes()
     return is_whole and torch.empty_like(value).stride() == value.stride()
 
 
-def _bytes_of(value: Tensor) -> Tensor:
-    """The whole storage of a tensor."""
+def _storage_bytes(value: Tensor) -> Tensor:
+    """The whole storage of a tensor, as bytes."""
     return torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())

@@ -1,4 +1,4 @@
-"""What programs that never run at the same time share: memory, and whose turn it is."""
+"""Memory pools and ordering of programs that never run at the same time."""
 
 import threading
 import weakref
@@ -8,62 +8,65 @@ from typing import Any
 from nimble_fx.devices import DeviceRuntime, Stream
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
-"""AOTAutograd's convention: a call takes a list of inputs and empties it."""
+"""AOTAutograd's boxed calling convention: a call takes a list of inputs and empties it."""
 
 
 class PoolGroup:
-    """The common ground of a forward and its backward, or of an inference program alone.
+    """Memory pools that a forward and its backward share, or an inference program has alone.
 
-    Their captures may share memory that each overwrites, so they run one at a time, each after the
-    last, whatever streams they are called on.
+    Their captures may overwrite each other's memory, so they run one at a time, each after the one
+    before, whatever streams they are called on.
 
     Attributes:
-        saved: the addresses of what captures of the forward save for the backward, and the pool
-            that each is in.
-        programs: those that share it (`nimble_fx.runtime.graph_cache.GraphCache`).
+        saved_pools: the pool of each tensor that a capture of the forward saves for the backward,
+            by the tensor's address.
+        graph_caches: those of the programs in the group (`runtime.graph_cache.GraphCache`).
     """
 
     def __init__(self, device: DeviceRuntime) -> None:
         self._lock = threading.RLock()
         self._is_busy = False
-        self._last = device.events(("replay",)).replay
-        self.saved: dict[int, weakref.ref[Any]] = {}
-        self.programs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._last_event = device.events(("replay",)).replay
+        self.saved_pools: dict[int, weakref.ref[Any]] = {}
+        self.graph_caches: weakref.WeakSet[Any] = weakref.WeakSet()
         self._device = device
         self._pool: weakref.ref[Any] | None = None
 
-    def wait(self) -> Stream:
-        """The current stream, which waits for whoever ran last."""
+    def wait_for_last(self) -> Stream:
+        """Makes the current stream wait for the run before, and returns the stream."""
         (caller,) = self._device.streams(1)
-        caller.wait_event(self._last)
+        caller.wait_event(self._last_event)
         return caller
 
-    def leave(self, caller: Stream | None = None) -> None:
-        """Whoever runs next will wait for what the current stream was given."""
-        self._last.record(caller or self._device.streams(1)[0])
+    def record_end(self, caller: Stream | None = None) -> None:
+        """Records the end of a run on the current stream; the next run waits for it."""
+        self._last_event.record(caller or self._device.streams(1)[0])
 
-    def unfrozen(self, run: Boxed) -> Boxed:
-        """Runs a program that has no captures, in turn: it may read what a capture has saved."""
+    def ordered(self, run: Boxed) -> Boxed:
+        """Wraps a program without captures so that the next run in the group waits for it.
+
+        It may read what a capture has saved.
+        """
 
         def call(args: list[Any]) -> Sequence[Any]:
-            has_turn = self.take()
+            is_acquired = self.acquire()
             try:
                 outputs = run(args)
                 if not self._device.is_capturing:
-                    self.leave()
+                    self.record_end()
             finally:
-                if has_turn:
-                    self.give()
+                if is_acquired:
+                    self.release()
             return outputs
 
         call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return call
 
-    def take(self) -> bool:
-        """Begins a turn; whether that was possible.
+    def acquire(self) -> bool:
+        """Acquires the group for one run; False if that could deadlock.
 
-        An operator of a program may call a program. Who is in the middle of a turn, or launches
-        kernels that others wait for, must not wait for a turn: that could be for ever.
+        An operator of a program may call another program. A thread that has acquired the group
+        already, or that launches kernels while another has, must not wait for it.
         """
         if not self._lock.acquire(blocking=False):
             if self._device.exclusive().is_held_here:
@@ -75,28 +78,28 @@ class PoolGroup:
         self._is_busy = True
         return True
 
-    def give(self) -> None:
-        """Ends a turn."""
+    def release(self) -> None:
+        """Releases the group."""
         self._is_busy = False
         self._lock.release()
 
-    def own_pool(self) -> Any:
-        """Memory for a capture that leaves something there for later.
+    def private_pool(self) -> Any:
+        """A new pool for a capture whose outputs stay in its memory.
 
-        None of the others may ever write to it: not those that are captured before, to which it
-        would be free memory.
+        No other capture may allocate from it, not even an earlier one, to which the memory of the
+        outputs would be free.
         """
         return self._device.pool()
 
-    def pool_of(self, address: int) -> Any:
-        """The memory of the capture that saved what is at an address.
+    def pool_of_saved(self, address: int) -> Any:
+        """The pool of the capture that saved the tensor at an address; None if it was freed.
 
-        What it has saved is not free, so its backward may use the rest.
+        The saved tensors are allocated there, so the backward may use the rest.
         """
-        return self.saved[address]()
+        return self.saved_pools[address]()
 
     def shared_pool(self) -> Any:
-        """Memory for captures that leave nothing there. It goes when the last of them goes."""
+        """The pool of captures whose outputs are copied out; freed with the last of them."""
         pool = self._pool() if self._pool is not None else None
         if pool is None:
             pool = self._device.pool()

@@ -1,4 +1,4 @@
-"""From schedules of a program to the callable that runs it, captured where that is possible."""
+"""The callable that runs a program on a device, captured where that is possible."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, Frozen
+from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 
@@ -22,22 +22,22 @@ def runner(
     capture: CaptureOptions,
     on_result: Callable[[AutotuneResult], None],
 ) -> Boxed:
-    """The loaded module on a device, captured unless its status has a reason against that.
+    """Loads a program and returns its callable, captured unless `status` has a reason not to.
 
     Args:
-        schedules: of one program; if several, the first capture times all and keeps the fastest.
+        schedules: of one program; if several, the first capture autotunes over them.
         device: runs them.
-        pool_group: the memory and the turns that it shares with its forward or backward.
-        status: says why it is not to be captured; a captured program keeps it up to date.
-        reporter: lists what runs slower than the user asked for.
+        pool_group: the group that it shares with its forward or backward.
+        status: says why it is not captured; a captured program keeps it up to date.
+        reporter: lists fallbacks.
         capture: how captures and callers share memory.
-        on_result: receives what each schedule took, once the fastest is known.
+        on_result: called with the result of autotuning.
     """
     launchers = [
         Launcher(each.graph, load(each.source, each.file), each.constants, device)
         for each in schedules
     ]
     if status.reason is not None:
-        return pool_group.unfrozen(launchers[0]) if capture.is_backward else launchers[0]
+        return pool_group.ordered(launchers[0]) if capture.is_backward else launchers[0]
     autotuner = Autotuner(launchers, on_result) if len(launchers) > 1 else None
-    return Frozen(launchers[0], pool_group, status, reporter, capture, autotuner)
+    return FrozenProgram(launchers[0], pool_group, status, reporter, capture, autotuner)

@@ -1,25 +1,25 @@
-"""What a program's schedules take: the table that one is chosen from."""
+"""A candidate schedule with its predicted and measured cost, and the table of candidates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nimble_fx.ir.display import aligned
 
-MARGIN = 0.01
-"""What a schedule must win over one stream, of that one's time."""
+MIN_GAIN = 0.01
+"""The least gain over one stream, as a part of its time, that a schedule on more must have."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule that a program could have.
+    """A schedule that a program could have, with its costs.
 
     Attributes:
-        policy: what it is called: "serial", "nimble", "nimble, 4 streams", "critical-path".
+        policy: its name: "serial", "nimble", "nimble, 4 streams", "critical-path".
         n_streams: how many streams it has.
-        predicted_us: what a replay takes by simulation, in microseconds.
-        measured_us: what one took on the device; None where none was timed.
-        peak_bytes: what the graph would own of the device's memory, without the libraries'
-            workspaces, by the allocator's rules.
+        predicted_us: the simulated time of a replay in microseconds.
+        measured_us: the measured time of a replay on the device; None if it was not timed.
+        peak_bytes: the device memory that its CUDA graph would own by the allocator's rules,
+            without workspaces of libraries.
         chosen: whether it is the one that runs.
     """
 
@@ -32,7 +32,7 @@ class Candidate:
 
 
 def candidate_table(candidates: Sequence[Candidate]) -> list[str]:
-    """The table as lines: policy, streams, predicted and measured time, peak memory, which runs."""
+    """The lines of a table: policy, streams, predicted and measured time, peak memory, chosen."""
     rows: list[Sequence[str]] = [("policy", "streams", "predicted", "measured", "peak memory", "")]
     rows += [
         (

@@ -1,7 +1,7 @@
-"""Schedules kept on disk: a program file for each program, device and policy.
+"""A cache of schedules on disk: a program file for each program, device and policy.
 
-What is taken from a directory is proved as what was just made is, against the program that was
-traced, so a broken or a forged file costs time, not correctness.
+A schedule from the cache is proved against the traced program as a new one is, so a broken or
+forged file costs time, not correctness.
 """
 
 import json
@@ -20,10 +20,10 @@ from nimble_fx.verify import verify, verify_source
 
 @dataclass(frozen=True)
 class ScheduleCache:
-    """A directory of program files, each named after what it was made from.
+    """A directory of program files, each named by a hash of all that its schedule depends on.
 
-    Processes and threads may share it: files are written whole, and any of two for the same name
-    will do.
+    Processes and threads may share it: files are written atomically, and two for the same name are
+    interchangeable.
     """
 
     directory: Path
@@ -32,36 +32,36 @@ class ScheduleCache:
     def entry(
         self,
         program: TracedProgram,
-        made_by: Sequence[str],
+        depends_on: Sequence[str],
         passes: Sequence[str] | None = None,
         max_streams: int | None = None,
-    ) -> "Entry":
-        """Where a schedule of a program is kept.
+    ) -> "CacheEntry":
+        """The cache entry for a schedule of a program.
 
         Args:
-            program: what is scheduled.
-            made_by: what the schedule depends on besides.
-            passes: those that must have made it; None if any may have.
-            max_streams: at most so many it may have.
+            program: the traced program.
+            depends_on: what the schedule depends on besides the program, its device and versions.
+            passes: the passes that the schedule must be from; None for any.
+            max_streams: the most streams that the schedule may have; None for no limit.
         """
         try:
-            name = _key(program, made_by)
+            name = _file_stem(program, depends_on)
         except FileError as error:
             self.warn(f"cache_dir: {program.traced.graph.name} cannot be kept: {error}")
-            return Entry(None, program, passes, max_streams, self.warn)
-        return Entry(self.directory / f"{name}.json", program, passes, max_streams, self.warn)
+            return CacheEntry(None, program, passes, max_streams, self.warn)
+        return CacheEntry(self.directory / f"{name}.json", program, passes, max_streams, self.warn)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A place in a cache.
+class CacheEntry:
+    """The place of one schedule in a cache.
 
     Attributes:
-        path: the file; None for a program that has no form in a file.
-        program: what is scheduled.
-        passes: those that must have made the schedule; None if any may have.
-        max_streams: at most so many it may have; None for no limit.
-        warn: is told of files that cannot be used or written.
+        path: the file; None if the program cannot be serialized.
+        program: the traced program.
+        passes: the passes that the schedule must be from; None for any.
+        max_streams: the most streams that the schedule may have; None for no limit.
+        warn: called with a message if the file cannot be used or written.
     """
 
     path: Path | None
@@ -71,21 +71,21 @@ class Entry:
     warn: Callable[[str], None]
 
     def find(self) -> ScheduledProgram | None:
-        """The schedule that is kept, proved to be one of this program; None if there is none."""
+        """The schedule in the cache, proved to be one of this program; None if there is none."""
         if self.path is None:
             return None
         try:
             if not self.path.exists():
                 return None
-            taken = self._taken(serialization.decode(serialization.read(self.path)))
+            found = self._verified(serialization.decode(serialization.read(self.path)))
         except (FileError, ScheduleError) as error:
             self.warn(f"cache_dir: {self.path} is not used, and written anew: {error}")
             return None
         count_event("cache_hits")
-        return taken
+        return found
 
-    def keep(self, scheduled: ScheduledProgram) -> None:
-        """Writes a schedule there."""
+    def store(self, scheduled: ScheduledProgram) -> None:
+        """Writes a schedule to the cache."""
         if self.path is None:
             return
         count_event("cache_misses")
@@ -94,14 +94,18 @@ class Entry:
         except FileError as error:
             self.warn(f"cache_dir: {error}")
 
-    def _taken(self, stored: ScheduledProgram) -> ScheduledProgram:
-        """The schedule of a file, and its text, each proved to be what it should be.
+    def _verified(self, stored: ScheduledProgram) -> ScheduledProgram:
+        """The schedule of a file and its text, both proved.
 
-        The text is proved even where the user wants no proofs: it was not emitted here.
+        They are proved even with `verify=False`: the file may be from anyone.
+
+        Raises:
+            FileError: the file has another program, other passes or too many streams.
+            ScheduleError: the schedule or its text is not legal.
         """
         graph, traced = stored.graph, self.program.traced.graph
-        made_by = graph.provenance[len(traced.provenance) :] if self.passes is None else self.passes
-        expected = (*traced.provenance, *made_by)
+        added = graph.provenance[len(traced.provenance) :] if self.passes is None else self.passes
+        expected = (*traced.provenance, *added)
         if (graph.name, graph.provenance) != (traced.name, expected):
             raise FileError(
                 f"it is {graph.name} by {graph.provenance}, not {traced.name} by {expected}"
@@ -113,14 +117,14 @@ class Entry:
         return self.program.scheduled(graph, stored.source)
 
 
-def _key(program: TracedProgram, made_by: Sequence[str]) -> str:
-    """A name that is the same for the same program, passes, device and versions."""
+def _file_stem(program: TracedProgram, depends_on: Sequence[str]) -> str:
+    """A hash of the program, its device and figures, versions, and `depends_on`."""
     unscheduled = program.scheduled(program.traced.graph, source="")
     text = serialization.encode(_without_sizes(unscheduled))
-    depends_on = [*made_by, repr(program.specs), program.device.max_streams]
-    return sha256(json.dumps([text, depends_on]).encode()).hexdigest()
+    key = [text, [*depends_on, repr(program.specs), program.device.max_streams]]
+    return sha256(json.dumps(key).encode()).hexdigest()
 
 
 def _without_sizes(program: ScheduledProgram) -> ScheduledProgram:
-    """The program as it is for any call; what a policy by cost made of sizes is in `made_by`."""
+    """The program without size hints; a policy that uses them has them in `depends_on`."""
     return replace(program, sizes={})

@@ -1,4 +1,4 @@
-"""Which schedules a program could have, each with what it would take."""
+"""The search space of policy "auto": candidate schedules with their predicted costs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
 from nimble_fx.passes.order_by_cost import OrderByCost
-from nimble_fx.pipeline import Pass, finishing, preparing, schedule, streams_and_order
-from nimble_fx.selection.candidate import MARGIN, Candidate
+from nimble_fx.pipeline import Pass, completion_passes, policy_passes, preparation_passes, schedule
+from nimble_fx.selection.candidate import MIN_GAIN, Candidate
 from nimble_fx.simulation.memory_model import footprint
 from nimble_fx.simulation.schedule_model import predict
 
-CAPS = (2, 3, 4, 8)
-"""At most so many streams are tried with "nimble", beside as many as it wants."""
+STREAM_LIMITS = (2, 3, 4, 8)
+"""The limits on streams that "nimble" is tried with, besides without a limit."""
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ScheduledCandidate:
     """A candidate with its schedule."""
 
     candidate: Candidate
@@ -27,8 +27,8 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A cost model that has been asked."""
+class _FixedCosts:
+    """A cost model that returns costs computed before."""
 
     device: Device
     costs: Mapping[str, Cost]
@@ -40,7 +40,7 @@ class _Known:
         return self.costs
 
 
-def proposals(
+def scheduled_candidates(
     graph: TaskGraph,
     costs: CostModel,
     max_streams: int,
@@ -49,63 +49,63 @@ def proposals(
     frozen: bool = True,
     timed: bool = False,
     priorities: bool = True,
-) -> list[Proposal]:
-    """The schedules to choose from, the one that is predicted to take least first.
+) -> list[ScheduledCandidate]:
+    """The candidates with their schedules, the fastest by prediction first.
 
-    The serial one is always among them, and before all that do not win `MARGIN` over it.
+    The serial one is always among them, before all that are not faster by `MIN_GAIN`.
 
     Args:
-        graph: as traced.
-        costs: of its tasks.
-        max_streams: at most so many streams.
-        sizes: what symbolic sizes are taken for.
+        graph: the traced graph.
+        costs: the cost model of its tasks.
+        max_streams: the largest number of streams.
+        sizes: the values of symbolic sizes.
         frozen: see `predict`.
-        timed: whether the best are to be timed; then there are other launch orders among them.
+        timed: whether the best will be autotuned; then other launch orders are among them.
         priorities: whether a stream may be urgent.
 
     Raises:
         UnsupportedError: a size is not known.
 
-    Cost: that of all passes but the first two, for each.
+    Cost: that of all passes but the first two, for each candidate.
     """
-    prepared = schedule(graph, preparing())
+    prepared = schedule(graph, preparation_passes())
     cost = costs(prepared)
-    known = _Known(costs.device, cost)
+    fixed = _FixedCosts(costs.device, cost)
     found = []
-    for name, middle in _policies(prepared, known, max_streams, timed, priorities):
-        made = schedule(prepared, (*middle, *finishing()))
-        took = predict(made, cost, costs.device, frozen=frozen).makespan_us
-        peak = footprint(concrete(made, sizes)).reserved
-        candidate = Candidate(name, made.n_streams, took, None, peak)
-        found.append(Proposal(candidate, made))
+    for name, passes in _policies(prepared, fixed, max_streams, timed, priorities):
+        scheduled = schedule(prepared, (*passes, *completion_passes()))
+        predicted_us = predict(scheduled, cost, costs.device, frozen=frozen).makespan_us
+        peak = footprint(concrete(scheduled, sizes)).reserved
+        candidate = Candidate(name, scheduled.n_streams, predicted_us, None, peak)
+        found.append(ScheduledCandidate(candidate, scheduled))
     serial = next(each for each in found if each.candidate.policy == "serial")
-    enough = (1 - MARGIN) * serial.candidate.predicted_us
-    return sorted(found, key=lambda each: _rank(each, enough))
+    threshold_us = (1 - MIN_GAIN) * serial.candidate.predicted_us
+    return sorted(found, key=lambda each: _rank(each, threshold_us))
 
 
-def _rank(proposal: Proposal, enough: float) -> tuple[bool, bool, float]:
-    """Those that win enough, then the serial one, then the rest, each by predicted time."""
-    took, is_serial = proposal.candidate.predicted_us, proposal.candidate.policy == "serial"
-    wins = took <= enough and not is_serial
-    return not wins, not (wins or is_serial), took
+def _rank(scheduled: ScheduledCandidate, threshold_us: float) -> tuple[bool, bool, float]:
+    """The sort key: those within the threshold, then serial, then the rest, each by time."""
+    us, is_serial = scheduled.candidate.predicted_us, scheduled.candidate.policy == "serial"
+    wins = us <= threshold_us and not is_serial
+    return not wins, not (wins or is_serial), us
 
 
 def _policies(
     graph: TaskGraph, costs: CostModel, max_streams: int, timed: bool, priorities: bool
 ) -> Iterator[tuple[str, tuple[Pass, ...]]]:
-    """The policies that can give different schedules: what each is called, and its passes."""
-    yield "serial", streams_and_order("serial", 1)
+    """The name and passes of each policy that may give another schedule."""
+    yield "serial", policy_passes("serial", 1)
     width = min(graph.width, max_streams) if max_streams > 1 else 1
     if width == 1:
         return
-    nimble = streams_and_order("nimble", max_streams)
+    nimble = policy_passes("nimble", max_streams)
     yield "nimble", nimble
-    if timed:  # what simulation takes for the same, how CUDA maps branches to queues may not
+    if timed:  # simulation does not tell them apart: how CUDA maps branches to queues may
         yield "nimble, critical first", (*nimble, OrderByCost(costs, "critical"))
         yield "nimble, alternating", (*nimble, OrderByCost(costs, "alternating"))
-    for limit in CAPS:
+    for limit in STREAM_LIMITS:
         if limit < width:
-            yield f"nimble, {limit} streams", streams_and_order("nimble", limit)
+            yield f"nimble, {limit} streams", policy_passes("nimble", limit)
     yield "critical-path", (CriticalPath(costs, width, priorities),)
     if timed and priorities:  # a priority is not simulated
         yield "critical-path, equal streams", (CriticalPath(costs, width, priorities=False),)

@@ -1,4 +1,4 @@
-"""Which schedule a program gets: what policies make of it, the best of that, proved and written."""
+"""Selects the schedules of a program by the user's policy, proves them and emits their text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,27 +15,27 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Pass, Policy, describe_pass, passes, schedule
+from nimble_fx.pipeline import Pass, Policy, describe_pass, passes_for, schedule
 from nimble_fx.selection.candidate import Candidate
 from nimble_fx.selection.schedule_cache import ScheduleCache
-from nimble_fx.selection.search_space import Proposal, proposals
+from nimble_fx.selection.search_space import ScheduledCandidate, scheduled_candidates
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.verify import verify, verify_source
 
 N_TIMED = 5
-"""So many of the best by simulation are timed on a device, beside the serial one."""
+"""How many of the best candidates by simulation are timed, besides the serial one."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The schedules that a program may run by.
+    """The selected schedules of a program.
 
     Attributes:
-        schedules: each with its text, all proved; the first is the one to run until they have been
-            timed.
-        candidates: what "auto" had to select from, those of `schedules` first and in their order;
-            none with another policy, nor for what was taken from `cache_dir`.
-        on_winner: receives the schedule that has won, if several are to be timed.
+        schedules: with their texts, all proved; several are to be autotuned, and until then the
+            first one runs.
+        candidates: what "auto" selected from, those of `schedules` first and in their order; empty
+            with another policy, and for a schedule from `cache_dir`.
+        on_winner: called with the winner of autotuning, if there are several schedules.
     """
 
     schedules: tuple[ScheduledProgram, ...]
@@ -43,35 +43,35 @@ class Selection:
     on_winner: Callable[[ScheduledProgram], None] | None = None
 
 
-def select(
+def select_schedules(
     program: TracedProgram, options: Options, reporter: Reporter, *, frozen: bool, timed: bool
 ) -> Selection:
-    """The schedules by the user's policy; the serial one if none of that is legal.
+    """Selects schedules by the user's policy, or the serial one if these are not legal.
 
     Args:
-        program: what is to be scheduled.
-        options: the user's.
-        reporter: is told of schedules that are not legal, and of what is wrong with `cache_dir`.
-        frozen: whether it is to be captured; else the host calls operator after operator.
-        timed: whether several captures can be timed, here, before one is decided on.
+        program: the traced program.
+        options: the user's options.
+        reporter: lists the fallback if a schedule is not legal; warns of errors with `cache_dir`.
+        frozen: whether the program will be captured; else the host calls each operator.
+        timed: whether several captures can be autotuned on this machine.
 
     Raises:
         ScheduleError: the serial schedule is not legal either.
     """
     name = program.traced.graph.name
-    chooser = _Selector(program, options, reporter)
+    selector = _Selector(program, options, reporter)
     try:
-        return (
-            chooser.best(frozen, timed) if options.policy == "auto" else chooser.by(options.policy)
-        )
+        if options.policy == "auto":
+            return selector.auto(frozen, timed)
+        return selector.by_policy(options.policy)
     except ScheduleError as error:
-        serial = chooser.serial()
+        serial = selector.serial()
         reporter.report(illegal_schedule(name, "on one stream", error, options.policy))
         return serial
     except UnsupportedError as error:
-        serial = chooser.serial()
-        if options.policy != "auto" or (frozen and chooser.n_queues > 1):  # else nothing is lost
-            reason = f"what its tasks take cannot be told: {error}"
+        serial = selector.serial()
+        if options.policy != "auto" or (frozen and selector.n_queues > 1):  # else nothing is lost
+            reason = f"the costs of its tasks cannot be predicted: {error}"
             reporter.report(Fallback(name, "on one stream", reason, error.node, error.source))
         return serial
 
@@ -79,7 +79,7 @@ def select(
 def illegal_schedule(
     name: str, runs: str, error: ScheduleError, policy: Policy | str = "auto"
 ) -> Fallback:
-    """What to say of a program whose schedule is not legal."""
+    """The fallback for a program whose schedule is not legal."""
     if not isinstance(policy, str):
         return Fallback(name, runs, f"the schedule of policy {policy.name} is not legal: {error}")
     bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
@@ -87,7 +87,7 @@ def illegal_schedule(
 
 
 class _Selector:
-    """Makes the schedules of one program."""
+    """Schedules one program by each policy."""
 
     def __init__(self, program: TracedProgram, options: Options, reporter: Reporter) -> None:
         self._program, self._options, self._reporter = program, options, reporter
@@ -99,20 +99,20 @@ class _Selector:
             directory = Path(options.cache_dir).expanduser().absolute()
             self._cache = ScheduleCache(directory, reporter.warn)
 
-    def best(self, frozen: bool, timed: bool) -> Selection:
-        """What is predicted to take least; with the next best, if they are to be timed."""
+    def auto(self, frozen: bool, timed: bool) -> Selection:
+        """The fastest schedule by prediction, or several to be autotuned."""
         program = self._program
         entry = None
         if self._cache is not None:
             measured = self._options.cost_dir is not None
-            made_by = ["auto", f"{self.n_queues=}, {frozen=}, {timed=}, {measured=}"]
-            made_by += [f"{self._options.priorities=}", *self._known_sizes]
-            entry = self._cache.entry(program, made_by, max_streams=self.n_queues)
+            depends_on = ["auto", f"{self.n_queues=}, {frozen=}, {timed=}, {measured=}"]
+            depends_on += [f"{self._options.priorities=}", *self._size_hints]
+            entry = self._cache.entry(program, depends_on, max_streams=self.n_queues)
             known = entry.find()
             if known is not None:
                 return Selection((known,))
         costs, sizes = self._costs(), program.sizes
-        found = proposals(
+        found = scheduled_candidates(
             self._graph,
             costs,
             self.n_queues,
@@ -121,50 +121,50 @@ class _Selector:
             timed=timed,
             priorities=self._options.priorities,
         )
-        running = worth_timing(found) if timed else found[:1]
-        others = [each for each in found if each not in running]
-        schedules = [self._emitted(each.graph) for each in running]
-        candidates = [each.candidate for each in (*running, *others)]
+        selected = timed_candidates(found) if timed else found[:1]
+        others = [each for each in found if each not in selected]
+        schedules = [self._emitted(each.graph) for each in selected]
+        candidates = [each.candidate for each in (*selected, *others)]
         candidates[0] = replace(candidates[0], chosen=True)
-        on_winner = None if entry is None else entry.keep
+        on_winner = None if entry is None else entry.store
         if on_winner is not None and len(schedules) == 1:
             on_winner(schedules[0])
         return Selection(tuple(schedules), tuple(candidates), on_winner)
 
-    def by(self, policy: Policy | Literal["critical-path"]) -> Selection:
-        """The schedule by a policy; from `cache_dir` if it is there."""
+    def by_policy(self, policy: Policy | Literal["critical-path"]) -> Selection:
+        """The schedule by one policy, from `cache_dir` if it is there."""
         if policy == "critical-path":
             policy = CriticalPath(self._costs(), self.n_queues, self._options.priorities)
-        pipeline = passes(policy, self._limit)
+        pipeline = passes_for(policy, self._limit)
         if self._cache is None:
-            return Selection((self._made(pipeline),))
+            return Selection((self._scheduled(pipeline),))
         described = [describe_pass(step) for step in pipeline]
         by_cost = isinstance(policy, CriticalPath)
-        made_by = [*described, *(self._known_sizes if by_cost else ())]
-        entry = self._cache.entry(self._program, made_by, described, self._limit)
+        depends_on = [*described, *(self._size_hints if by_cost else ())]
+        entry = self._cache.entry(self._program, depends_on, described, self._limit)
         known = entry.find()
         if known is None:
-            known = self._made(pipeline)
-            entry.keep(known)
+            known = self._scheduled(pipeline)
+            entry.store(known)
         return Selection((known,))
 
     def serial(self) -> Selection:
         """The schedule on one stream."""
-        return Selection((self._made(passes("serial", None)),))
+        return Selection((self._scheduled(passes_for("serial", None)),))
 
     @property
     def n_queues(self) -> int:
-        """So many streams run at the same time."""
-        there = self._program.specs.max_streams
-        return there if self._limit is None else min(there, self._limit)
+        """The number of streams that run at the same time."""
+        n_queues = self._program.specs.max_streams
+        return n_queues if self._limit is None else min(n_queues, self._limit)
 
     @property
-    def _known_sizes(self) -> list[str]:
-        """What costs were told of symbolic sizes."""
+    def _size_hints(self) -> list[str]:
+        """The size hints that costs depend on, as texts."""
         return [f"{name}={size}" for name, size in sorted(self._program.sizes.items())]
 
     def _costs(self) -> CostModel:
-        """Measured, if the user has a place for that."""
+        """The cost model: measured times if there is a `cost_dir`, else a roofline."""
         program, directory = self._program, self._options.cost_dir
         if directory is not None:
             path = Path(directory).expanduser().absolute()
@@ -179,20 +179,20 @@ class _Selector:
                 return measured
         return Roofline(program.specs, program.sizes)
 
-    def _made(self, pipeline: Sequence[Pass]) -> ScheduledProgram:
-        """What passes make of the program.
+    def _scheduled(self, pipeline: Sequence[Pass]) -> ScheduledProgram:
+        """The schedule that passes make of the program, with its text, both proved.
 
         Raises:
-            ScheduleError: it is not legal or has too many streams, or the text is not it.
+            ScheduleError: the schedule or its text is not legal, or it has too many streams.
         """
         return self._emitted(schedule(self._graph, pipeline))
 
     def _emitted(self, scheduled: TaskGraph) -> ScheduledProgram:
-        """The schedule and its text, both proved legal unless the user asked for no proof."""
+        """A schedule with its text, both proved legal unless the option `verify` is off."""
         limit, policy = self._limit, self._options.policy
         if limit is not None and scheduled.n_streams > limit:
             raise ScheduleError(f"it has {scheduled.n_streams} streams, of at most {limit}")
-        proved = self._options.verify or not isinstance(policy, str)  # a stranger's is not trusted
+        proved = self._options.verify or not isinstance(policy, str)  # a user's pass is always
         if proved:
             verify(scheduled, self._graph)
         source = emit(scheduled)
@@ -201,14 +201,14 @@ class _Selector:
         return self._program.scheduled(scheduled, source)
 
 
-def worth_timing(found: Sequence[Proposal]) -> list[Proposal]:
-    """The best by prediction and the serial one, in their order; of equal schedules one."""
-    timed: list[Proposal] = [each for each in found if each.candidate.policy == "serial"]
+def timed_candidates(found: Sequence[ScheduledCandidate]) -> list[ScheduledCandidate]:
+    """The best candidates by prediction and the serial one, in their order, without duplicates."""
+    timed: list[ScheduledCandidate] = [each for each in found if each.candidate.policy == "serial"]
     for each in found:
         if len(timed) <= N_TIMED and not any(_same_schedule(each, other) for other in timed):
             timed.append(each)
     return [each for each in found if each in timed]
 
 
-def _same_schedule(one: Proposal, other: Proposal) -> bool:
+def _same_schedule(one: ScheduledCandidate, other: ScheduledCandidate) -> bool:
     return (one.graph.tasks, one.graph.urgent) == (other.graph.tasks, other.graph.urgent)

@@ -1,4 +1,4 @@
-"""A program between tracing and scheduling: its task graph, and the device that it is for."""
+"""A program between tracing and scheduling: its task graph and its device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from nimble_fx.tracing.aten_to_tasks import Traced
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """A program that has no schedule yet.
+    """A traced program that has no schedule yet.
 
     Attributes:
         traced: its graph and constants.
-        parameters: the model's names of parameters and buffers by the graph's.
-        device: runs it.
+        parameters: the model's names of parameters and buffers, by the graph's names.
+        device: the device that runs it.
         specs: the figures of the device that it is scheduled for.
-        sizes: its symbolic sizes, each with its value in the call that it is compiled for.
+        sizes: its symbolic sizes, with their values in the call that it is compiled for.
     """
 
     traced: Traced
@@ -30,7 +30,7 @@ class TracedProgram:
     sizes: Sizes = field(default_factory=dict)
 
     def scheduled(self, graph: TaskGraph, source: str) -> ScheduledProgram:
-        """The program with a schedule of its graph, and the text emitted for that."""
+        """The program with a schedule of its graph and the text emitted for it."""
         return ScheduledProgram(
             graph=graph,
             source=source,

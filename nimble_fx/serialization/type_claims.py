@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nimble_fx.errors import FileError, in_a_line
+from nimble_fx.errors import FileError, one_line
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.symbolic_sizes import symbols_in
 from nimble_fx.ir.task_graph import (
@@ -126,7 +126,7 @@ class TypeClaims:
         except Exception as error:  # an operator may raise any error about its arguments
             if is_unsure:
                 return None
-            raise FileError(f"{task.name} cannot call {target}: {in_a_line(error)}") from error
+            raise FileError(f"{task.name} cannot call {target}: {one_line(error)}") from error
         if not _agree(returned.type, kind, in_sizes=not is_unsure):
             raise _wrong(task, kind, returned.type)
         return returned
@@ -150,7 +150,7 @@ class TypeClaims:
         try:
             result = task.target(*args)
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise FileError(f"{task.name} cannot call {task.target}: {in_a_line(error)}") from error
+            raise FileError(f"{task.name} cannot call {task.target}: {one_line(error)}") from error
         if not self._is_unsure(task) and not _agree(ScalarType(str(result)), kind):
             raise _wrong(task, kind, result)
         self._numbers[task.name] = result

@@ -1,4 +1,4 @@
-"""Names of PyTorch that are not public, and what is built on them directly.
+"""The private names of PyTorch that the project uses, and small functions on top of them.
 
 It imports nothing of this project but the errors.
 """

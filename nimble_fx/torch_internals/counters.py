@@ -1,4 +1,4 @@
-"""Dynamo's counters, in which this project's events have a group of their own."""
+"""Dynamo's counters, which have a group "nimble" for this project's events."""
 
 
 def count_event(event: str) -> None:

@@ -1,4 +1,4 @@
-"""Names of Dynamo and AOTAutograd that are not public. Importing them takes a second."""
+"""Private names of Dynamo and AOTAutograd. Importing them takes a second."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Removes from Dynamo's tables what they keep of a function whose life has ended.
+"""Frees what Dynamo's caches hold for one function that is no longer used.
 
-Dynamo itself does this for all functions at once, in `torch.compiler.reset()`.
+Dynamo itself empties them for all functions at once, in `torch.compiler.reset()`.
 """
 
 import logging
@@ -18,26 +18,26 @@ RESET_CODE = "torch._dynamo.reset_code"
 
 
 def drop_compiled(code: CodeType, backend: object) -> None:
-    """Drops what was compiled for a code object, its backend, and the sizes it was called with.
+    """Removes the compiled code of a code object, its backend, and the sizes it was called with.
 
     Args:
-        code: of a function that nobody will call any more, with a name that no other has.
-        backend: what it was compiled with, and no other function.
+        code: of a function that will not be called again, with a name that no other code has.
+        backend: the backend that compiled this function and no other.
     """
     lookup(RESET_CODE)(code)
-    _drop(BACKENDS, lambda _, kept: _innermost(kept) is backend)
+    _drop(BACKENDS, lambda _, cached: _users_backend(cached) is backend)
     _drop(SIZES, lambda key, _: key.name == code.co_name)
 
 
-def _innermost(kept: Any) -> object:
-    """The backend that `torch.compile` was called with."""
-    return getattr(kept, "compiler_fn", kept)
+def _users_backend(cached: Any) -> object:
+    """The backend that `torch.compile` was called with, which Dynamo may have wrapped."""
+    return getattr(cached, "compiler_fn", cached)
 
 
-def _drop(table: str, is_gone: Callable[[Any, Any], bool]) -> None:
+def _drop(table: str, is_unused: Callable[[Any, Any], bool]) -> None:
     entries = lookup(table)
     if isinstance(entries, Missing):
         _log.warning("this PyTorch has no %s: what it keeps of compiled models is not freed", table)
         return
-    for key in [key for key, value in list((entries or {}).items()) if is_gone(key, value)]:
+    for key in [key for key, value in list((entries or {}).items()) if is_unused(key, value)]:
         entries.pop(key, None)

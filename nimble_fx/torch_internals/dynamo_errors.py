@@ -1,46 +1,30 @@
-"""Errors that Dynamo hands to the user as they are, by the names that users know."""
+"""Errors of this project that Dynamo raises to the user unchanged."""
 
+from types import FrameType
 from typing import Any
 
-from nimble_fx.errors import OptionError, PassError, UnsupportedError
+from nimble_fx.errors import NimbleError
 from nimble_fx.torch_internals.dynamo import ShortenTraceback
 
 
-class DynamoUnsupportedError(ShortenTraceback, UnsupportedError):
-    """An UnsupportedError that Dynamo hands to the user as it is, by the name that users know."""
+def for_user(
+    error: NimbleError, kind: type[NimbleError], first_useful_frame: FrameType | None = None
+) -> ShortenTraceback:
+    """A copy of the error that Dynamo does not wrap in a BackendCompilerFailed.
 
-    __module__ = UnsupportedError.__module__
-    __qualname__ = UnsupportedError.__qualname__
+    Args:
+        error: the error to raise from a backend.
+        kind: the public class of the error: the copy is an instance of it, prints under its name
+            and unpickles as one.
+        first_useful_frame: Dynamo cuts the traceback off above this frame; None leaves it whole.
+    """
+    attributes = dict(vars(error))
 
-    def __init__(self, error: UnsupportedError) -> None:
-        ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
-        self.node, self.source = error.node, error.source
+    def reduce(shown: ShortenTraceback) -> tuple[Any, ...]:
+        return kind, shown.args, attributes
 
-
-DynamoUnsupportedError.__name__ = UnsupportedError.__name__
-
-
-class DynamoOptionError(ShortenTraceback, OptionError):
-    """An OptionError that Dynamo hands to the user as it is, under the name that users know."""
-
-    __module__ = OptionError.__module__
-    __qualname__ = OptionError.__qualname__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OptionError, self.args
-
-
-DynamoOptionError.__name__ = OptionError.__name__
-
-
-class DynamoPassError(ShortenTraceback, PassError):
-    """A PassError that Dynamo hands to the user as it is, under the name that users know."""
-
-    __module__ = PassError.__module__
-    __qualname__ = PassError.__qualname__
-
-    def __init__(self, error: PassError) -> None:
-        ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
-
-
-DynamoPassError.__name__ = PassError.__name__
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    cls = type(kind.__name__, (ShortenTraceback, kind), {**names, "__reduce__": reduce})
+    shown: ShortenTraceback = cls(str(error), first_useful_frame=first_useful_frame)
+    shown.__dict__.update(attributes)
+    return shown

@@ -1,4 +1,4 @@
-"""Fake tensors, which have a type and no memory: operators on them only say what they return."""
+"""Fake tensors, which have a type and no memory: operators on them only infer types."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ _dispatch_mode = lookup("torch._C._get_dispatch_mode")
 
 
 def are_fake(values: Iterable[Any]) -> bool:
-    """Whether operators on these values, here and now, return fake tensors."""
+    """Whether operators on these values return fake tensors under the current dispatch modes."""
     return FakeTensor in map(type, values) or _dispatch_mode(_FAKE) is not None
 
 
 def like(tensors: Sequence[Tensor], values: Sequence[Any]) -> Sequence[Tensor]:
-    """The tensors, as fake ones if operators on the values return such."""
+    """The tensors themselves, or fake versions of them if `are_fake(values)`."""
     if not tensors or not are_fake(values):
         return tensors
     known = (value.fake_mode for value in values if isinstance(value, FakeTensor))

@@ -1,9 +1,9 @@
-"""The names of PyTorch that this project uses and that are not public.
+"""The private names of PyTorch that this project uses.
 
-Every other module takes them from here, or from a module beside this one. Where a version of
-PyTorch lacks a type, nothing works and importing this module says so. Where it lacks a function,
-what needs that function raises an UnsupportedError: the compiler then runs the graph another way
-and reports it.
+Every other module imports them from here, or from a module beside this one. If a version of
+PyTorch lacks a type, importing this module raises an ImportError that says so. If it lacks a
+function, calling that function raises an UnsupportedError: the compiler then runs the graph another
+way and reports a fallback.
 """
 
 from importlib import import_module
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Missing:
-    """Stands for a private name that this PyTorch does not have."""
+    """A placeholder for a private name that this PyTorch does not have; any use of it raises."""
 
     def __init__(self, path: str) -> None:
         self.__dict__["path"] = path
@@ -63,7 +63,7 @@ class Missing:
 
 
 def lookup(path: str) -> Any:
-    """The object of a dotted name, or a `Missing` if this PyTorch does not have it.
+    """The object that a dotted name stands for, or a `Missing` if this PyTorch does not have it.
 
     Args:
         path: such as "torch._C._storage_Use_Count"; its modules are imported.

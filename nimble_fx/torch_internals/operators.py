@@ -1,4 +1,4 @@
-"""What PyTorch's dispatcher knows of an operator."""
+"""Properties of an operator that PyTorch's dispatcher knows."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_
 
 
 def schema_of(op: OpOverload) -> Any:
-    """The operator's schema: its arguments, returns, and which of them alias (a FunctionSchema)."""
+    """The operator's schema: its arguments and returns, and which of them alias."""
     return op._schema
 
 
 def is_composite(op: OpOverload) -> bool:
-    """Whether it is made of other operators, which may return what they are given."""
+    """Whether it is CompositeImplicitAutograd: it calls other operators, and may return inputs."""
     name: str = op.name()  # type: ignore[no-untyped-call]
     return bool(has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
 

@@ -1,4 +1,4 @@
-"""Storages of tensors: what tells them apart, and who uses them."""
+"""Storages of tensors: their identity, and how many references they have."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,9 @@ from nimble_fx.torch_internals.names import neg_view, storage_use_count
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that is the same for tensors in one storage; unlike addresses, also for empty ones.
+    """A number that is equal for tensors of one storage; unlike an address, also for empty ones.
 
-    It is that of another storage once this one is gone.
+    A later storage may have the same number once this one is freed.
     """
     return key_of_storage(tensor.untyped_storage())
 
@@ -23,11 +23,11 @@ def key_of_storage(storage: UntypedStorage) -> int:
 
 
 def n_uses(keys: Iterable[int]) -> int:
-    """How many references there are to the storages of these keys, which must be alive."""
+    """The number of references to the storages with these keys, which must be alive."""
     return sum(map(storage_use_count, keys))
 
 
 def with_math_bits(bare: Tensor, is_conj: bool, is_neg: bool) -> Tensor:
-    """A view of `bare` whose elements are read as conjugated, negated, both, or neither."""
+    """A view of `bare` with the conjugate bit, the negative bit, both, or neither set."""
     bare = neg_view(bare) if is_neg else bare
     return torch.conj(bare) if is_conj else bare

@@ -12,7 +12,7 @@ def trace_artifact(name: str, text: Callable[[], str]) -> None:
 
     Args:
         name: the artifact's name in the log.
-        text: makes the text; called only if the log is on.
+        text: returns the text; called only if the log is on.
     """
     _trace_structured(
         "artifact", metadata_fn=lambda: {"name": name, "encoding": "string"}, payload_fn=text

@@ -15,7 +15,7 @@ from nimble_fx.cost.work import floating_types, nbytes_of, value_types
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
 from nimble_fx.ir.task_graph import TaskGraph, ref_names
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.simulation.schedule_model import activities
 from nimble_fx.traces import Recorded
@@ -150,7 +150,7 @@ class PlannedSource:
         """The program scheduled by the policy "nimble" on at most `n_streams` streams."""
         if type(n_streams) is not int or n_streams < 1:
             raise OptionError(f"streams({n_streams!r}): it takes a whole number of at least 1")
-        return replace(self, graph=schedule(self.graph, passes("nimble", n_streams)))
+        return replace(self, graph=schedule(self.graph, passes_for("nimble", n_streams)))
 
 
 @dataclass(frozen=True)

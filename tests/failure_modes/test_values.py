@@ -11,7 +11,7 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
-from nimble_fx.runtime.graph_cache import WASTED_PER_GRAPH
+from nimble_fx.runtime.graph_cache import EARLY_EVICTIONS_PER_GRAPH
 from nimble_fx.tracing.aten_to_tasks import trace
 from tests.support.bits import assert_same_bits, assert_same_sharing
 from tests.support.cuda_stand_in import Gpu
@@ -204,10 +204,10 @@ def test_34_of_new_shapes_all_the_time_a_few_are_kept_and_then_calls_run_unfroze
             assert_same_bits(compiled(x), model(x))
             warned += [(rows, str(w.message)) for w in caught]
             caught.clear()
-    (third, dropped), (last, unfrozen) = warned
-    n_captures = 2 + WASTED_PER_GRAPH * 2  # those that are kept, and those that may be wasted
+    (third, evicted), (last, unfrozen) = warned
+    n_captures = 2 + EARLY_EVICTIONS_PER_GRAPH * 2  # those in the cache, and early evictions
     assert (third, last) == (4, 2 + n_captures)
-    assert "the graph that was used least recently is dropped" in dropped
+    assert "the least recently used graph is evicted" in evicted
     assert "runs unfrozen" in unfrozen
     the_fallback("change too often")
     assert device.n_captures == n_captures

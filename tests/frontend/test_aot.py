@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
-from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from tests.support.eager import assert_same, call, twins
 from tests.support.models import CASES, Branchy, Case, GoogLeNet
@@ -322,7 +322,7 @@ def running() -> int:
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of modules that gc lists
-        return sum(type(value) in (Launcher, Frozen) for value in gc.get_objects())
+        return sum(type(value) in (Launcher, FrozenProgram) for value in gc.get_objects())
 
 
 @pytest.mark.parametrize("options", DEVICES, ids=str)

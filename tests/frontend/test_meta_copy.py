@@ -3,13 +3,13 @@
 import torch
 from torch import nn
 
-from nimble_fx.frontend.meta_copy import ToMeta, meta_copy
+from nimble_fx.frontend.meta_copy import ToMeta, copy_with
 from tests.support.models import GoogLeNet
 
 
 def test_a_twin_has_other_tensors_and_shares_nothing_else() -> None:
     model = GoogLeNet()
-    copied = meta_copy(model, ToMeta())
+    copied = copy_with(model, ToMeta())
     assert [name for name, _ in copied.named_modules()] == [
         name for name, _ in model.named_modules()
     ]
@@ -24,7 +24,7 @@ def test_a_twin_has_other_tensors_and_shares_nothing_else() -> None:
 
 def test_a_twin_may_have_the_very_same_tensors() -> None:
     model = GoogLeNet()
-    copied = meta_copy(model, lambda tensor: tensor)
+    copied = copy_with(model, lambda tensor: tensor)
     for ours, theirs in (
         (copied.parameters(), model.parameters()),
         (copied.buffers(), model.buffers()),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.frontend.meta_copy import ToMeta
-from nimble_fx.frontend.model_function import Arguments, argument_names, name_of, own_function
+from nimble_fx.frontend.model_function import Arguments, argument_names, name_of, unique_function
 from tests.support.eager import assert_same
 from tests.support.kinds import exported, graph_module, jit_traced, scripted
 from tests.support.models import Branchy
@@ -60,7 +60,7 @@ def test_a_copy_is_an_inference_tensor_if_the_argument_is_one() -> None:
 
 def test_each_function_has_a_code_object_and_a_name_of_its_own() -> None:
     model = Branchy()
-    one, two = own_function(model), own_function(model)
+    one, two = unique_function(model), unique_function(model)
     assert one.__code__ is not two.__code__
     assert one.__code__.co_name != two.__code__.co_name
     x = torch.randn(2, 4)

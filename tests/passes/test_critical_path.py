@@ -20,7 +20,7 @@ from nimble_fx.passes.critical_path import (
 )
 from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.scheduling.list_schedule import Workload, list_schedule
 from nimble_fx.simulation.discrete_event import Span, Timeline
 from nimble_fx.simulation.schedule_model import predict
@@ -39,7 +39,7 @@ def test_it_makes_a_legal_schedule_of_any_graph_on_at_most_so_many_streams(
     graph: TaskGraph, limit: int, data: st.DataObject
 ) -> None:
     policy = CriticalPath(data.draw(given_costs(graph)), limit)
-    made = schedule(graph, passes(policy, limit))
+    made = schedule(graph, passes_for(policy, limit))
     verify(made, graph)
     streams = {task.stream for task in made.launching}
     assert streams == set(range(made.n_streams))
@@ -53,7 +53,7 @@ def test_it_is_never_predicted_slower_than_one_stream(
     graph: TaskGraph, data: st.DataObject
 ) -> None:
     model = data.draw(given_costs(graph))
-    made = schedule(graph, passes(CriticalPath(model), None))
+    made = schedule(graph, passes_for(CriticalPath(model), None))
     serial = sum(each.us for each in model.costs.values())
     assert makespan_us(made, model) <= serial * (1 + 1e-9)
 

@@ -13,10 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import StateError
-from nimble_fx.runtime.autotuning import N_REPLAYS, N_ROUNDS, Autotuner, AutotuneResult, fastest
+from nimble_fx.runtime.autotuning import (
+    N_REPLAYS,
+    N_ROUNDS,
+    Autotuner,
+    AutotuneResult,
+    select_winner,
+)
 from nimble_fx.runtime.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.selection.candidate import MARGIN
+from nimble_fx.selection.candidate import MIN_GAIN
 
 
 def launcher(n_streams: int, *, mutates: bool = False) -> Launcher:
@@ -77,7 +83,7 @@ def test_the_winner_is_the_fastest_unless_the_serial_one_is_nearly_as_fast(
     result = Bench(*took).run()
     assert result is not None
     best, serial = min(took), took[-1]
-    expected = best if best <= (1 - MARGIN) * serial else serial
+    expected = best if best <= (1 - MIN_GAIN) * serial else serial
     assert took[result.winner] == expected
     assert result.times == took
 
@@ -142,8 +148,8 @@ def test_a_device_that_slows_down_for_a_while_does_not_decide(
     rounds: list[tuple[float, float]],
 ) -> None:
     slowness = [slow for slow, _ in rounds]
-    assert fastest({0: [0.9 * slow for slow in slowness], 1: slowness}, serial=1) == 0
+    assert select_winner({0: [0.9 * slow for slow in slowness], 1: slowness}, serial=1) == 0
     level = [slow * ratio for slow, ratio in rounds]
-    winner = fastest({0: level, 1: slowness}, serial=1)
+    winner = select_winner({0: level, 1: slowness}, serial=1)
     ratio = median(ratio for _, ratio in rounds)
-    assert winner == 1 or len(rounds) % 2 == 0 or ratio <= 1 - MARGIN + 1e-9
+    assert winner == 1 or len(rounds) % 2 == 0 or ratio <= 1 - MIN_GAIN + 1e-9

@@ -14,7 +14,7 @@ import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import TensorType
-from nimble_fx.runtime.capture_checks import refuse_what_no_device_captures, why_not_captured
+from nimble_fx.runtime.capture_checks import check_capturable, why_not_captured
 from tests.support.replaying import ReplayingDevice
 from tests.support.schedules import schedule_of
 
@@ -31,13 +31,13 @@ def test_nothing_is_lost_where_there_is_why_not_captured() -> None:
 
 def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
     graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
-    refuse_what_no_device_captures(graph)
+    check_capturable(graph)
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
         library.define("unsafe(Tensor x) -> Tensor", tags=tags)
         op = torch.ops.nimble_tests.unsafe.default
         tasks = tuple(replace(task, target=op) for task in graph.tasks)
         with pytest.raises(UnsupportedError, match=r"exp \(nimble_tests.unsafe") as refused:
-            refuse_what_no_device_captures(replace(graph, tasks=tasks))
+            check_capturable(replace(graph, tasks=tasks))
     assert refused.value.node == "exp"
 
 
@@ -49,9 +49,9 @@ def test_the_host_waits_for_masks_and_for_no_other_indices(dtype: torch.dtype) -
     graph = replace(graph, inputs=(x, replace(i, type=replace(i.type, dtype=dtype))))
     if dtype in (torch.bool, torch.uint8):
         with pytest.raises(UnsupportedError, match=r"index .*the host waits"):
-            refuse_what_no_device_captures(graph)
+            check_capturable(graph)
     else:
-        refuse_what_no_device_captures(graph)
+        check_capturable(graph)
 
 
 BASE = torch.arange(60.0)
@@ -96,5 +96,5 @@ def test_what_may_be_around_an_input_is_refused_with_the_users_line(x: Tensor, l
     with pytest.raises(
         UnsupportedError, match=r"around an input \[.*test_capture_checks.py"
     ) as refused:
-        refuse_what_no_device_captures(graph)
+        check_capturable(graph)
     assert refused.value.node == "as_strided"

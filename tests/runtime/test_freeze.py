@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning
-from nimble_fx.runtime.graph_cache import PAYS_OFF, WASTED_PER_GRAPH
+from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
 from tests.support.eager import (
     assert_inference_is_eagers,
     assert_same,
@@ -78,7 +78,7 @@ def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevi
     model = Branchy()
     options: dict[str, Any] = {"max_graphs": 2}
     compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
-    limit = WASTED_PER_GRAPH * 2
+    limit = EARLY_EVICTIONS_PER_GRAPH * 2
     with torch.no_grad():
         for i in range(limit):
             model.a.weight.data = torch.full((4, 4), float(i))
@@ -97,10 +97,10 @@ def test_what_comes_often_is_captured_even_where_most_calls_are_not(
     options: dict[str, Any] = {"max_graphs": 1, "on_fallback": "silent"}
     compiled = torch.compile(model, backend="nimble", dynamic=True, options=options)
     with torch.no_grad():
-        for rows in range(2, 4 + WASTED_PER_GRAPH):
+        for rows in range(2, 4 + EARLY_EVICTIONS_PER_GRAPH):
             compiled(torch.randn(rows, 4))
         before = device.n_captures
-        for _ in range(PAYS_OFF + 2):
+        for _ in range(BREAK_EVEN_CALLS + 2):
             x = torch.randn(30, 4)
             assert_same(compiled(x), model(x))
     assert device.n_captures == before + 1
@@ -162,11 +162,11 @@ def test_parameters_that_move_once_a_graph_has_paid_off_are_captured_again_witho
     options: dict[str, Any] = {"max_graphs": 1}
     compiled, x = torch.compile(model, backend="nimble", options=options), torch.randn(2, 4)
     with torch.no_grad():
-        for i in range(WASTED_PER_GRAPH + 2):
+        for i in range(EARLY_EVICTIONS_PER_GRAPH + 2):
             model.a.weight.data = torch.full((4, 4), float(i))
-            for _ in range(PAYS_OFF):
+            for _ in range(BREAK_EVEN_CALLS):
                 assert_same(compiled(x), model(x))
-    assert device.n_captures == WASTED_PER_GRAPH + 2
+    assert device.n_captures == EARLY_EVICTIONS_PER_GRAPH + 2
 
 
 def test_within_a_capture_of_the_users_the_program_runs_inline(device: ReplayingDevice) -> None:
@@ -223,7 +223,7 @@ def test_the_summary_tells_whether_it_is_frozen(device: ReplayingDevice) -> None
         r"^  memory   \d+ KiB \(s. \d+ KiB, s. \d+ KiB\)", program.summary(), re.MULTILINE
     )
     del model
-    assert "no: the parameters that it was captured with are gone" in program.summary()
+    assert "no: the parameters that it was captured with were freed" in program.summary()
 
 
 def test_freeze_false_launches_each_time(device: ReplayingDevice) -> None:

@@ -15,7 +15,7 @@ from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.runtime import gc_guard, graph_cache
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.graph_cache import PAYS_OFF, GraphCache, Key
+from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, GraphCache, GraphKey
 from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.replaying import ReplayingDevice
 
@@ -29,7 +29,7 @@ class Recorded:
     def __init__(self, saved: int = 0, n_replays: int = 0) -> None:
         self.saved_addresses, self.n_replays = {saved} if saved else set(), n_replays
 
-    def when_memory_goes(self, given: list[Any], static: list[Tensor], gone: Any) -> None:
+    def on_memory_freed(self, given: list[Any], static: list[Tensor], gone: Any) -> None:
         self._watched = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
 
 
@@ -40,11 +40,11 @@ def keeping(max_graphs: int = 2) -> tuple[GraphCache, PoolGroup, CaptureStatus]:
 
 def add(
     captures: GraphCache,
-    key: Key,
+    key: GraphKey,
     recorded: Recorded | None = None,
     static: list[Tensor] | None = None,
 ) -> None:
-    captures.make_room(key)
+    captures.evict_for(key)
     captures.add(key, cast(CapturedGraph, recorded or Recorded()), [], static or [])
 
 
@@ -53,7 +53,7 @@ def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_gr
     captures, _, status = keeping(max_graphs)
     expected: dict[int, OrderedDict[int, None]] = {}
     for size, owner in uses:
-        key = Key((size,), (owner,), ())
+        key = GraphKey((size,), (owner,), ())
         last = expected.setdefault(owner, OrderedDict())
         assert (captures.get(key) is not None) == (size in last)
         if size not in last:
@@ -68,12 +68,14 @@ def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_gr
 def test_past_the_limit_all_captures_of_the_owner_that_was_used_least_recently_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(graph_cache, "MAX_OWNERS", 2)
+    monkeypatch.setattr(graph_cache, "MAX_PARAMETER_SETS", 2)
     captures, *_ = keeping()
-    keys = {(size, owner): Key((size,), (owner,), ()) for size in (1, 2) for owner in (1, 2, 3)}
+    keys = {
+        (size, owner): GraphKey((size,), (owner,), ()) for size in (1, 2) for owner in (1, 2, 3)
+    }
     for place in ((1, 1), (2, 1), (1, 2)):
         add(captures, keys[place])
-    assert captures.make_room(keys[1, 3])
+    assert captures.evict_for(keys[1, 3])
     assert [captures.get(keys[place]) is not None for place in ((1, 1), (2, 1), (1, 2))] == [
         *(False, False, True)
     ]
@@ -81,29 +83,31 @@ def test_past_the_limit_all_captures_of_the_owner_that_was_used_least_recently_g
 
 def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
     captures, pool_group, status = keeping()
-    parameter, key = torch.zeros(3), Key((), (1,), ())
+    parameter, key = torch.zeros(3), GraphKey((), (1,), ())
     add(captures, key, Recorded(saved=7), [parameter])
     view = parameter[1:]
     del parameter
     assert captures.get(key) is not None
-    assert set(pool_group.saved) == {7}
+    assert set(pool_group.saved_pools) == {7}
     del view
     assert captures.get(key) is None
-    assert set(pool_group.saved) == set()
+    assert set(pool_group.saved_pools) == set()
     assert (status.frozen, status.n_captures) == (False, 1)
 
 
 def test_what_went_before_it_paid_off_is_counted() -> None:
     captures, *_ = keeping(max_graphs=1)
-    for size, n_replays in enumerate((0, PAYS_OFF - 1, PAYS_OFF, PAYS_OFF + 1, 0)):
-        add(captures, Key((size,), (), ()), Recorded(n_replays=n_replays))
-    assert captures._n_wasted == 2
+    for size, n_replays in enumerate(
+        (0, BREAK_EVEN_CALLS - 1, BREAK_EVEN_CALLS, BREAK_EVEN_CALLS + 1, 0)
+    ):
+        add(captures, GraphKey((size,), (), ()), Recorded(n_replays=n_replays))
+    assert captures._n_early_evictions == 2
 
 
 def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
     captures, _, status = keeping()
     parameter = torch.zeros(3)
-    add(captures, Key((), (1,), ()), static=[parameter])
+    add(captures, GraphKey((), (1,), ()), static=[parameter])
     gc.disable()
     try:
         freed = weakref.ref(captures)
@@ -117,22 +121,22 @@ def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
 
 def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> None:
     captures, *_ = keeping(max_graphs=1)
-    often = Key((-1,), (), ())
-    for size in range(graph_cache.WASTED_PER_GRAPH + 1):
-        key = Key((size,), (), ())
-        assert captures.is_worth_a_capture(key)
+    often = GraphKey((-1,), (), ())
+    for size in range(graph_cache.EARLY_EVICTIONS_PER_GRAPH + 1):
+        key = GraphKey((size,), (), ())
+        assert captures.should_capture(key)
         add(captures, key)
-    for size in range(PAYS_OFF):
-        assert not captures.is_worth_a_capture(often)
-        assert not captures.is_worth_a_capture(Key((-2 - size,), (), ()))
-    assert captures.is_worth_a_capture(often)
+    for size in range(BREAK_EVEN_CALLS):
+        assert not captures.should_capture(often)
+        assert not captures.should_capture(GraphKey((-2 - size,), (), ()))
+    assert captures.should_capture(often)
 
 
 def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
     forward, pool_group, _ = keeping()
     backward, parameter = GraphCache(pool_group, 2, CaptureStatus()), torch.zeros(3)
-    add(forward, Key((), (1,), ()), static=[parameter])
-    add(backward, Key((), (), ()))
+    add(forward, GraphKey((), (1,), ()), static=[parameter])
+    add(backward, GraphKey((), (), ()))
     assert len(backward) == 1
     del parameter
     assert (len(forward), len(backward)) == (0, 0)
@@ -142,7 +146,7 @@ def test_captures_that_go_while_another_is_made_wait_for_its_end() -> None:
     captures, *_ = keeping()
     recorded = Recorded()
     gone = weakref.ref(recorded)
-    add(captures, Key((), (1,), ()), recorded)
+    add(captures, GraphKey((), (1,), ()), recorded)
     del recorded
     with gc_guard.paused():
         del captures

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.eager import assert_same
 from tests.support.replaying import ReplayingDevice
@@ -45,20 +45,20 @@ def gradients(net: nn.Module) -> list[Tensor | None]:
 
 
 @pytest.fixture
-def made(device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch) -> list[Frozen]:
+def made(device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch) -> list[FrozenProgram]:
     """What the backend freezes, in order."""
-    programs: list[Frozen] = []
+    programs: list[FrozenProgram] = []
 
-    def watched(*args: Any) -> Frozen:
-        programs.append(Frozen(*args))
+    def watched(*args: Any) -> FrozenProgram:
+        programs.append(FrozenProgram(*args))
         return programs[-1]
 
-    monkeypatch.setattr("nimble_fx.runtime.runner.Frozen", watched)
+    monkeypatch.setattr("nimble_fx.runtime.runner.FrozenProgram", watched)
     return programs
 
 
 def test_a_backward_reads_what_was_saved_where_the_forward_left_it(
-    device: ReplayingDevice, made: list[Frozen]
+    device: ReplayingDevice, made: list[FrozenProgram]
 ) -> None:
     model, eager, compiled = both()
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_a_backward_reads_what_was_saved_where_the_forward_left_it(
         assert_same(gradients(model), gradients(eager))
     assert device.n_captures == 2
     (backward,) = [program for program in made if program._options.is_backward]
-    (key,) = backward._kept._graphs
+    (key,) = backward._cache._graphs
     assert len(key.fixed) >= 2
 
 
@@ -176,23 +176,23 @@ def test_the_shared_pool_goes_with_the_last_who_holds_it() -> None:
     gone = weakref.ref(pool)
     del pool
     assert gone() is None
-    assert pool_group.own_pool() is not pool_group.own_pool()
+    assert pool_group.private_pool() is not pool_group.private_pool()
 
 
 def test_a_turn_is_refused_to_who_has_one_and_to_who_launches_while_another_has_one() -> None:
     device = ReplayingDevice()
     pool_group = PoolGroup(device)
-    assert pool_group.take()
-    assert not pool_group.take()
+    assert pool_group.acquire()
+    assert not pool_group.acquire()
 
     def launch() -> bool:
         with device.exclusive():
-            return pool_group.take()
+            return pool_group.acquire()
 
     with ThreadPoolExecutor(1) as other:
         assert not other.submit(launch).result()
-    pool_group.give()
-    assert pool_group.take()
+    pool_group.release()
+    assert pool_group.acquire()
 
 
 def train(run: Callable[[Tensor], Tensor], *xs: Tensor) -> None:
@@ -249,13 +249,13 @@ def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
     one, other = device.streams(3)[1:]
     for i in range(1, 20):
         with one:
-            pool_group.wait()
+            pool_group.wait_for_last()
             x.fill_(i)
-            pool_group.leave()
+            pool_group.record_end()
         with other:
-            pool_group.wait()
+            pool_group.wait_for_last()
             seen = x.clone()
-            pool_group.leave()
+            pool_group.record_end()
         device.synchronize()
         assert torch.equal(seen, torch.full((64,), float(i)))
 
@@ -264,7 +264,7 @@ def test_a_capture_comes_after_the_last_replay(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    wait, warm_up = PoolGroup.wait, ReplayingDevice.warm_up
+    wait, warm_up = PoolGroup.wait_for_last, ReplayingDevice.warm_up
 
     def watched_wait(pool_group: PoolGroup) -> Any:
         order.append("waits")
@@ -274,7 +274,7 @@ def test_a_capture_comes_after_the_last_replay(
         order.append("warms up")
         warm_up(one, *args, **kwargs)
 
-    monkeypatch.setattr(PoolGroup, "wait", watched_wait)
+    monkeypatch.setattr(PoolGroup, "wait_for_last", watched_wait)
     monkeypatch.setattr(ReplayingDevice, "warm_up", watched_warm_up)
     _, _, compiled = both()
     with torch.no_grad():
@@ -287,16 +287,14 @@ def test_a_backward_that_is_not_frozen_takes_its_turn_too(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[PoolGroup] = []
-    leave = PoolGroup.leave
+    record_end = PoolGroup.record_end
 
     def watched(pool_group: PoolGroup, *args: Any) -> None:
         left.append(pool_group)
-        leave(pool_group, *args)
+        record_end(pool_group, *args)
 
-    monkeypatch.setattr(PoolGroup, "leave", watched)
-    monkeypatch.setattr(
-        "nimble_fx.runtime.capture_checks.refuse_what_no_device_captures", refuse_backwards
-    )
+    monkeypatch.setattr(PoolGroup, "record_end", watched)
+    monkeypatch.setattr("nimble_fx.runtime.capture_checks.check_capturable", refuse_backwards)
     model, eager, compiled = both(on_fallback="silent")
     for run in (compiled, eager):
         run(torch.ones(2, 4)).sum().backward()

@@ -33,7 +33,7 @@ import nimble_fx
 from nimble_fx.fallback import Reporter
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.graph_cache import GraphCache
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
@@ -48,7 +48,7 @@ OPTIONS: list[dict[str, Any]] = [
 KINDS = (
     PoolGroup,
     BoundProgram,
-    Frozen,
+    FrozenProgram,
     GraphCache,
     Launcher,
     nimble_fx.Program,

@@ -28,7 +28,7 @@ import nimble_fx.selection.select as choose, nimble_fx
 from tests.support.models import Branchy
 
 if sys.argv[2] == "hit":
-    choose.proposals = choose.emit = None
+    choose.scheduled_candidates = choose.emit = None
 torch.compile(Branchy(), backend="nimble", options={"cache_dir": sys.argv[1]})(torch.ones(2, 4))
 print(len(nimble_fx.programs()))
 """
@@ -247,13 +247,13 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
     from nimble_fx.codegen.emit import emit
     from nimble_fx.devices.cpu import Cpu
     from nimble_fx.ir.scheduled_program import ScheduledProgram
-    from nimble_fx.pipeline import passes
+    from nimble_fx.pipeline import passes_for
     from nimble_fx.selection.schedule_cache import ScheduleCache
     from nimble_fx.selection.traced_program import TracedProgram
     from tests.support.schedules import traced
 
     program = TracedProgram(traced(nn.functional.gelu, X), {}, Cpu(), Cpu.specs)
-    graph = schedule(program.traced.graph, passes("nimble", None))
+    graph = schedule(program.traced.graph, passes_for("nimble", None))
     scheduled = program.scheduled(graph, emit(graph))
     made: list[ScheduledProgram] = []
     found: list[ScheduledProgram] = []
@@ -265,7 +265,7 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
             if taken is None:
                 taken = scheduled
                 made.append(taken)
-                entry.keep(taken)
+                entry.store(taken)
             found.append(taken)
 
     threads = [threading.Thread(target=get) for _ in range(8)]

@@ -9,9 +9,9 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
-from nimble_fx.pipeline import Policy, passes, preparing, schedule
-from nimble_fx.selection.candidate import MARGIN
-from nimble_fx.selection.search_space import CAPS, Proposal, proposals
+from nimble_fx.pipeline import Policy, passes_for, preparation_passes, schedule
+from nimble_fx.selection.candidate import MIN_GAIN
+from nimble_fx.selection.search_space import STREAM_LIMITS, ScheduledCandidate, scheduled_candidates
 from nimble_fx.simulation.memory_model import footprint
 from nimble_fx.simulation.schedule_model import predict
 from nimble_fx.verify import verify
@@ -21,22 +21,24 @@ from tests.support.schedules import traced, two_branches
 H100 = DEVICES["h100"]
 
 
-def proposed(graph: TaskGraph, max_streams: int = 32, device: Device = H100) -> list[Proposal]:
-    return proposals(graph, Roofline(device), max_streams, {})
+def proposed(
+    graph: TaskGraph, max_streams: int = 32, device: Device = H100
+) -> list[ScheduledCandidate]:
+    return scheduled_candidates(graph, Roofline(device), max_streams, {})
 
 
 @given(task_graphs(14))
 def test_each_proposal_is_legal_and_is_what_its_policy_makes(graph: TaskGraph) -> None:
-    width = schedule(graph, preparing()).width
+    width = schedule(graph, preparation_passes()).width
     policies: dict[str, tuple[Policy, int]] = {
         "serial": ("serial", 1),
         "nimble": ("nimble", 32),
         "critical-path": (CriticalPath(Roofline(H100), width), width),
-        **{f"nimble, {n} streams": ("nimble", n) for n in CAPS},
+        **{f"nimble, {n} streams": ("nimble", n) for n in STREAM_LIMITS},
     }
     for each in proposed(graph):
         verify(each.graph, graph)
-        assert schedule(graph, passes(*policies[each.candidate.policy])) == each.graph
+        assert schedule(graph, passes_for(*policies[each.candidate.policy])) == each.graph
         assert each.candidate.n_streams == each.graph.n_streams
 
 
@@ -44,7 +46,7 @@ def test_each_proposal_is_legal_and_is_what_its_policy_makes(graph: TaskGraph) -
 def test_the_first_is_serial_or_wins_over_it_and_is_the_best_that_does(graph: TaskGraph) -> None:
     found = [each.candidate for each in proposed(graph)]
     (serial,) = [each for each in found if each.policy == "serial"]
-    enough = (1 - MARGIN) * serial.predicted_us
+    enough = (1 - MIN_GAIN) * serial.predicted_us
     winners = [each.predicted_us for each in found if each.predicted_us <= enough]
     if winners and found[0] is not serial:
         assert found[0].predicted_us == min(winners) <= enough
@@ -88,7 +90,8 @@ def test_a_program_of_which_each_task_waits_for_the_last_has_one_proposal() -> N
 def test_unfrozen_the_hosts_calls_count() -> None:
     graph = traced(two_branches, torch.empty(4)).graph
     frozen, called = (
-        proposals(graph, Roofline(H100), 32, {}, frozen=frozen) for frozen in (True, False)
+        scheduled_candidates(graph, Roofline(H100), 32, {}, frozen=frozen)
+        for frozen in (True, False)
     )
     took = [
         {each.candidate.policy: each.candidate.predicted_us for each in f} for f in (frozen, called)
@@ -109,7 +112,7 @@ class _Tenths:
 def test_where_kernels_share_nothing_maximum_concurrency_reaches_the_bound(
     graph: TaskGraph,
 ) -> None:
-    found = proposals(graph, _Tenths(), 32, {})
+    found = scheduled_candidates(graph, _Tenths(), 32, {})
     widest = next((p for p in found if p.candidate.policy == "nimble"), None)
     if widest is None or graph.width > 10:
         return
@@ -135,12 +138,12 @@ def test_caps_below_the_width_are_tried(width: int) -> None:
     found = {each.candidate.policy for each in proposed(graph)}
     capped = {f"nimble, {cap} streams" for cap in (2, 3, 4, 8) if cap < width}
     assert found == {"serial", "nimble", "critical-path", *capped}
-    timed = proposals(graph, Roofline(H100), 32, {}, timed=True)
+    timed = scheduled_candidates(graph, Roofline(H100), 32, {}, timed=True)
     others = {"nimble, critical first", "nimble, alternating", "critical-path, equal streams"}
     assert {each.candidate.policy for each in timed} == {*found, *others}
     urgent = {each.candidate.policy for each in timed if each.graph.urgent is not None}
     assert urgent == {"critical-path"}
-    without = proposals(graph, Roofline(H100), 32, {}, timed=True, priorities=False)
+    without = scheduled_candidates(graph, Roofline(H100), 32, {}, timed=True, priorities=False)
     assert {each.candidate.policy for each in without} == {*found, *others} - {
         "critical-path, equal streams"
     }

@@ -18,8 +18,8 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import find_device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.selection.candidate import Candidate
-from nimble_fx.selection.search_space import proposals
-from nimble_fx.selection.select import N_TIMED, worth_timing
+from nimble_fx.selection.search_space import scheduled_candidates
+from nimble_fx.selection.select import N_TIMED, timed_candidates
 from tests.strategies import task_graphs
 from tests.support import cuda_stand_in
 from tests.support.cuda_stand_in import Gpu
@@ -94,8 +94,8 @@ def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..
 
 @given(task_graphs())
 def test_of_equal_schedules_one_is_timed_and_the_serial_one_always(graph: TaskGraph) -> None:
-    found = proposals(graph, Roofline(find_device("h100")), 32, {}, timed=True)
-    timed = worth_timing(found)
+    found = scheduled_candidates(graph, Roofline(find_device("h100")), 32, {}, timed=True)
+    timed = timed_candidates(found)
     assert len(timed) <= N_TIMED + 1
     assert [each for each in found if each in timed] == timed
     assert sum(each.candidate.policy == "serial" for each in timed) == 1
@@ -212,7 +212,7 @@ def test_what_cannot_be_costed_is_said_where_streams_could_have_gained(gpu: Gpu)
 
     x = torch.randn(16, 3)
     compiled = torch.compile(program, backend="nimble", dynamic=True)
-    with pytest.warns(nimble_fx.NimbleWarning, match="runs on one stream: what its tasks take"):
+    with pytest.warns(nimble_fx.NimbleWarning, match="runs on one stream: the costs of its tasks"):
         assert_same(compiled(x), program(x))
 
 

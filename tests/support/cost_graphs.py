@@ -56,7 +56,7 @@ def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False)
         return make_boxed_func(gm.forward)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        target = replace(this_machine(options), executable=keep)
+        target = replace(this_machine(options), compile_graph=keep)
         return lower(gm, inputs, Compiler(gm, options, target))
 
     torch.compiler.reset()

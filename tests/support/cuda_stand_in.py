@@ -27,7 +27,7 @@ from nimble_fx.devices.virtual.launch import LaunchMode
 from nimble_fx.devices.virtual.memory import Pool, poison
 from nimble_fx.devices.virtual.state import VirtualCapture
 from nimble_fx.runtime import autotuning
-from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 
 POOL_SIZE = 32
@@ -352,11 +352,9 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     monkeypatch.setattr(autotuning, "N_REPLAYS", 2)
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(
-        torch._C, "_cuda_clearCublasWorkspaces", clear_cublas_workspaces, raising=False
-    )
+    monkeypatch.setattr("nimble_fx.devices.cuda.clear_cublas_workspaces", clear_cublas_workspaces)
     monkeypatch.setattr(Tensor, "record_stream", record_stream)
-    for program in (Launcher, Frozen):
+    for program in (Launcher, FrozenProgram):
         monkeypatch.setattr(program, "__call__", _asynchronous(program.__call__))
     return gpu
 

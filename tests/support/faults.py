@@ -16,7 +16,7 @@ from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.devices.virtual.queues import Kernel
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.freeze import Frozen
+from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
 
@@ -40,7 +40,7 @@ class Faulty:
         monkeypatch.setattr(device, "launch", self.launch)
         monkeypatch.setattr(device, "pool", self.pool)
         monkeypatch.setattr("nimble_fx.runtime.freeze.CapturedGraph", self.captured)
-        monkeypatch.setattr("nimble_fx.runtime.runner.Frozen", self.program)
+        monkeypatch.setattr("nimble_fx.runtime.runner.FrozenProgram", self.program)
 
     def begin(self, fails_at: int | None) -> None:
         """A new life: nothing is captured, nothing was launched."""
@@ -105,7 +105,7 @@ class Program:
 
     def make(self, pool_group: PoolGroup) -> None:
         self._status = CaptureStatus()
-        self._frozen = Frozen(self.launcher, pool_group, self._status, *self._others)
+        self._frozen = FrozenProgram(self.launcher, pool_group, self._status, *self._others)
 
     @property
     def is_frozen(self) -> bool:

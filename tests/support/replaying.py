@@ -14,7 +14,7 @@ from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.fallback import Reporter
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, Frozen
+from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.schedules import scheduled, traced
@@ -64,9 +64,9 @@ class ReplayingDevice(Virtual):
         return replace(captured, replay=replay)
 
 
-def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> Frozen:
+def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> FrozenProgram:
     result = traced(function, *copy.deepcopy(inputs), functional=False)
     graph = scheduled(result.graph)
     loaded = load(emit(graph), "frozen.py")
     launcher = Launcher(graph, loaded, result.constants, device)
-    return Frozen(launcher, PoolGroup(device), CaptureStatus(), Reporter(), CaptureOptions())
+    return FrozenProgram(launcher, PoolGroup(device), CaptureStatus(), Reporter(), CaptureOptions())

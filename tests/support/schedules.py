@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.pipeline import Policy, passes, schedule
+from nimble_fx.pipeline import Policy, passes_for, schedule
 from nimble_fx.tracing.aten_to_tasks import Traced, trace
 from tests.strategies import task_graphs
 
@@ -21,7 +21,7 @@ def scheduled(
     graph: TaskGraph, policy: Policy = "nimble", max_streams: int | None = None
 ) -> TaskGraph:
     """The graph after all passes."""
-    return schedule(graph, passes(policy, max_streams))
+    return schedule(graph, passes_for(policy, max_streams))
 
 
 @st.composite

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._dynamo import eval_frame, pgo
 from torch.fx import GraphModule
 
-from nimble_fx.frontend.model_function import own_function
+from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.torch_internals.dynamo_caches import BACKENDS, drop_compiled
 
 
@@ -31,11 +31,11 @@ def n_kept() -> tuple[int, int]:
 
 
 def test_all_of_a_function_goes_and_all_of_another_stays() -> None:
-    x, other, other_backend = torch.ones(2), own_function(torch.cos), Eager()
+    x, other, other_backend = torch.ones(2), unique_function(torch.cos), Eager()
     stays: Callable[[Tensor], Tensor] = torch.compile(other, backend=other_backend)
     stays(x)
     before = n_kept()
-    goes, backend = own_function(torch.sin), Eager()
+    goes, backend = unique_function(torch.sin), Eager()
     torch.compile(goes, backend=backend)(x)
     assert all(now > then for now, then in zip(n_kept(), before, strict=True))
     drop_compiled(goes.__code__, backend)
@@ -47,7 +47,7 @@ def test_all_of_a_function_goes_and_all_of_another_stays() -> None:
 def test_a_table_that_this_pytorch_does_not_have_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    function, backend = own_function(torch.sin), Eager()
+    function, backend = unique_function(torch.sin), Eager()
     torch.compile(function, backend=backend)(torch.ones(2))
     monkeypatch.delattr(eval_frame, "cached_backends")
     monkeypatch.setattr(pgo, "_CODE_STATE", None)

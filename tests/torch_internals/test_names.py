@@ -12,6 +12,7 @@ import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.torch_internals import dynamo, dynamo_caches, fake_tensors, names, storages
 from nimble_fx.torch_internals.names import Missing, lookup
+from nimble_fx.tracing import aten_to_tasks
 from tests.support.models import Branchy
 from tests.support.replaying import ReplayingDevice
 
@@ -85,6 +86,7 @@ def test_without_a_name_for_tracing_the_model_runs_as_traced_and_says_why(
 ) -> None:
     missing = Missing("torch._C._dispatch_has_kernel_for_dispatch_key")
     monkeypatch.setattr("nimble_fx.torch_internals.operators.has_kernel_for_dispatch_key", missing)
+    aten_to_tasks._returns_arguments.cache_clear()  # earlier tests may have traced this model
     model, x = Branchy(), torch.randn(2, 4)
     with torch.no_grad(), pytest.warns(NimbleWarning, match=missing.path):
         assert torch.equal(torch.compile(model, backend="nimble")(x), model(x))

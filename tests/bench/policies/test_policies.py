@@ -10,7 +10,7 @@ from bench.policies.depth_round_robin import DepthRoundRobin
 from bench.policies.opara import Opara
 from bench.policies.static_weights import StaticWeights
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.pipeline import passes, schedule
+from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.verify import verify
 from tests.strategies import task_graphs
 from tests.support.schedules import scheduled, traced
@@ -18,7 +18,7 @@ from tests.support.schedules import scheduled, traced
 
 @given(task_graphs(), st.sampled_from(sorted(RIVALS)))
 def test_every_policy_makes_a_legal_schedule_of_any_graph(graph: TaskGraph, name: str) -> None:
-    made = schedule(graph, passes(RIVALS[name], 32))
+    made = schedule(graph, passes_for(RIVALS[name], 32))
     verify(made, graph)
     used = {task.stream for task in made.launching}
     assert used == set(range(made.n_streams))
