@@ -1,6 +1,7 @@
 """What is counted of trials, and what is left when something fails."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.mutation_trials import (
     play_broken_sums,
     try_programs,
 )
-from tests.support.trials import Trial
+from tests.support.trials import Trial, trials
 
 N = 8
 """Programs that are drawn."""
@@ -44,6 +45,7 @@ def test_a_wrong_result_ends_it_and_is_left_as_a_file(
         raise AssertionError("wrong")
 
     monkeypatch.setattr(Trial, "check", is_never_right)
+    monkeypatch.setattr(mutation_trials, "trials", partial(trials, max_steps=2))
     counts, _ = try_programs(N, first_seed=1)
     assert counts.wrong
     assert counts.n_schedules == 0
