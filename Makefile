@@ -16,13 +16,13 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python -m bench.demo --no-write
 
 test: check
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: lint
 	$(BIN)/mypy
 
 check-quick: lint
-	$(BIN)/python -m pytest --numprocesses auto $(QUICK)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(QUICK)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

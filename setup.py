@@ -21,7 +21,7 @@ setup(
     package_data={"nimble_fx": ["py.typed"]},
     install_requires=["torch>=2.11", "networkx>=3", "filelock>=3"],
     extras_require={
-        "demo": ["rich"],
+        "demo": ["numpy", "rich"],  # PyTorch warns where there is no numpy
         "test": [
             "HolisticTraceAnalysis",
             "expecttest",  # for PyTorch's own tables of operators

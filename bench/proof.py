@@ -8,94 +8,91 @@ too: a record, wait, fork or join is dropped, moved, doubled, or of another stre
 """
 
 import argparse
+import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from bench.console import print_table, progress, say
-from bench.mutation_trials import (
-    BrokenSums,
-    JudgedMutants,
-    Tried,
-    judge_mutants,
-    judge_texts,
-    play_broken_sums,
-    try_programs,
-)
+from bench.console import print_table, progress
 from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
 from bench.record import Target, finish
 from bench.selection import selecting_parser
-from tests.support.judges import Count, TextCount
 
 N_PROGRAMS = 2000
 N_INTERLEAVINGS = 20_000
 VERIFY_TARGET_SECONDS = 0.2
 SHARE_TARGET = 0.1
 
+ROOT = Path(__file__).parent.parent
 
-def program_rows(tried: Tried) -> Iterator[list[str]]:
+Counts = Mapping[str, Any]
+"""As `tests.mutation_trials` prints them."""
+
+
+def counted(args: argparse.Namespace) -> Counts:
+    """The counts of the tests' own trials, made in a process of their own."""
+    wanted = ("programs", "seed", "mutants", "sums")
+    options = [word for name in wanted for word in (f"--{name}", str(getattr(args, name)))]
+    failures = ("--failures", str(args.failures.absolute()))
+    command = [sys.executable, "-m", "tests.mutation_trials", *options, *failures]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    found: Counts = json.loads(done.stdout)
+    return found
+
+
+def program_rows(tried: Counts) -> Iterator[list[str]]:
     """Counts of what was drawn and run."""
-    yield ["programs drawn", f"{tried.n_programs:,}"]
-    yield ["schedules proved, as graph and as text", f"{tried.n_schedules:,}"]
-    yield ["orders on the virtual device", f"{tried.n_interleavings:,}"]
-    yield ["results that are not eager's", f"{len(tried.wrong):,}"]
-    streams = ", ".join(f"{n}: {count}" for n, count in sorted(tried.streams.items()))
-    yield ["schedules by streams", streams]
+    yield ["programs drawn", f"{tried['n_programs']:,}"]
+    yield ["schedules proved, as graph and as text", f"{tried['n_schedules']:,}"]
+    yield ["orders on the virtual device", f"{tried['n_interleavings']:,}"]
+    yield ["results that are not eager's", f"{len(tried['wrong']):,}"]
+    streams = sorted((int(n), count) for n, count in tried["streams"].items())
+    yield ["schedules by streams", ", ".join(f"{n}: {count}" for n, count in streams)]
 
 
-def mutant_rows(judged: JudgedMutants) -> Iterator[list[str]]:
-    """A row for each kind of mutant."""
-    for kind, count in judged.counts.items():
-        yield _mutant_row(kind, count, judged.played[kind], judged.wrong[kind])
+def mutant_rows(judged: Counts) -> Iterator[list[str]]:
+    """A row for each kind of mutant, and one of all."""
+    by_kind = judged["by_kind"]
+    played, wrong = by_kind["played"], by_kind["wrong"]
+    for kind, count in by_kind["counts"].items():
+        yield _mutant_row(kind, count, played.get(kind, 0), wrong.get(kind, 0))
+    yield _mutant_row("all", judged["total"], sum(played.values()), sum(wrong.values()))
 
 
-def _mutant_row(kind: str, count: Count, played: int, wrong: int) -> list[str]:
+def _mutant_row(kind: str, count: Counts, played: int, wrong: int) -> list[str]:
+    figures = (count[name] for name in ("made", "broken", "caught", "false_alarms"))
     return [
         kind,
-        f"{count.made:,}",
-        f"{count.broken:,}",
-        f"{count.caught:,}",
-        f"{count.false_alarms:,}",
-        f"{count.seen:,} of {count.visible:,}",
+        *(f"{figure:,}" for figure in figures),
+        f"{count['seen']:,} of {count['visible']:,}",
         f"{wrong:,} of {played:,}",
     ]
 
 
-def text_rows(texts: Mapping[str, TextCount]) -> Iterator[list[str]]:
+def text_rows(texts: Counts) -> Iterator[list[str]]:
     """A row for each kind of broken text, and one of all."""
-    total = TextCount()
-    for kind, count in texts.items():
-        yield _text_row(kind, count)
-        for name in ("made", "broken", "caught", "caught_alone"):
-            setattr(total, name, getattr(total, name) + getattr(count, name))
-    yield _text_row("all", total)
+    names = ("made", "broken", "caught", "caught_alone")
+    total = {name: sum(count[name] for count in texts.values()) for name in names}
+    for kind, count in {**texts, "all": total}.items():
+        yield [kind, *(f"{count[name]:,}" for name in names)]
 
 
-def _text_row(kind: str, count: TextCount) -> list[str]:
-    figures = (count.made, count.broken, count.caught, count.caught_alone)
-    return [kind, *(f"{figure:,}" for figure in figures)]
-
-
-def sum_rows(sums: BrokenSums) -> Iterator[list[str]]:
+def sum_rows(sums: Counts) -> Iterator[list[str]]:
     """Counts of broken schedules that the virtual device ran."""
-    yield ["broken schedules", f"{sums.played:,}"]
-    yield ["with a wrong result", f"{sums.wrong:,}"]
-    yield ["orders until it showed, on average", f"{sums.orders / max(sums.played, 1):.2f}"]
+    yield ["broken schedules", f"{sums['played']:,}"]
+    yield ["with a wrong result", f"{sums['wrong']:,}"]
+    yield [
+        "orders until it showed, on average",
+        f"{sums['orders'] / max(sums['played'], 1):.2f}",
+    ]
 
 
-def report(
-    tried: Tried,
-    judged: JudgedMutants,
-    texts: Mapping[str, TextCount],
-    sums: BrokenSums,
-    costs: list[Cost],
-    shares: list[Share],
-) -> None:
+def report(counts: Counts, costs: list[Cost], shares: list[Share]) -> None:
     """Prints the tables."""
-    print_table("Drawn programs", ["", ""], [program_rows(tried)])
-    total = _mutant_row("all", judged.total, judged.played.total(), judged.wrong.total())
+    print_table("Drawn programs", ["", ""], [program_rows(counts["programs"])])
+    *kinds, total = mutant_rows(counts["mutants"])
     print_table(
         "Schedules broken on purpose",
         [
@@ -107,17 +104,17 @@ def report(
             "sanitizer, of visible",
             "wrong, of played",
         ],
-        [mutant_rows(judged), [total]],
+        [kinds, [total]],
     )
     print_table(
         "Texts broken on purpose, in one record, wait, fork or join",
         ["", "made", "broken", "verifier, graph known", "verifier, text alone"],
-        [text_rows(texts)],
+        [text_rows(counts["texts"])],
     )
     print_table(
         "Lost waits and early frees in sums over DAGs, on the virtual device",
         ["", ""],
-        [sum_rows(sums)],
+        [sum_rows(counts["sums"])],
     )
     print_table(
         "Cost of the proofs", ["", "as a graph", "as the text that runs"], [cost_rows(costs)]
@@ -129,24 +126,21 @@ def report(
     )
 
 
-def targets(
-    tried: Tried,
-    judged: JudgedMutants,
-    texts: Mapping[str, TextCount],
-    costs: list[Cost],
-    shares: list[Share],
-) -> list[Target]:
+def targets(counts: Counts, costs: list[Cost], shares: list[Share]) -> list[Target]:
     """What the figures should be."""
-    total = judged.total
+    tried, total = counts["programs"], counts["mutants"]["total"]
+    n_short = N_PROGRAMS - tried["n_schedules"]
+    n_orders_short = N_INTERLEAVINGS - tried["n_interleavings"]
+    n_unseen = total["visible"] - total["seen"]
     return [
-        Target("results that are not eager's", len(tried.wrong), 0),
-        Target("programs short of 2,000", max(0, N_PROGRAMS - tried.n_schedules), 0),
-        Target("orders short of 20,000", max(0, N_INTERLEAVINGS - tried.n_interleavings), 0),
-        Target("broken schedules that the verifier misses", total.broken - total.caught, 0),
-        Target("broken texts that the verifier misses", _n_missed(texts), 0),
-        Target("legal schedules that the verifier refuses", total.false_alarms, 0),
-        Target("visible races that PyTorch's sanitizer misses", total.visible - total.seen, 0),
-        Target("races that only the sanitizer sees", total.phantoms, 0),
+        Target("results that are not eager's", len(tried["wrong"]), 0),
+        Target("programs short of 2,000", max(0, n_short), 0),
+        Target("orders short of 20,000", max(0, n_orders_short), 0),
+        Target("broken schedules that the verifier misses", total["broken"] - total["caught"], 0),
+        Target("broken texts that the verifier misses", _n_missed(counts["texts"]), 0),
+        Target("legal schedules that the verifier refuses", total["false_alarms"], 0),
+        Target("visible races that PyTorch's sanitizer misses", n_unseen, 0),
+        Target("races that only the sanitizer sees", total["phantoms"], 0),
         *(
             Target(f"verify, {c.n_tasks:,} tasks: seconds", c.verify_seconds.median, limit, True)
             for c in costs
@@ -156,8 +150,8 @@ def targets(
     ]
 
 
-def _n_missed(texts: Mapping[str, TextCount]) -> int:
-    return sum(len(count.missed) for count in texts.values())
+def _n_missed(texts: Counts) -> int:
+    return sum(len(count["missed"]) for count in texts.values())
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -183,26 +177,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, batch in cases:
             begin(name)
             shares.append(share(name, batch, args.device))
-    torch.set_num_threads(1)  # the tensors of drawn programs are tiny
-    tried, kept = try_programs(args.programs, args.seed)
-    if tried.wrong:
-        path = tried.leave_failure(args.failures)
-        say(f"a result is not eager's; run {path}", good=False)
-    judged = judge_mutants(kept, args.mutants)
-    texts = judge_texts(kept, args.mutants, args.seed)
-    sums = play_broken_sums(args.sums, args.seed)
-    report(tried, judged, texts, sums, costs, shares)
+    counts = counted(args)
+    report(counts, costs, shares)
     results = {
-        "programs": tried,
-        "mutants": {"by_kind": judged, "total": judged.total},
-        "texts": texts,
-        "sums": sums,
+        **counts,
         "costs": costs,
         "shares": [{"of": s, "of_nimble": s.of_nimble, "of_whole": s.of_whole} for s in shares],
     }
-    finish("proof", args, results, targets(tried, judged, texts, costs, shares))
-    missed = judged.total.broken - judged.total.caught + _n_missed(texts)
-    return 1 if tried.wrong or missed else 0
+    finish("proof", args, results, targets(counts, costs, shares))
+    total = counts["mutants"]["total"]
+    missed = total["broken"] - total["caught"] + _n_missed(counts["texts"])
+    return 1 if counts["programs"]["wrong"] or missed else 0
 
 
 if __name__ == "__main__":

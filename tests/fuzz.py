@@ -22,8 +22,6 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from bench.console import print_table
-
 settings.register_profile(
     "fuzz",
     max_examples=100,
@@ -138,16 +136,13 @@ def fuzz(minutes: float, out: Path) -> Fuzzer:
 
 def report(fuzzer: Fuzzer) -> None:
     """Prints the examples of each property, and the files of those that failed."""
-    rows = []
-    for name, n in sorted(fuzzer.examples.items()):
+    names = sorted(fuzzer.examples.keys() | fuzzer.failures.keys())
+    for name in names:
         failure = fuzzer.failures.get(name)
-        rows.append([name, f"{n:,}", f"FAILED: {failure}" if failure else "held"])
-    for name in sorted(fuzzer.failures.keys() - fuzzer.examples.keys()):
-        rows.append([name, "-", f"FAILED: {fuzzer.failures[name]}"])
-    n_run = len(fuzzer.examples.keys() | fuzzer.failures.keys())
-    reached = f"{n_run} of {fuzzer.n_properties} properties"
-    total = [reached, f"{fuzzer.examples.total():,}", f"{len(fuzzer.failures)} failed"]
-    print_table("Fuzzed", ["property", "examples", ""], [rows, [total]])
+        held = f"FAILED: {failure}" if failure else "held"
+        print(f"{fuzzer.examples[name]:>9,}  {name}: {held}")
+    reached = f"examples of {len(names)} of {fuzzer.n_properties} properties"
+    print(f"{fuzzer.examples.total():>9,}  {reached}, {len(fuzzer.failures)} failed")
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
-from bench.console import say
 from nimble_fx import fallbacks
 from tests.support.samples import DTYPES, Sample, bad_samples, names, samples
 
@@ -283,9 +282,9 @@ def main() -> int:
             counts += totals.counts
             n_wrong += len(totals.wrong)
             for line in totals.wrong:
-                say(line, good=False)
-        say(f"{kind}: {counts.total():,} samples; {dict(counts)}")
-    say(f"programs that fell back or were frozen: {dict(counters['nimble'])}")
+                print(line)
+        print(f"{kind}: {counts.total():,} samples; {dict(counts)}")
+    print(f"programs that fell back or were frozen: {dict(counters['nimble'])}")
     return 1 if n_wrong else 0
 
 

@@ -18,6 +18,25 @@ def names(path: Path) -> set[str]:
     return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
+def imported(path: Path) -> set[str]:
+    """The first parts of the modules that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_bench_imports_no_tests_and_only_its_own_tests_import_bench() -> None:
+    bench, tests = PACKAGE.parent / "bench", PACKAGE.parent / "tests"
+    of_others = [p for p in tests.rglob("*.py") if not p.is_relative_to(tests / "bench")]
+    assert [str(p) for p in bench.rglob("*.py") if "tests" in imported(p)] == []
+    assert [str(p) for p in of_others if "bench" in imported(p)] == []
+    assert any("bench" in imported(p) for p in (tests / "bench").rglob("*.py"))
+
+
 def test_the_compiler_is_imported_when_it_is_asked_for() -> None:
     code = (
         "import sys, nimble_fx; assert 'torch._dynamo' not in sys.modules;"

@@ -4,11 +4,12 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import networkx as nx
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nimble_fx
@@ -21,8 +22,6 @@ from tests.support.models import Branchy, Mutates
 from tests.support.playing import SEED
 from tests.support.saved import mutations, program_of, programs_of_models, with_changes
 from tests.support.trials import Trial, trials
-
-ONE_DIRECTORY = [HealthCheck.function_scoped_fixture]
 
 
 def program() -> nimble_fx.Program:
@@ -97,27 +96,26 @@ def test_a_loaded_program_is_the_one_that_was_saved(tmp_path: Path) -> None:
         loaded.summary()
 
 
-@settings(suppress_health_check=ONE_DIRECTORY)
 @given(trials(max_steps=8))
-def test_a_loaded_program_gives_eagers_bits(tmp_path: Path, trial: Trial) -> None:
-    path = program_of(*trial.schedule()).save(tmp_path / "drawn.json")
+def test_a_loaded_program_gives_eagers_bits(trial: Trial) -> None:
     inputs = trial.program.example_inputs(trial.seed)
-    run = load_program(path).bind({})
+    with TemporaryDirectory() as folder:
+        path = program_of(*trial.schedule()).save(Path(folder) / "drawn.json")
+        run = load_program(path).bind({})
     torch.manual_seed(SEED)
     assert_same_bits([*inputs, *run(*inputs)], trial.expected())
 
 
-@settings(max_examples=100, suppress_health_check=ONE_DIRECTORY)
+@settings(max_examples=100)
 @given(st.data())
-def test_a_file_that_was_changed_is_refused_or_verifies(
-    tmp_path: Path, data: st.DataObject
-) -> None:
-    path = tmp_path / "changed.json"
+def test_a_file_that_was_changed_is_refused_or_verifies(data: st.DataObject) -> None:
     small = [saved for saved in programs_of_models() if len(saved.graph.tasks) < 40]
     saved = data.draw(st.sampled_from(small))
-    text = saved.save(path).read_text()
-    path.write_text(data.draw(mutations(text)))
-    loaded = loaded_or_refused(path)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "changed.json"
+        text = saved.save(path).read_text()
+        path.write_text(data.draw(mutations(text)))
+        loaded = loaded_or_refused(path)
     if loaded is not None:
         loaded.verify()
         loaded.summary()

@@ -15,7 +15,7 @@ Main = Callable[[Sequence[str]], int]
     ("name", "main", "options"),
     [
         ("overhead", overhead.main, ["--calls", "20", "--rounds", "2"]),
-        ("lifetime", lifetime.main, ["--lives", "10"]),
+        ("lifetime", lifetime.main, ["--lives", "4"]),
         ("memory", memory.main, ["--models", "two_tower"]),
         (
             "compile_time",

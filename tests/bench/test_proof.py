@@ -1,87 +1,74 @@
-"""What bench.proof counts, and what it does when something fails."""
+"""What bench.proof makes of counts."""
 
+import argparse
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import mutation_trials
-from bench.mutation_trials import (
-    N_ORDERS,
-    Tried,
-    judge_mutants,
-    judge_texts,
-    play_broken_sums,
-    try_programs,
-)
-from bench.proof import targets, text_rows
-from tests.grammar import AtenProgram
-from tests.support.judges import Count, TextCount
-from tests.support.trials import Trial
+from bench.proof import Counts, counted, mutant_rows, targets, text_rows
+
+NO_VERDICTS = ("made", "broken", "caught", "false_alarms", "visible", "seen", "phantoms")
 
 
-def two_branches() -> Trial:
-    lines = (
-        "t0 = aten.relu.default(m0)",
-        "t1 = aten.tanh.default(m0)",
-        "t2 = aten.add.Tensor(t0, t1)",
-    )
-    return Trial(AtenProgram((("m0", "m"),), lines, ("t2",)))
+def counts(**total: int) -> dict[str, Any]:
+    """Those of nothing, but for the mutants' total."""
+    kept = {**dict.fromkeys(NO_VERDICTS, 0), **total}
+    by_kind = {"counts": {"wait deleted": kept}, "played": {"wait deleted": 2}, "wrong": {}}
+    return {
+        "programs": {"n_schedules": 2000, "n_interleavings": 20_000, "wrong": []},
+        "mutants": {"by_kind": by_kind, "total": kept},
+        "texts": {},
+    }
 
 
-def test_each_program_is_counted_with_its_orders() -> None:
-    counts, _ = try_programs(20, first_seed=1)
-    assert (counts.n_programs, counts.n_schedules, counts.wrong) == (20, 20, [])
-    assert counts.n_interleavings == 20 * N_ORDERS
-    assert counts.streams.total() == 20
+def unmet(found: Counts) -> list[str]:
+    return [target.name for target in targets(found, [], []) if not target.met]
 
 
-def test_a_wrong_result_ends_it_and_is_left_as_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def is_never_right(self: Trial, n_orders: int) -> None:
-        raise AssertionError("wrong")
-
-    monkeypatch.setattr(Trial, "check", is_never_right)
-    counts, _ = try_programs(20, first_seed=1)
-    assert counts.wrong
-    assert counts.n_schedules == 0
-    text = counts.leave_failure(tmp_path).read_text()
-    assert "Trial(program" in text
-    compile(text, "wrong_program.py", "exec")
-    unmet = {target.name for target in targets(counts, judge_mutants([], 0), {}, [], [])}
-    assert "results that are not eager's" in unmet
-
-
-def test_broken_schedules_are_judged_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutation_trials, "schedules_of_models", tuple)
-    judged = judge_mutants([two_branches()], limit=2)
-    total = judged.total
-    assert total.made > total.broken == total.caught > 0
-    assert judged.played.total() == total.broken
-    assert 0 < judged.wrong.total() <= judged.played.total()
-    assert judged.counts["wait deleted"].broken == 1
-
-
-def test_broken_texts_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutation_trials, "schedules_of_models", tuple)
-    counts = judge_texts([two_branches()], limit=3, seed=0)
-    assert [count.missed for count in counts.values() if count.missed] == []
-    assert counts["fork dropped"].broken == 2  # its record and its wait
-    *_, (name, made, broken, caught, alone) = text_rows(counts)
-    assert name == "all"
-    assert int(made) > int(broken) == int(caught) == int(alone) > 0
-
-
-def test_broken_sums_are_counted() -> None:
-    counts = play_broken_sums(10, first_seed=3)
-    assert counts.played == counts.wrong > 0
+def test_where_nothing_is_missed_all_targets_are_met() -> None:
+    assert unmet(counts(made=2, broken=2, caught=2, visible=2, seen=2)) == []
 
 
 def test_a_miss_of_the_verifier_is_a_target_that_is_not_met() -> None:
-    judged = judge_mutants([], 0)
-    judged.counts["wait deleted"] = Count(made=2, broken=2, caught=1, visible=2, seen=2)
-    texts = {"join moved": TextCount(made=1, broken=1, missed=["it"])}
-    found = targets(Tried(), judged, texts, [], [])
-    unmet = [target.name for target in found if not target.met]
-    assert "broken schedules that the verifier misses" in unmet
-    assert "broken texts that the verifier misses" in unmet
+    missed = counts(made=2, broken=2, caught=1, visible=2, seen=2)
+    text = {"made": 1, "broken": 1, "caught": 0, "caught_alone": 0, "missed": ["it"]}
+    assert unmet({**missed, "texts": {"join moved": text}}) == [
+        "broken schedules that the verifier misses",
+        "broken texts that the verifier misses",
+    ]
+
+
+def test_a_wrong_result_is_a_target_that_is_not_met() -> None:
+    found = counts()
+    found["programs"] |= {"n_schedules": 1999, "wrong": ["a script"]}
+    assert unmet(found) == ["results that are not eager's", "programs short of 2,000"]
+
+
+def test_all_kinds_are_added_up() -> None:
+    text = {"made": 4, "broken": 3, "caught": 3, "caught_alone": 2, "missed": ["it"]}
+    *_, last = text_rows({"join moved": text, "join dropped": text})
+    assert last == ["all", "8", "6", "6", "4"]
+    *_, last = mutant_rows(counts(made=2, broken=2, caught=2, visible=1, seen=1)["mutants"])
+    assert last == ["all", "2", "2", "2", "0", "1 of 1", "0 of 2"]
+
+
+def test_the_counts_are_those_of_the_tests_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands: list[list[str]] = []
+
+    def ran(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command[1:])
+        return subprocess.CompletedProcess(command, 0, stdout=b'{"sums": {}}')
+
+    monkeypatch.setattr(subprocess, "run", ran)
+    args = argparse.Namespace(programs=7, seed=1, mutants=2, sums=5, failures=tmp_path)
+    assert counted(args) == {"sums": {}}
+    assert commands == [
+        [
+            *("-m", "tests.mutation_trials", "--programs", "7", "--seed", "1", "--mutants", "2"),
+            *("--sums", "5", "--failures", str(tmp_path)),
+        ]
+    ]

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -35,13 +36,12 @@ ONE = MeasuredTime("aten.mm.default", 2.5, Work(6, 5, 4, torch.float32, True, Fa
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), timed, max_size=4))
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, times: MeasuredTimes
-) -> None:
-    directory = tmp_path_factory.mktemp("tables")
-    written = TimeTable.of(directory, Cpu()).with_more(times)
-    assert TimeTable.of(directory, Cpu()) == written
-    assert written.times == times
+def test_what_is_written_is_read(times: MeasuredTimes) -> None:
+    with TemporaryDirectory() as folder:
+        directory = Path(folder)
+        written = TimeTable.of(directory, Cpu()).with_more(times)
+        assert TimeTable.of(directory, Cpu()) == written
+        assert written.times == times
 
 
 def test_a_new_time_takes_the_place_of_an_old_one_and_leaves_others(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ from tests.support.cuda_stand_in import Gpu, Stream, current_stream
 from tests.support.eager import assert_inference_is_eagers, assert_training_is_eagers
 from tests.support.models import CASES, GoogLeNet
 
+NIMBLE: dict[str, Any] = {"policy": "nimble"}
+"""By "auto" many schedules are timed, which `tests/selection/test_select.py` is about."""
+
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
@@ -40,14 +43,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
 @pytest.mark.parametrize("freeze", [True, False])
 @pytest.mark.parametrize("name", ["branchy", "googlenet", "dropout", "cache", "views", "mutates"])
 def test_inference_is_eagers(name: str, freeze: bool, gpu: Gpu) -> None:
-    assert_inference_is_eagers(CASES[name], {"freeze": freeze})
+    assert_inference_is_eagers(CASES[name], {"freeze": freeze, **NIMBLE})
     programs = [p for p in nimble_fx.programs() if p.graph.launching]
     assert all(bool(program.status.n_captures) == freeze for program in programs)
 
 
 @pytest.mark.parametrize("name", ["branchy", "transformer_dropout"])
 def test_training_is_eagers(name: str, gpu: Gpu) -> None:
-    assert_training_is_eagers(CASES[name])
+    assert_training_is_eagers(CASES[name], options=NIMBLE)
     assert all(program.status.n_captures for program in nimble_fx.programs())
 
 

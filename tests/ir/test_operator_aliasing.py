@@ -85,13 +85,13 @@ def test_no_sample_of_pytorchs_shows_an_alias_that_is_not_known() -> None:
         "tests.support.samples", reason="PyTorch's tables need expecttest"
     )
     with Unknown() as unknown:
-        for name in [name for name in samples.names() if "jiterator" not in name][::5]:
-            for sample in islice(samples.samples(name, torch.float32, False), 2):
+        for name in [name for name in samples.names() if "jiterator" not in name][::15]:
+            for sample in islice(samples.samples(name, torch.float32, False), 1):
                 if all(map(_has_storage, pytree.tree_leaves((sample.args, sample.kwargs)))):
                     args, kwargs = sample.arguments()
                     sample.call(*args, **kwargs)
     assert unknown.operators == set()
-    assert unknown.n_calls > 200
+    assert unknown.n_calls > 50
 
 
 def test_an_alias_that_nobody_speaks_of_is_noticed() -> None:

@@ -11,8 +11,7 @@ import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,18 +213,7 @@ class Lifetime(RuleBasedStateMachine):
         assert nimble_fx.fallbacks() == ()
 
 
-@contextmanager
-def quick_collections() -> Iterator[None]:
-    """Python looks for garbage among what is made from here on, and not in all of PyTorch."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def test_nothing_is_left_of_what_was_compiled() -> None:
     budget = settings(max_examples=2, stateful_step_count=8)
-    with many_programs(), quick_collections():
+    with many_programs():
         run_state_machine_as_test(Lifetime, settings=budget)

@@ -28,7 +28,7 @@ def one_of_each(start: int, step: int, gradients: bool) -> list[Sample]:
 
 @pytest.mark.parametrize(
     ("device", "gradients", "start", "step"),
-    [("virtual", False, 0, 17), ("virtual", True, 4, 17), ("cpu", True, 7, 34)],
+    [("virtual", False, 0, 40), ("virtual", True, 4, 40), ("cpu", True, 7, 80)],
 )
 def test_samples_of_operators_are_as_in_eager(
     device: str, gradients: bool, start: int, step: int
@@ -37,7 +37,7 @@ def test_samples_of_operators_are_as_in_eager(
     for k in range(0, len(batch), _N_AT_ONCE):
         judge(batch[k : k + _N_AT_ONCE], nimble_on(device, seed=k), gradients, totals)
     assert not totals.wrong
-    assert totals.counts["right"] > max(15, 0.9 * len(batch))  # some are errors in eager
+    assert totals.counts["right"] > max(5, 0.9 * len(batch))  # some are errors in eager
 
 
 def sample(call: Callable[..., Any], *args: Any) -> Sample:

@@ -39,10 +39,21 @@ def widths_hold() -> None:
         assert program.graph.n_waits == fewest_waits(program.graph)
 
 
-@pytest.mark.parametrize("name", CASES)
+OTHERWISE: tuple[dict[str, Any], ...] = (
+    {"policy": "serial"},
+    {"policy": "critical-path"},
+    NIMBLE | {"max_streams": 2},
+    {},
+)
+"""What is traced is the same; three models have all that a schedule can make of it."""
+
+
 @pytest.mark.parametrize(
-    "options",
-    [NIMBLE, {"policy": "serial"}, {"policy": "critical-path"}, NIMBLE | {"max_streams": 2}, {}],
+    ("name", "options"),
+    [
+        *((name, NIMBLE) for name in CASES),
+        *((name, options) for name in ("dropout", "cache", "views") for options in OTHERWISE),
+    ],
     ids=str,
 )
 def test_inference_is_eagers(name: str, options: dict[str, Any]) -> None:

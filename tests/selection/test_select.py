@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from torch import nn
+from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.cost.roofline import Roofline
@@ -24,7 +24,14 @@ from tests.strategies import task_graphs
 from tests.support import cuda_stand_in
 from tests.support.cuda_stand_in import Gpu
 from tests.support.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
-from tests.support.models import CASES, Branchy, GoogLeNet, Tables
+from tests.support.models import CASES, Branchy, Tables
+
+
+class Wide(nn.Module):
+    """Branches of which each policy makes another schedule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x.exp().sin().relu(), x.cos().tanh(), x.sigmoid().neg(), x.erf()])
 
 
 @pytest.fixture
@@ -68,7 +75,7 @@ def test_on_a_cpu_there_is_one_queue_and_one_candidate() -> None:
 
 
 def test_without_a_device_to_time_on_the_best_prediction_runs() -> None:
-    program = nimble_fx.plan(GoogLeNet().eval(), torch.randn(1, 3, 16, 16), device="h100")
+    program = nimble_fx.plan(Wide(), torch.randn(64), device="h100")
     assert chosen(program) is program.candidates[0]
     assert chosen(program).predicted_us == min(each.predicted_us for each in program.candidates)
     assert chosen(program).n_streams == program.graph.n_streams > 1
@@ -81,7 +88,7 @@ def test_without_a_device_to_time_on_the_best_prediction_runs() -> None:
 
 def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..., None]) -> None:
     times(0.8, 0.9, 0.5, 0.7)
-    program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
+    program = called(Wide(), torch.randn(64))
     timed = [each for each in program.candidates if each.measured_us is not None]
     assert len(timed) == N_TIMED + 1
     assert chosen(program) is program.candidates[1]
@@ -112,7 +119,7 @@ def test_the_serial_one_runs_unless_another_wins_by_the_margin(
     gpu: Gpu, times: Callable[..., None]
 ) -> None:
     times(1.0, 0.995, 1.0)
-    program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
+    program = called(Wide(), torch.randn(64))
     assert chosen(program).policy == "serial"
     assert program.graph.n_streams == 1
     assert "wait_event" not in program.source
@@ -120,23 +127,20 @@ def test_the_serial_one_runs_unless_another_wins_by_the_margin(
 
 def test_the_table_is_in_the_summary(gpu: Gpu, times: Callable[..., None]) -> None:
     times(0.8, 0.9, 0.5, 0.7)
-    program = called(GoogLeNet().eval(), torch.randn(1, 3, 16, 16))
+    program = called(Wide(), torch.randn(64))
     lines = program.summary().splitlines()[-len(program.candidates) :]
     for line, each in zip(lines, program.candidates, strict=True):
         assert line.strip().startswith(each.policy)
         assert line.endswith("runs") == each.chosen
 
 
-@pytest.mark.parametrize("name", ["googlenet", "dropout", "cache", "mutates", "views"])
+@pytest.mark.parametrize("name", ["dropout", "cache", "mutates"])
 def test_results_and_state_are_eagers_whichever_wins(name: str, gpu: Gpu) -> None:
     assert_inference_is_eagers(CASES[name])
 
 
-@pytest.mark.parametrize("name", ["transformer_dropout", "tables"])
-def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients(
-    name: str, gpu: Gpu
-) -> None:
-    assert_training_is_eagers(CASES[name])
+def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients(gpu: Gpu) -> None:
+    assert_training_is_eagers(CASES["dropout"])
     forward, backward = nimble_fx.programs()
     for program in (forward, backward):
         assert len([each for each in program.candidates if each.chosen]) <= 1
@@ -175,7 +179,7 @@ def test_a_schedule_for_which_there_is_no_memory_is_no_candidate_any_longer(
         return capture(n, *args, **kwargs)
 
     monkeypatch.setattr(gpu.cuda, "capture", failing)
-    model, x = GoogLeNet().eval(), torch.randn(1, 3, 16, 16)
+    model, x = Wide(), torch.randn(64)
     eager = copy.deepcopy(model)
     with torch.no_grad():
         compiled = torch.compile(model, backend="nimble")

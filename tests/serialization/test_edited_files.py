@@ -8,11 +8,12 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -27,7 +28,6 @@ from tests.support.playing import SEED
 from tests.support.saved import mutations, program_of
 from tests.support.trials import trials
 
-ONE_DIRECTORY = [HealthCheck.function_scoped_fixture]
 MOST = 10**6
 """A tensor of more elements is not made."""
 
@@ -74,20 +74,20 @@ def made_for(value: Input, seed: int) -> Any:
     return memory.as_strided(tuple(map(int, kind.shape)), tuple(map(int, kind.stride)))
 
 
-@settings(suppress_health_check=ONE_DIRECTORY)
 @given(st.data())
 def test_an_edited_file_is_refused_or_computes_what_its_operators_say(
-    tmp_path: Path, data: st.DataObject
+    data: st.DataObject,
 ) -> None:
     trial = data.draw(trials(max_steps=5))
     devices: list[DeviceRuntime] = [Cpu(), Virtual(3)]
     device = data.draw(st.sampled_from(devices))
-    path = program_of(*trial.schedule(), device).save(tmp_path / "edited.json")
-    path.write_text(data.draw(mutations(path.read_text())))
-    try:
-        loaded = nimble_fx.load(path)
-    except FileError:
-        return
+    with TemporaryDirectory() as folder:
+        path = program_of(*trial.schedule(), device).save(Path(folder) / "edited.json")
+        path.write_text(data.draw(mutations(path.read_text())))
+        try:
+            loaded = nimble_fx.load(path)
+        except FileError:
+            return
     assert_computes_what_its_operators_say(loaded)
 
 

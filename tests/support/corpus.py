@@ -15,7 +15,7 @@ from tests.support.models import CASES
 from tests.support.schedules import scheduled
 
 INFERRED = ("branchy", "recurrent", "cache", "views", "tables", "mutates")
-TRAINED = ("googlenet", "transformer_dropout", "dropout")
+TRAINED = ("googlenet", "dropout")
 POLICIES: tuple[tuple[Policy, int | None], ...] = (
     ("nimble", None),
     ("nimble", 2),

@@ -180,9 +180,8 @@ class Case:
 CASES: dict[str, Case] = {
     "branchy": Case(Branchy, lambda: (torch.randn(2, 4),)),
     "googlenet": Case(GoogLeNet, lambda: (torch.randn(2, 3, 16, 16),)),
-    "transformer": Case(Transformer, lambda: (torch.randint(50, (2, 7)),)),
     "transformer_dropout": Case(lambda: Transformer(0.1), lambda: (torch.randint(50, (2, 7)),)),
-    "recurrent": Case(Recurrent, lambda: (torch.randn(2, 4, 6),)),
+    "recurrent": Case(Recurrent, lambda: (torch.randn(2, 2, 6),)),
     "lstm": Case(Lstm, lambda: (torch.randn(2, 4, 6),), trainable=False),
     "dropout": Case(Dropout, lambda: (torch.randn(3, 6),)),
     "cache": Case(Cache, lambda: (torch.randn(3, 1, 4), torch.tensor([2])), trainable=False),

@@ -1,4 +1,4 @@
-"""One drawn program, scheduled and run in every way: tests, fuzzing and bench.proof share it."""
+"""One drawn program, scheduled and run in every way."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -33,7 +33,7 @@ HARMLESS = {"wait earlier", "free deleted", "free later"}
 
 @cache
 def verdicts_on_models() -> tuple[Verdict, ...]:
-    return tuple(judged(schedules_of_models(), limit=4))
+    return tuple(judged(schedules_of_models(), limit=2))
 
 
 def without_frees(graph: TaskGraph) -> TaskGraph:

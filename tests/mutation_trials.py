@@ -1,10 +1,20 @@
-"""Drawn programs run in every way, and schedules broken on purpose before every judge: counts."""
+"""Drawn programs run in every way, and schedules broken on purpose before every judge: counts.
 
+    python -m tests.mutation_trials --programs 200
+
+prints them as JSON; `bench.proof` makes tables of them.
+"""
+
+import argparse
+import json
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.strategies import dags
@@ -184,3 +194,36 @@ def _goes_wrong(trial: Trial, mutant: Mutant) -> bool:
     constants = result.constants
     outcome = first_wrong_order(mutant.graph, constants, inputs, left, MUTANT_ORDERS)
     return outcome is not None
+
+
+def counts(args: argparse.Namespace) -> dict[str, Any]:
+    """All that is counted; a wrong result is left as a file."""
+    tried, kept = try_programs(args.programs, args.seed)
+    if tried.wrong:
+        path = tried.leave_failure(args.failures)
+        print(f"a result is not eager's; run {path}", file=sys.stderr)
+    judged = judge_mutants(kept, args.mutants)
+    by_kind = {kind: vars(count) for kind, count in judged.counts.items()}
+    texts = judge_texts(kept, args.mutants, args.seed)
+    return {
+        "programs": vars(tried),
+        "mutants": {"by_kind": vars(judged) | {"counts": by_kind}, "total": vars(judged.total)},
+        "texts": {kind: vars(count) for kind, count in texts.items()},
+        "sums": vars(play_broken_sums(args.sums, args.seed)),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Counts, and prints the counts."""
+    options = argparse.ArgumentParser(prog="python -m tests.mutation_trials", description=__doc__)
+    options.add_argument("--programs", type=int, default=200)
+    options.add_argument("--seed", type=int, default=0, help="of the drawn programs")
+    options.add_argument("--mutants", type=int, default=3, help="of each kind, a schedule")
+    options.add_argument("--sums", type=int, default=300, help="drawn DAGs of sums")
+    options.add_argument("--failures", type=Path, default=Path("fuzz_failures"))
+    torch.set_num_threads(1)  # the tensors of drawn programs are tiny
+    json.dump(counts(options.parse_args(argv)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
