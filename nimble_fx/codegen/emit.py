@@ -61,7 +61,7 @@ class _ModuleWriter:
         self.graph = graph
         self.inputs = [value for value in graph.inputs if not value.static]
         self.bound = [value for value in graph.inputs if value.static] + list(graph.constants)
-        names = [value.name for value in (*self.inputs, *graph.tasks)]
+        names = [*(value.name for value in self.inputs), *(task.name for task in graph.tasks)]
         streams = {f"s{i}" for i in range(graph.n_streams)}
         taken = _RESERVED | streams | set(keyword.kwlist)
         self._local = dict(zip(names, unique(names, taken), strict=True))
