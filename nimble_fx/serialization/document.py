@@ -22,10 +22,10 @@ from nimble_fx.serialization.json_field import Field
 from nimble_fx.serialization.tensors import decode_tensor, encode_tensor
 from nimble_fx.version import __version__
 
-FORMAT = 3
+_FORMAT = 3
 """The version of the format; files of other versions cannot be read."""
 
-_VERSIONS = {"program_file": FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
+_VERSIONS = {"program_file": _FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
     *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
     *("outputs", "urgent", "sizes", "parameters", "values", "source"),

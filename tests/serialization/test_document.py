@@ -102,7 +102,7 @@ def test_a_deep_member_is_refused() -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"more": 1}, "more is 1, not there"),
+        ({"more": 1}, "more is 1, not a member"),
         ({"source": "text"}, "source is 'text', not a list"),
         ({"source": [1]}, r"source\[0\] is 1, not text"),
         ({"parameters": {"y": "a"}}, r"parameters\.y"),
