@@ -173,7 +173,7 @@ def _decode_constants(graph: TaskGraph, field: Field) -> dict[str, Tensor]:
     try:
         return {of.name: decode_tensor(members[of.name], of) for of in graph.constants}
     except (RuntimeError, OverflowError) as error:  # more than torch can address
-        raise FileError(f"a constant cannot be made: {error}") from error
+        raise FileError(f"a constant cannot be created: {error}") from error
 
 
 def _decode_parameters(graph: TaskGraph, field: Field) -> dict[str, str]:
