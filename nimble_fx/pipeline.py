@@ -8,8 +8,7 @@ from typing import Protocol
 
 from nimble_fx.errors import NimbleError, PassError, ScheduleError
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.passes.assign_streams import AssignStreams
-from nimble_fx.passes.assign_streams import Policy as NamedPolicy
+from nimble_fx.passes.assign_streams import AssignStreams, NamedPolicy
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.passes.free_memory import FreeMemory
 from nimble_fx.passes.insert_waits import InsertWaits

@@ -8,7 +8,7 @@ from nimble_fx.ir.bipartite_matching import Matching, maximum_matching, minimum_
 from nimble_fx.ir.bitset_dag import Rows, longest_path_to, reduction
 from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 
-Policy = Literal["nimble", "serial"]
+NamedPolicy = Literal["nimble", "serial"]
 Chain = list[int]
 
 
@@ -31,7 +31,7 @@ class AssignStreams:
     After:  a, b, d on stream 0; c on stream 1
     """
 
-    policy: Policy = "nimble"
+    policy: NamedPolicy = "nimble"
     max_streams: int | None = None
     name = "assign-streams"
 

@@ -102,10 +102,10 @@ class _Step:
 def _steps(graph: TaskGraph) -> Iterator[_Step]:
     """The tasks in order; each value dies after its last use, or its definition if it has none."""
     last = {name: task.name for task in graph.tasks for name in (task.name, *task.uses)}
-    kept = {arg.name for arg in graph.outputs if isinstance(arg, Ref)}
+    returned = {arg.name for arg in graph.outputs if isinstance(arg, Ref)}
     for task in graph.tasks:
         mine = dict.fromkeys((task.name, *task.uses))
-        dead = tuple(name for name in mine if last[name] == task.name and name not in kept)
+        dead = tuple(name for name in mine if last[name] == task.name and name not in returned)
         yield _Step(task, runtime_function(task.target), dict(task.kwargs), dead)
 
 

@@ -22,7 +22,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import FileError
 from nimble_fx.serialization.atomic_write import write_atomically
 
-FORMAT = 3
+_FORMAT = 3
 """The version of the format and of the measurements; it is part of the files' names."""
 
 LOCK_SECONDS = 60.0
@@ -97,7 +97,7 @@ def environment(device: DeviceRuntime) -> str:
         name = _processor()
         hardware = f"{name} {os.cpu_count()} cpus {torch.get_num_threads()} threads"
     cuda = f" cuda {torch.version.cuda}" if torch.version.cuda else ""
-    return f"{hardware} torch {torch.__version__}{cuda} format {FORMAT}"
+    return f"{hardware} torch {torch.__version__}{cuda} format {_FORMAT}"
 
 
 def _processor() -> str:

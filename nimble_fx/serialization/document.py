@@ -22,10 +22,10 @@ from nimble_fx.serialization.json_field import Field
 from nimble_fx.serialization.tensors import decode_tensor, encode_tensor
 from nimble_fx.version import __version__
 
-FORMAT = 3
+_FORMAT = 3
 """The version of the format; files of other versions cannot be read."""
 
-_VERSIONS = {"program_file": FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
+_VERSIONS = {"program_file": _FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
     *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
     *("outputs", "urgent", "sizes", "parameters", "values", "source"),
@@ -173,7 +173,7 @@ def _decode_constants(graph: TaskGraph, field: Field) -> dict[str, Tensor]:
     try:
         return {of.name: decode_tensor(members[of.name], of) for of in graph.constants}
     except (RuntimeError, OverflowError) as error:  # more than torch can address
-        raise FileError(f"a constant cannot be made: {error}") from error
+        raise FileError(f"a constant cannot be created: {error}") from error
 
 
 def _decode_parameters(graph: TaskGraph, field: Field) -> dict[str, str]:

@@ -42,14 +42,14 @@ class Span:
     """When an activity ran, in microseconds from the start of the simulation.
 
     Attributes:
-        behind: the last activity whose end it waited for; None if it started at once.
+        blocked_by: the last activity whose end it waited for; None if it started at once.
     """
 
     name: str
     queue: str
     start_us: float
     end_us: float
-    behind: str | None
+    blocked_by: str | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Timeline:
         path: list[str] = []
         while last is not None:
             path.append(last.name)
-            last = by_name.get(last.behind or "")
+            last = by_name.get(last.blocked_by or "")
         return tuple(reversed(path))
 
     @cached_property
@@ -94,9 +94,9 @@ class Timeline:
 
     def __str__(self) -> str:
         """One line an activity: its name, queue, start, end, and the one that it waited for."""
-        rows: list[Sequence[str]] = [("activity", "queue", "start us", "end us", "behind")]
+        rows: list[Sequence[str]] = [("activity", "queue", "start us", "end us", "blocked by")]
         rows += [
-            (s.name, s.queue, f"{s.start_us:.1f}", f"{s.end_us:.1f}", s.behind or "")
+            (s.name, s.queue, f"{s.start_us:.1f}", f"{s.end_us:.1f}", s.blocked_by or "")
             for s in self.spans
         ]
         return "\n".join(aligned(rows))
@@ -170,7 +170,7 @@ class _Simulation:
         self._activities = activities
         self._later, self._n_missing = _successors(activities)
         self._earliest = [0.0] * len(activities)
-        self._behind: list[int | None] = [None] * len(activities)
+        self._blocked_by: list[int | None] = [None] * len(activities)
         self._starts: list[tuple[float, int]] = []
         self._ends: list[tuple[float, int]] = []
         self._engines: dict[str, Engine] = defaultdict(Engine)
@@ -222,15 +222,15 @@ class _Simulation:
     def _finish(self, i: int, now: float) -> None:
         self._ended[i] = now
         for j, delay in self._later[i]:
-            if self._behind[j] is None or now + delay > self._earliest[j]:
-                self._earliest[j], self._behind[j] = now + delay, i
+            if self._blocked_by[j] is None or now + delay > self._earliest[j]:
+                self._earliest[j], self._blocked_by[j] = now + delay, i
             self._n_missing[j] -= 1
             if not self._n_missing[j]:
                 heappush(self._starts, (self._earliest[j], j))
 
     def _span(self, i: int) -> Span:
-        activity, behind = self._activities[i], self._behind[i]
-        name = None if behind is None else self._activities[behind].name
+        activity, blocked_by = self._activities[i], self._blocked_by[i]
+        name = None if blocked_by is None else self._activities[blocked_by].name
         return Span(activity.name, activity.queue, self._began[i], self._ended[i], name)
 
 

@@ -28,7 +28,7 @@ def bypassed(
     if not removed:
         return tuple(activities)
     bypass = _Bypass(activities, frozenset(removed), keep_delays)
-    return tuple(bypass.kept(a) for a in activities if a.name not in bypass.removed)
+    return tuple(bypass.rewired(a) for a in activities if a.name not in bypass.removed)
 
 
 def topological_order(activities: Sequence[Activity]) -> list[Activity]:
@@ -88,7 +88,7 @@ class _Bypass:
             else:
                 self._own[activity.name] = explicit
 
-    def kept(self, activity: Activity) -> Activity:
+    def rewired(self, activity: Activity) -> Activity:
         """A remaining activity with its new waits."""
         before = self._previous.get(activity.name)
         if before not in self.removed and not any(

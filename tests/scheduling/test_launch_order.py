@@ -46,7 +46,7 @@ def test_a_task_is_ready_once_all_that_it_comes_after_are_taken(
 
 
 @given(task_graphs(), st.data())
-def test_us_ahead_is_what_the_longest_path_takes(graph: TaskGraph, data: st.DataObject) -> None:
+def test_upward_rank_is_what_the_longest_path_takes(graph: TaskGraph, data: st.DataObject) -> None:
     earlier = earlier_tasks(graph)
     us = {name: data.draw(st.integers(0, 9)) for name in earlier}
     digraph: nx.DiGraph[str] = nx.DiGraph()

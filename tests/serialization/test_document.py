@@ -102,7 +102,7 @@ def test_a_deep_member_is_refused() -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"more": 1}, "more is 1, not there"),
+        ({"more": 1}, "more is 1, not a member"),
         ({"source": "text"}, "source is 'text', not a list"),
         ({"source": [1]}, r"source\[0\] is 1, not text"),
         ({"parameters": {"y": "a"}}, r"parameters\.y"),
@@ -120,7 +120,7 @@ def test_a_constant_without_its_value_is_refused() -> None:
     with pytest.raises(FileError, match="values has no c"):
         serialization.decode(changed(constants=[constant]))
     huge = {**constant["type"], "shape": [2**62, 2**62], "stride": [0, 0]}  # type: ignore[dict-item]
-    with pytest.raises(FileError, match="cannot be made"):
+    with pytest.raises(FileError, match="cannot be created"):
         serialization.decode(changed(constants=[constant | {"type": huge}], values={"c": "AA=="}))
 
 

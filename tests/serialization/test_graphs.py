@@ -92,7 +92,7 @@ def document(**task: Any) -> dict[str, Any]:
         ({"index": True}, r"index is True, not an integer"),
         ({"index": 1.0}, r"index is 1.0, not an integer"),
         ({"ordered": 1}, "true or false"),
-        ({"speed": 1}, r"tasks\[0\]\.speed is 1, not there"),
+        ({"speed": 1}, r"tasks\[0\]\.speed is 1, not a member"),
         ({"type": {"expression": "s0\nimport os"}}, "cannot|one line of printable text"),
         ({"type": {"shape": [1], "stride": [], "dtype": "float32", "device": "cpu"}}, "each size"),
         ({"type": {"shape": [1.5], "stride": [1], "dtype": "float32", "device": "cpu"}}, "1.5"),

@@ -163,7 +163,7 @@ def test_two_that_fill_the_engine_take_twice_as_long_side_by_side() -> None:
 def test_a_timeline_prints_one_line_an_activity(drawn: list[Activity]) -> None:
     timeline = simulate(drawn)
     header, *lines = str(timeline).splitlines()
-    assert header.split() == ["activity", "queue", "start", "us", "end", "us", "behind"]
+    assert header.split() == ["activity", "queue", "start", "us", "end", "us", "blocked", "by"]
     for line, span in zip(lines, timeline.spans, strict=True):
         assert line.startswith(f"{span.name} ")
         assert f" {span.queue} " in line

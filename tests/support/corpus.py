@@ -10,13 +10,13 @@ from torch.utils import _pytree as pytree
 import nimble_fx
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.passes.assign_streams import Policy
+from nimble_fx.passes.assign_streams import NamedPolicy
 from tests.support.models import CASES
 from tests.support.schedules import scheduled
 
 INFERRED = ("branchy", "recurrent", "cache", "views", "tables", "mutates")
 TRAINED = ("googlenet", "dropout")
-POLICIES: tuple[tuple[Policy, int | None], ...] = (
+POLICIES: tuple[tuple[NamedPolicy, int | None], ...] = (
     ("nimble", None),
     ("nimble", 2),
     ("serial", None),
@@ -53,7 +53,7 @@ def _call(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
     return torch.compile(model, backend="nimble")(*inputs)
 
 
-def _rescheduled(graph: TaskGraph, policy: Policy, max_streams: int | None) -> TaskGraph:
+def _rescheduled(graph: TaskGraph, policy: NamedPolicy, max_streams: int | None) -> TaskGraph:
     """The passes once more, from the program's order and its hazards alone."""
     tasks = sorted(graph.tasks, key=lambda task: task.index)
     after = hazards(task for task in tasks if task.launches)

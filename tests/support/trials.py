@@ -10,7 +10,7 @@ from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import load
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.passes.assign_streams import Policy
+from nimble_fx.passes.assign_streams import NamedPolicy
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.tracing.aten_to_tasks import Traced
@@ -34,7 +34,7 @@ class Trial:
     """
 
     program: AtenProgram
-    policy: Policy = "nimble"
+    policy: NamedPolicy = "nimble"
     max_streams: int | None = None
     seed: int = 0
 

@@ -206,7 +206,7 @@ class Virtual:
 
     def time_us(self, replay: Callable[[], None], n: int) -> float:
         """Always raises UnsupportedError."""
-        raise UnsupportedError("the virtual device plays orders, not time")
+        raise UnsupportedError("the virtual device simulates orders, not time")
 
     def begin_capture(self, stream: VirtualStream, pool: Pool) -> None:
         """Starts to capture the kernels of a stream and of those that fork from it.
@@ -242,7 +242,7 @@ class Virtual:
 
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
         """Always raises UnsupportedError."""
-        raise UnsupportedError("the virtual device plays orders, not time")
+        raise UnsupportedError("the virtual device simulates orders, not time")
 
     def enter(self, stream: VirtualStream) -> None:
         """Makes a stream the current one of the calling thread."""

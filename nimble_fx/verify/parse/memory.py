@@ -17,7 +17,7 @@ class ValueStorages:
     """
 
     def __init__(self, tables: ModuleTables, like: TaskGraph | None) -> None:
-        self.holds: dict[str, Storages] = tables.given
+        self.holds: dict[str, Storages] = tables.storages
         self._results: dict[str, tuple[Storages, ...]] = {}
         self._drafts: dict[str, dict[str, Any]] = {}
         self._lists: dict[str, frozenset[int]] = {}
@@ -56,7 +56,7 @@ class ValueStorages:
             raise ScheduleError(f"{several.name} has {len(results)} results")
         draft["holds"] = self.holds[name] = held
 
-    def given(self, tables: ModuleTables) -> Iterator[Input]:
+    def inputs(self, tables: ModuleTables) -> Iterator[Input]:
         """The inputs and parameters, once all lines have been parsed."""
         for name in tables.inputs:
             yield Input(name, None, self.holds[name])

@@ -132,7 +132,7 @@ class _Reader:
         self._tables.check(self._streams.n_streams, self._streams.recorded)
         graph = TaskGraph(
             name=FILE,
-            inputs=tuple(self._memory.given(self._tables)),
+            inputs=tuple(self._memory.inputs(self._tables)),
             constants=(),
             tasks=tuple(Task(**draft) for draft in self._drafts),
             outputs=self._outputs,

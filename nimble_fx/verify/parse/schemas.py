@@ -121,23 +121,23 @@ def effects(
             raise ScheduleError("a function of numbers cannot take a tensor")
         return Effects()
     signature = _signature(target)
-    taken = dict(signature.tensors(args, kwargs))
-    held = {name: storages_of(arg) for name, arg in taken.items()}
+    tensors = dict(signature.tensors(args, kwargs))
+    held = {name: storages_of(arg) for name, arg in tensors.items()}
     for parameter in signature.written:
-        if not held.get(parameter, True) and ref_names(taken[parameter]):
+        if not held.get(parameter, True) and ref_names(tensors[parameter]):
             raise ScheduleError("the operator writes a value that has no memory")
-    given = tuple(dict.fromkeys(s for storages in held.values() for s in storages))
+    read = tuple(dict.fromkeys(s for storages in held.values() for s in storages))
     written = [s for name in signature.written for s in held.get(name, ())]
     results: list[Storages] = []
     fresh: list[str] = []
     for i, result in enumerate(signature.results):
-        lies_in, is_new = result.decided(copies)
+        aliases, is_new = result.resolved(copies)
         new = (name if len(signature.results) == 1 else f"{name}.{i}",) if is_new else ()
         fresh += new
-        results.append((*(s for name in lies_in for s in held.get(name, ())), *new))
-    touches = bool(written or fresh or not signature.reads_no_data)
+        results.append((*(s for name in aliases for s in held.get(name, ())), *new))
+    accesses = bool(written or fresh or not signature.reads_no_data)
     return Effects(
-        reads=given if touches else (),
+        reads=read if accesses else (),
         writes=tuple(dict.fromkeys((*written, *fresh))),
         allocates=tuple(fresh),
         results=tuple(results),
@@ -155,15 +155,15 @@ class _Result:
         is_either: whether it may be either even in a call whose graph is known.
     """
 
-    lies_in: tuple[str, ...]
+    aliases: tuple[str, ...]
     is_new: bool
     is_either: bool = False
 
-    def decided(self, copies: bool | None) -> tuple[tuple[str, ...], bool]:
+    def resolved(self, copies: bool | None) -> tuple[tuple[str, ...], bool]:
         """The aliases and whether it is new, given whether the operator returns a copy."""
-        if copies is None or self.is_either or not (self.lies_in and self.is_new):
-            return self.lies_in, self.is_new
-        return ((), True) if copies else (self.lies_in, False)
+        if copies is None or self.is_either or not (self.aliases and self.is_new):
+            return self.aliases, self.is_new
+        return ((), True) if copies else (self.aliases, False)
 
 
 @dataclass(frozen=True, slots=True)

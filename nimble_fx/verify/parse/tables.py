@@ -34,7 +34,7 @@ class ModuleTables:
     urgent: int | None
 
     @property
-    def given(self) -> dict[str, tuple[str, ...]]:
+    def storages(self) -> dict[str, tuple[str, ...]]:
         """The storages of each input and parameter, by its name in `call`."""
         names = (*self.inputs, *(f"p.{name}" for name in self.parameters))
         return {name: self.memory.get(name, (name,)) for name in names}
