@@ -45,7 +45,7 @@ class ScheduleError(NimbleError):
 
 
 class PassError(NimbleError):
-    """A pass raised an exception of another kind; the message says which, and where."""
+    """A pass raised an exception that is not a NimbleError; the message says which, and where."""
 
 
 class FileError(NimbleError):

@@ -102,7 +102,7 @@ class _ThisMachine:
         except ScheduleError as error:
             self.reporter.report(illegal_schedule(name, AS_TRACED, error))
             run = make_boxed_func(gm.forward)
-        run.reporter = self.reporter  # type: ignore[attr-defined]  # keeps it in the list
+        run.reporter = self.reporter  # type: ignore[attr-defined]  # keeps it alive, and so listed
         return run
 
     def _runner(self, traced: TracedProgram, program: Program, capture: CaptureOptions) -> Boxed:
@@ -115,7 +115,7 @@ class _ThisMachine:
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
         run = program.runner(traced.device, self._pool_group, self.reporter, capture)
-        run.program = program  # type: ignore[attr-defined]  # keeps it in the list
+        run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
         return run
 
 

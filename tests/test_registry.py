@@ -14,29 +14,29 @@ class Thing:
 
 @given(st.lists(st.booleans()))
 def test_those_that_are_held_are_listed_in_order(held: list[bool]) -> None:
-    living: WeakList[Thing] = WeakList()
+    items: WeakList[Thing] = WeakList()
     kept = []
     for is_held in held:
         thing = Thing()
-        living.add(thing)
+        items.add(thing)
         kept += [thing] if is_held else []
         del thing
-    assert list(living.all()) == kept
-    living.clear()
-    assert living.all() == ()
+    assert list(items.all()) == kept
+    items.clear()
+    assert items.all() == ()
 
 
 def test_threads_may_add_and_free_while_others_list() -> None:
-    living: WeakList[Thing] = WeakList()
+    items: WeakList[Thing] = WeakList()
 
     def add_free_and_list(_: int) -> bool:
         for _ in range(300):
             thing = Thing()
-            living.add(thing)
-            if thing not in living.all():
+            items.add(thing)
+            if thing not in items.all():
                 return False
         return True
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(add_free_and_list, range(4)))
-    assert living.all() == ()
+    assert items.all() == ()

@@ -203,7 +203,8 @@ class FrozenProgram:
         """The state for captures: device locked, garbage collector off, no gradients.
 
         Inference tensors can be written to in inference mode only, which is on if the program
-        writes to any; else it is off, so that the graph's buffers are normal tensors.
+        writes to any: then it is never called outside of that mode. Else it is off, so that calls
+        in any mode can copy inputs to the graph's buffers.
         """
         inference = any(static[k].is_inference() for k in self._launcher.mutated_static)
         with (

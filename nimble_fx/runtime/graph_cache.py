@@ -137,10 +137,10 @@ class GraphCache:
             gc_guard.free_later(graph)
 
     def remove_unwatched(self) -> None:
-        """Removes the graphs that read no memory in place, whose end would remove them.
+        """Removes the graphs that read no memory in place: no freed memory would remove them.
 
-        Such are those of backwards of functions without parameters: they are removed with the
-        forward's graphs.
+        Such are the graphs of backwards of functions without parameters, which are removed with
+        those of the forward.
         """
         with self._lock:
             keys = list(self._graphs)

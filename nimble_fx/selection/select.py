@@ -192,7 +192,7 @@ class _Selector:
         limit, policy = self._limit, self._options.policy
         if limit is not None and scheduled.n_streams > limit:
             raise ScheduleError(f"it has {scheduled.n_streams} streams, of at most {limit}")
-        proved = self._options.verify or not isinstance(policy, str)  # a user's pass is always
+        proved = self._options.verify or not isinstance(policy, str)  # a user's pass: always
         if proved:
             verify(scheduled, self._graph)
         source = emit(scheduled)

@@ -48,7 +48,7 @@ class Missing:
         self.__dict__["path"] = path
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises.
+        """Raises an error that names what is missing.
 
         Raises:
             UnsupportedError: always.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nimble_fx.backend import nimble
+from nimble_fx.torch_internals import dynamo
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,8 +76,8 @@ def test_a_pytorch_that_takes_no_none_is_handed_the_backend(
     def lookup(name: str) -> None:
         raise what_pytorch_says
 
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", lookup)
-    monkeypatch.setattr(torch._dynamo, "register_backend", lambda _, name: registered.append(name))
+    monkeypatch.setattr(dynamo, "lookup_backend", lookup)
+    monkeypatch.setattr(dynamo, "register_backend", lambda _, name: registered.append(name))
     loaded: dict[str, Any] = runpy.run_module("nimble_fx.frontend.register_backend")
     takes_none = what_pytorch_says is KeyError
     assert loaded["entry_point"] is (None if takes_none else nimble)

@@ -26,13 +26,13 @@ from nimble_fx.selection.candidate import MIN_GAIN
 
 
 def launcher(n_streams: int, *, mutates: bool = False) -> Launcher:
-    """As much of one as a autotuner looks at."""
+    """The attributes of a launcher that an autotuner reads."""
     graph = SimpleNamespace(n_streams=n_streams)
     return cast(Launcher, SimpleNamespace(graph=graph, mutates=mutates))
 
 
 class Captured:
-    """As much of a captured graph as an autotuner holds on to."""
+    """A captured graph, of which an autotuner needs the lifetime alone."""
 
     def __init__(self, i: int) -> None:
         self.i = i
@@ -70,7 +70,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:
-    """What a autotuner leaves behind must go without Python's search for cycles."""
+    """What an autotuner allocates must be freed without Python's search for cycles."""
     gc.disable()
     yield
     gc.enable()
@@ -133,7 +133,7 @@ def test_if_none_can_be_captured_nothing_is_decided_and_no_memory_is_held() -> N
     assert not bench.memory
 
 
-def test_a_state_that_is_lost_ends_the_trial() -> None:
+def test_a_state_that_is_lost_ends_autotuning() -> None:
     bench = Bench(1.0, 2.0)
 
     def record(launcher: Any) -> CapturedGraph:

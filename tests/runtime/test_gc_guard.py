@@ -15,17 +15,17 @@ def _enabled_afterwards() -> Iterator[None]:
     gc.enable()
 
 
-def test_holding_needs_no_module_which_may_be_gone_as_python_exits(
+def test_freeing_later_needs_no_module_globals_which_python_clears_as_it_exits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hold = gc_guard.free_later
+    free_later = gc_guard.free_later
     monkeypatch.delattr(gc_guard, "_pauses")
     monkeypatch.delattr(gc_guard, "threading")
-    thing = {1, 2}
-    held = weakref.ref(thing)
-    hold(thing)
-    del thing
-    assert held() is None  # nothing is paused
+    item = {1, 2}
+    reference = weakref.ref(item)
+    free_later(item)
+    del item
+    assert reference() is None  # nothing is paused
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -1,4 +1,4 @@
-"""Which captures go: those that were replayed least recently, and those whose memory is gone."""
+"""Graphs are evicted if used least recently, and removed if memory that they read is freed."""
 
 import gc
 import weakref
@@ -20,8 +20,8 @@ from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.replaying import ReplayingDevice
 
 
-class Recorded:
-    """As much of a captured as matters to who keeps it."""
+class FakeGraph:
+    """The attributes of a captured graph that a cache reads."""
 
     nbytes = (1, 2)
     pool = Pool(set(), lambda: None)
@@ -30,34 +30,36 @@ class Recorded:
         self.saved_addresses, self.n_replays = {saved} if saved else set(), n_replays
 
     def on_memory_freed(self, given: list[Any], static: list[Tensor], gone: Any) -> None:
-        self._watched = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
+        self._storages = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
 
 
-def keeping(max_graphs: int = 2) -> tuple[GraphCache, PoolGroup, CaptureStatus]:
+def cache_of(max_graphs: int = 2) -> tuple[GraphCache, PoolGroup, CaptureStatus]:
     pool_group, status = PoolGroup(ReplayingDevice()), CaptureStatus()
     return GraphCache(pool_group, max_graphs, status), pool_group, status
 
 
 def add(
-    captures: GraphCache,
+    cache: GraphCache,
     key: GraphKey,
-    recorded: Recorded | None = None,
+    recorded: FakeGraph | None = None,
     static: list[Tensor] | None = None,
 ) -> None:
-    captures.evict_for(key)
-    captures.add(key, cast(CapturedGraph, recorded or Recorded()), [], static or [])
+    cache.evict_for(key)
+    cache.add(key, cast(CapturedGraph, recorded or FakeGraph()), [], static or [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60), st.integers(1, 9))
-def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_graphs: int) -> None:
-    captures, _, status = keeping(max_graphs)
+def test_of_each_set_of_parameters_the_last_few_are_kept(
+    uses: list[tuple[int, int]], max_graphs: int
+) -> None:
+    cache, _, status = cache_of(max_graphs)
     expected: dict[int, OrderedDict[int, None]] = {}
-    for size, owner in uses:
-        key = GraphKey((size,), (owner,), ())
-        last = expected.setdefault(owner, OrderedDict())
-        assert (captures.get(key) is not None) == (size in last)
+    for size, parameters in uses:
+        key = GraphKey((size,), (parameters,), ())
+        last = expected.setdefault(parameters, OrderedDict())
+        assert (cache.get(key) is not None) == (size in last)
         if size not in last:
-            add(captures, key)
+            add(cache, key)
         last[size] = None
         last.move_to_end(size)
         while len(last) > max_graphs:
@@ -65,53 +67,55 @@ def test_of_each_owner_the_last_few_are_kept(uses: list[tuple[int, int]], max_gr
     assert status.n_graphs == sum(map(len, expected.values()))
 
 
-def test_past_the_limit_all_captures_of_the_owner_that_was_used_least_recently_go(
+def test_past_the_limit_all_graphs_of_the_parameters_that_were_used_least_recently_are_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(graph_cache, "MAX_PARAMETER_SETS", 2)
-    captures, *_ = keeping()
+    cache, *_ = cache_of()
     keys = {
-        (size, owner): GraphKey((size,), (owner,), ()) for size in (1, 2) for owner in (1, 2, 3)
+        (size, parameters): GraphKey((size,), (parameters,), ())
+        for size in (1, 2)
+        for parameters in (1, 2, 3)
     }
     for place in ((1, 1), (2, 1), (1, 2)):
-        add(captures, keys[place])
-    assert captures.evict_for(keys[1, 3])
-    assert [captures.get(keys[place]) is not None for place in ((1, 1), (2, 1), (1, 2))] == [
+        add(cache, keys[place])
+    assert cache.evict_for(keys[1, 3])
+    assert [cache.get(keys[place]) is not None for place in ((1, 1), (2, 1), (1, 2))] == [
         *(False, False, True)
     ]
 
 
 def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
-    captures, pool_group, status = keeping()
+    cache, pool_group, status = cache_of()
     parameter, key = torch.zeros(3), GraphKey((), (1,), ())
-    add(captures, key, Recorded(saved=7), [parameter])
+    add(cache, key, FakeGraph(saved=7), [parameter])
     view = parameter[1:]
     del parameter
-    assert captures.get(key) is not None
+    assert cache.get(key) is not None
     assert set(pool_group.saved_pools) == {7}
     del view
-    assert captures.get(key) is None
+    assert cache.get(key) is None
     assert set(pool_group.saved_pools) == set()
     assert (status.frozen, status.n_captures) == (False, 1)
 
 
 def test_what_went_before_it_paid_off_is_counted() -> None:
-    captures, *_ = keeping(max_graphs=1)
+    cache, *_ = cache_of(max_graphs=1)
     for size, n_replays in enumerate(
         (0, BREAK_EVEN_CALLS - 1, BREAK_EVEN_CALLS, BREAK_EVEN_CALLS + 1, 0)
     ):
-        add(captures, GraphKey((size,), (), ()), Recorded(n_replays=n_replays))
-    assert captures._n_early_evictions == 2
+        add(cache, GraphKey((size,), (), ()), FakeGraph(n_replays=n_replays))
+    assert cache._n_early_evictions == 2
 
 
 def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
-    captures, _, status = keeping()
+    cache, _, status = cache_of()
     parameter = torch.zeros(3)
-    add(captures, GraphKey((), (1,), ()), static=[parameter])
+    add(cache, GraphKey((), (1,), ()), static=[parameter])
     gc.disable()
     try:
-        freed = weakref.ref(captures)
-        del captures
+        freed = weakref.ref(cache)
+        del cache
         assert freed() is None
         assert not status.frozen
     finally:
@@ -120,20 +124,20 @@ def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
 
 
 def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> None:
-    captures, *_ = keeping(max_graphs=1)
+    cache, *_ = cache_of(max_graphs=1)
     often = GraphKey((-1,), (), ())
     for size in range(graph_cache.EARLY_EVICTIONS_PER_GRAPH + 1):
         key = GraphKey((size,), (), ())
-        assert captures.should_capture(key)
-        add(captures, key)
+        assert cache.should_capture(key)
+        add(cache, key)
     for size in range(BREAK_EVEN_CALLS):
-        assert not captures.should_capture(often)
-        assert not captures.should_capture(GraphKey((-2 - size,), (), ()))
-    assert captures.should_capture(often)
+        assert not cache.should_capture(often)
+        assert not cache.should_capture(GraphKey((-2 - size,), (), ()))
+    assert cache.should_capture(often)
 
 
 def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
-    forward, pool_group, _ = keeping()
+    forward, pool_group, _ = cache_of()
     backward, parameter = GraphCache(pool_group, 2, CaptureStatus()), torch.zeros(3)
     add(forward, GraphKey((), (1,), ()), static=[parameter])
     add(backward, GraphKey((), (), ()))
@@ -143,12 +147,12 @@ def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> No
 
 
 def test_captures_that_go_while_another_is_made_wait_for_its_end() -> None:
-    captures, *_ = keeping()
-    recorded = Recorded()
+    cache, *_ = cache_of()
+    recorded = FakeGraph()
     gone = weakref.ref(recorded)
-    add(captures, GraphKey((), (1,), ()), recorded)
+    add(cache, GraphKey((), (1,), ()), recorded)
     del recorded
     with gc_guard.paused():
-        del captures
+        del cache
         assert gone() is not None
     assert gone() is None

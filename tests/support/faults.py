@@ -26,8 +26,8 @@ class Faulty:
 
     Attributes:
         fails_at: which launch of the life that began with `begin`; None for none.
-        phases: for each launch so far, whether a captured was being made.
-        pools_at_fault: what was made for the captured that failed.
+        phases: for each launch so far, whether a graph was being captured.
+        pools_at_fault: the pools made for the capture that failed.
     """
 
     def __init__(self, device: Virtual, monkeypatch: pytest.MonkeyPatch) -> None:
