@@ -94,7 +94,7 @@ def test_what_stays_within_a_dense_input_is_frozen(look: str) -> None:
 def test_what_may_be_around_an_input_is_refused_with_the_users_line(x: Tensor, look: str) -> None:
     graph = nimble_fx.plan(LOOKS[look], x).graph
     with pytest.raises(
-        UnsupportedError, match=r"around an input \[.*test_capturable.py"
+        UnsupportedError, match=r"around an input \[.*test_capture_checks.py"
     ) as refused:
         refuse_what_cannot_be_captured(graph, ReplayingDevice())
     assert refused.value.node == "as_strided"

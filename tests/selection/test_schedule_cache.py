@@ -81,7 +81,8 @@ def test_the_second_compile_runs_no_pass_and_emits_nothing(
 
 
 def test_a_second_process_runs_no_pass(tmp_path: Path) -> None:
-    torch.compile(Branchy(), backend="nimble", options={"cache_dir": tmp_path})(torch.ones(2, 4))
+    options: dict[str, Any] = {"cache_dir": tmp_path}
+    torch.compile(Branchy(), backend="nimble", options=options)(torch.ones(2, 4))
     assert len(list(tmp_path.iterdir())) == 1
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(tmp_path)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})

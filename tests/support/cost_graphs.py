@@ -49,7 +49,8 @@ def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False)
 
     def keep(gm: GraphModule, _: Any) -> Callable[..., Any]:
         placeholders = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-        static = TracingContext.get().fw_metadata.static_input_indices
+        metadata = TracingContext.get().fw_metadata
+        static = [] if metadata is None else metadata.static_input_indices
         graphs.append(trace(gm, "forward", {}, {placeholders[i] for i in static}).graph)
         return make_boxed_func(gm.forward)
 
