@@ -50,9 +50,11 @@ def windows(
         graph: its tasks in program order.
         costs: of all of them.
         n_tasks: launching tasks in a stretch.
-        n_windows: how many stretches, fewer if the program is too short.
+        n_windows: how many stretches; fewer if the program is short, none if nothing launches.
     """
     position = [i for i, task in enumerate(graph.tasks) if task.launches]
+    if not position:
+        return
     last = max(0, len(position) - n_tasks)
     firsts = {round(last * (w + 0.5) / n_windows) for w in range(n_windows)}
     for first in sorted(firsts):

@@ -298,19 +298,18 @@ LAYOUTS = [
 def test_strides_are_eagers(operator: OpOverload) -> None:
     """Also those of what comes after, for which PyTorch's fake tensors may promise others."""
 
-    def program(x: Tensor) -> tuple[Tensor, Tensor]:
-        written = called(operator, torch.clone(x))
-        return written, torch.clone(written)
+    def program(*layouts: Tensor) -> tuple[Tensor, ...]:
+        written = [called(operator, torch.clone(x)) for x in layouts]
+        return *written, *map(torch.clone, written)
 
     is_of_integers = re.search("bitwise|gcd|lcm", str(operator))
-    for layout in LAYOUTS:
-        x = layout.mul(4).to(torch.int64 if is_of_integers else layout.dtype)
-        try:
-            result = traced(program, x, functional=False)
-        except (RuntimeError, NotImplementedError):
-            continue  # it is not for elements of this type
-        graph = ReinplacePointwise()(result.graph)
-        assert_same_bits(run(graph, result.constants, [x]), [x, *program(x)])
+    inputs = [x.mul(4).to(torch.int64 if is_of_integers else x.dtype) for x in LAYOUTS]
+    try:
+        result = traced(program, *inputs, functional=False)
+    except (RuntimeError, NotImplementedError):
+        return  # it is not for elements of this type
+    graph = ReinplacePointwise()(result.graph)
+    assert_same_bits(run(graph, result.constants, inputs), [*inputs, *program(*inputs)])
 
 
 def test_what_could_be_laid_out_in_several_ways_is_not_written() -> None:

@@ -140,7 +140,7 @@ def test_a_fault_in_a_trial_of_schedules_costs_at_most_speed(
     monkeypatch.setattr(gc, "collect", int)
     faulty = Faulty(cuda_stand_in.install(monkeypatch), monkeypatch)
     life = Life(faulty, "cache", policy="auto")
-    for k in range(0, life.n_launches(), 11):  # each of a period would take a minute
+    for k in range(0, life.n_launches(), 10):  # each of a period would take a minute
         life.begin(k)
         for _ in range(2):
             with suppress(StateError, faulty.error):
