@@ -7,8 +7,8 @@ TORCH ?= 2.11.0
 MINUTES ?= 5
 
 # Of pure functions from graph to graph or text, which hardly compile a model: quick to run after each
-# edit. A test is among them if its file lies in one of these folders.
-QUICK := $(addprefix tests/,codegen cost ir passes scheduling simulation traces verify what_if test_house.py)
+# edit. A test is among them if its file is one of these or lies in one of these folders.
+QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verify/test_verify.py test_house.py)
 
 .PHONY: demo test check check-quick lint bench fuzz compat clean
 

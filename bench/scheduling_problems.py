@@ -50,7 +50,7 @@ def windows(
         graph: its tasks in program order.
         costs: of all of them.
         n_tasks: launching tasks in a stretch.
-        n_windows: how many stretches; fewer if the program is short, none if nothing launches.
+            n_windows: how many stretches; fewer if the program is short, none if nothing launches.
     """
     position = [i for i, task in enumerate(graph.tasks) if task.launches]
     if not position:
