@@ -13,19 +13,7 @@ from nimble_fx.errors import OptionError
 from nimble_fx.simulation.discrete_event import Activity, simulate
 from nimble_fx.traces import Recorded, read
 from tests.strategies.traces import Call, Played, calls, written
-from tests.support.trace_judge import on_critical_path, recorded
-
-FORWARD = "[param|pytorch.model.alex_net|0|0|0|measure|forward]"
-WARM_UP = "[param|pytorch.model.alex_net|0|0|0|warmup|forward]"
-RUNS = [
-    ("alexnet_trace", None, 0),
-    ("alexnet_trace", WARM_UP, 0),
-    ("alexnet_trace", WARM_UP, 1),
-    ("alexnet_trace", FORWARD, 0),
-    ("alexnet_trace", FORWARD, 1),
-    ("event_sync_multi_stream_trace", None, 0),
-]
-JUDGED = [(*run, True) for run in RUNS] + [(*run, False) for run in RUNS[3:]]
+from tests.support.recorded_traces import FORWARD, JUDGED, RUNS, judged, recorded
 
 
 def on_device(run: Recorded) -> dict[str, Activity]:
@@ -56,8 +44,7 @@ def test_the_device_does_on_the_critical_path_what_hta_says(
     run = read(path, within=within, instance=instance)
     kernels = on_device(run)
     ours = {n: kernels[n].us for n in simulate(run.activities).critical_path if n in kernels}
-    judged = on_critical_path(path, within or "", instance, pauses)
-    theirs = {f"{kernel} #{correlation}": us for (kernel, correlation), us in judged.items()}
+    theirs = judged(name, within, instance, pauses)
     same = sum(us for name, us in ours.items() if name in theirs)
     assert same >= 0.99 * max(sum(ours.values()), sum(theirs.values()))
 
