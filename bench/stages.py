@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from math import log
@@ -12,18 +11,21 @@ from unittest.mock import patch
 
 import networkx as nx
 import torch
+from torch.fx import GraphModule
 
 from bench.models.examples import Example
 from bench.timing import synchronize
-from nimble_fx import compiler, this_machine
-from nimble_fx.backend import nimble
+from nimble_fx import compiler
 from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import load
+from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.options import Options
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.pipeline import Policy, passes_for, schedule
-from nimble_fx.program import Program, register
+from nimble_fx.program import Program
+from nimble_fx.this_machine import this_machine
 from nimble_fx.tracing.aten_to_tasks import Traced, trace
 from nimble_fx.verify import verify, verify_contents, verify_source
 
@@ -53,7 +55,7 @@ class FirstCall:
 def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
     """Compiles a model from nothing and calls it once, with a clock at both ends of nimble_fx.
 
-    The ends are the compiler's calls of `trace` and `register`; they are watched, not replaced.
+    They are the compiler's call of `trace`, which is watched, and the target's of `on_program`.
     """
     traces: list[tuple[float, Callable[[], Traced]]] = []
     ends: list[tuple[float, Program]] = []
@@ -62,15 +64,14 @@ def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
         traces.append((perf_counter(), partial(trace, *args, **kwargs)))
         return trace(*args, **kwargs)
 
-    def watched_register(program: Program) -> None:
-        ends.append((perf_counter(), program))
-        register(program)
+    def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        options = Options(policy=policy)
+        target = this_machine(options, lambda program: ends.append((perf_counter(), program)))
+        return lower(gm, inputs, Compiler(gm, options, target))
 
     torch.compiler.reset()
-    compiled = torch.compile(example.model, backend=nimble, options={"policy": policy})
-    with ExitStack() as watching, torch.no_grad():
-        watching.enter_context(patch.object(compiler, "trace", watched_trace))
-        watching.enter_context(patch.object(this_machine, "register", watched_register))
+    compiled = torch.compile(example.model, backend=backend)
+    with patch.object(compiler, "trace", watched_trace), torch.no_grad():
         start = perf_counter()
         compiled(*example.inputs)
         synchronize()

@@ -70,6 +70,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_the_page_sho
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    torch._dynamo.utils.counters.clear()  # of the tests before
     namespace, printed = ModuleType("page"), ""
     monkeypatch.setitem(sys.modules, "page", namespace)  # where Dynamo looks for classes
     for block in page.blocks:

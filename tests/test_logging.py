@@ -1,6 +1,8 @@
 """What Python's logging tells of a compile, as `TORCH_LOGS="+nimble_fx"` prints it."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -47,24 +49,47 @@ def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "looks_around runs unfrozen: as_strided" in caplog.text
 
 
-def test_torchs_structured_log_has_the_schedule_and_the_module(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.DEBUG, logger="torch.__trace"):
+def test_torchs_structured_log_has_the_schedule_and_the_module() -> None:
+    with structured_log() as records:
         compiled = nimble_fx.compile(two_branches, torch.randn(2, 4), **ON_VIRTUAL)
     (program,) = compiled.programs
-    artifacts = artifacts_of(caplog.records)
+    artifacts = artifacts_of(records)
     assert artifacts["nimble_module"] == program.source
     assert artifacts["nimble_schedule"] == str(program.graph)
     assert artifacts["nimble_summary"].splitlines()[0] == "two_branches"
     assert "nimble_fallback" not in artifacts
 
 
-def test_torchs_structured_log_has_fallbacks(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="torch.__trace"):
+def test_torchs_structured_log_has_fallbacks() -> None:
+    with structured_log() as records:
         torch.compile(looks_around, backend="nimble", options=ON_VIRTUAL)(torch.randn(4))
     (fallback,) = nimble_fx.fallbacks()
-    assert artifacts_of(caplog.records)["nimble_fallback"] == str(fallback)
+    assert artifacts_of(records)["nimble_fallback"] == str(fallback)
+
+
+class Kept(logging.Handler):
+    """Keeps the records that it is handed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextmanager
+def structured_log() -> Iterator[list[logging.LogRecord]]:
+    """The records of PyTorch's structured log, which goes to files under TORCH_TRACE."""
+    log, handler = logging.getLogger("torch.__trace"), Kept()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield handler.records
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def artifacts_of(records: list[logging.LogRecord]) -> dict[str, str]:

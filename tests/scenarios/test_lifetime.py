@@ -81,12 +81,12 @@ class Raises:
         raise ArithmeticError(graph.name)
 
 
-def alive() -> int:
-    """How many things there are that may hold memory of a compiled model."""
+def alive() -> "weakref.WeakSet[object]":
+    """The objects that may hold memory of a compiled model; those of earlier tests may yet go."""
     gc.collect()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of modules that gc lists
-        return sum(type(each) in KINDS for each in gc.get_objects())
+        return weakref.WeakSet(each for each in gc.get_objects() if type(each) in KINDS)
 
 
 def texts() -> list[str]:
@@ -108,7 +108,8 @@ class Lifetime(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         torch.compiler.reset()
-        self.before = (alive(), texts(), open_files())
+        self.earlier = alive()
+        self.before = (texts(), open_files())
         self.compiled: list[nimble_fx.Compiled] = []
         self.results: list[Tensor] = []
         self.programs: list[nimble_fx.Program] = []
@@ -207,7 +208,8 @@ class Lifetime(RuleBasedStateMachine):
         self.directory.cleanup()
         if self.is_kept_by_pytorch:
             self.reset()
-        assert (alive(), texts(), open_files()) == self.before
+        assert list(alive() - self.earlier) == []
+        assert (texts(), open_files()) == self.before
         assert [each() for each in self.witnesses if each() is not None] == []
         assert nimble_fx.programs() == ()
         assert nimble_fx.fallbacks() == ()
