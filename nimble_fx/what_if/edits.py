@@ -8,7 +8,7 @@ from math import isfinite
 from nimble_fx.errors import OptionError, ScheduleError
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.traces.recorded import BEGIN
-from nimble_fx.what_if.bypass import bypassed, topological_order
+from nimble_fx.what_if.bypass import bypassed, previous, topological_order
 
 Activities = tuple[Activity, ...]
 
@@ -80,11 +80,11 @@ def together(parts: Sequence[Activity], us: float) -> Activity:
 def inserted(
     activities: Activities, activity: Activity, before: Collection[str] = ()
 ) -> Activities:
-    """The activities with one more, at the end of its queue, or before those that wait for it.
+    """The activities with one more: on its queue before all that follow `before`, or at the end.
 
     Raises:
-        OptionError: its name is taken, it waits for one that does not exist or for itself, or its
-            time is not a number of at least 0.
+        OptionError: its name is taken, it waits for one that does not exist or that follows it, or
+            its time is not a number of at least 0.
     """
     check_number(f"the time of {activity.name}", activity.us)
     known = {each.name for each in activities}
@@ -92,7 +92,9 @@ def inserted(
     if activity.name in known or missing:
         what = f"waits for {missing[0]}, which does not exist" if missing else "exists already"
         raise OptionError(f"insert: {activity.name} {what}")
-    at = min((i for i, a in enumerate(activities) if a.name in before), default=len(activities))
+    later = _following(activities, before)
+    places = (i for i, a in enumerate(activities) if a.queue == activity.queue and a.name in later)
+    at = min(places, default=len(activities))
     link = ((activity.name, 0.0),)
     linked = [replace(a, after=a.after + link) if a.name in before else a for a in activities]
     result = (*linked[:at], activity, *linked[at:])
@@ -101,6 +103,16 @@ def inserted(
     except ScheduleError as error:
         raise OptionError(f"insert: {activity.name} cannot be there: {error}") from error
     return result
+
+
+def _following(activities: Activities, names: Collection[str]) -> set[str]:
+    """The named activities and all that wait for one of them, directly or through others."""
+    found, before = set(names), previous(activities)
+    for activity in topological_order(activities):
+        waits = [before.get(activity.name), *(name for name, _ in activity.after)]
+        if not found.isdisjoint(waits):
+            found.add(activity.name)
+    return found
 
 
 def moved(

@@ -154,6 +154,12 @@ def test_what_is_inserted_is_where_it_was_asked_to_be(
     assert removed(inserted(ours, replace(new, after=()), ()), ["new"]) == ours
 
 
+def test_what_waits_for_one_of_its_queue_is_inserted_behind_it() -> None:
+    pair = (Activity("call", "host", 1), Activity("a", "s0", 1, (), "gpu"))
+    result = inserted(pair, Activity("new", "s0", 1, (("a", 0.0),), "gpu"), ["call"])
+    assert names(result) == ["call", "a", "new"]
+
+
 def test_what_cannot_be_inserted_is_refused() -> None:
     with pytest.raises(OptionError, match="a exists already"):
         inserted(CALLED, Activity("a", "s0", 1))
