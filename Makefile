@@ -10,26 +10,32 @@ MINUTES ?= 5
 # edit. A test is among them if its file is one of these or lies in one of these folders.
 QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verify/test_verify.py test_house.py)
 
-.PHONY: demo test check check-quick lint bench fuzz compat clean
+IN_PARALLEL := --numprocesses auto --dist worksteal
+
+.PHONY: demo test test-slow check check-quick lint bench fuzz compat clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python -m bench.demo --no-write
 
 test: check
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow"
+
+# What takes seconds a test, starts processes or needs large packages.
+test-slow: $(VENV)/.installed-test $(VENV)/.installed-test-slow
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m slow
 
 check: lint
 	$(BIN)/mypy
 
 check-quick: lint
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(QUICK)
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow" $(QUICK)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-test $(VENV)/.installed-test-slow
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.lifetime
@@ -58,7 +64,7 @@ $(VENV)/.installed-%: setup.py constraints.txt
 	$(PYTHON) -m venv $(@D)
 	grep -vE '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
-		torch==$(TORCH) --editable ".[test]"
+		torch==$(TORCH) --editable ".[test,test-slow]"
 	touch $@
 
 clean:

@@ -1,6 +1,7 @@
 """Settings for all tests: no deadlines, no state left between two, GPU tests where there is one."""
 
 import gc
+import importlib
 import logging
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,13 +11,16 @@ import torch
 from hypothesis import settings
 
 from nimble_fx.backend import nimble
+from tests.support.models import LARGE
 from tests.support.replaying import ReplayingDevice
 
 # The suite tries the same examples each time; `make fuzz` is there to find new ones.
-settings.register_profile("nimble", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("nimble", deadline=None, max_examples=20, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
 torch.set_num_threads(1)  # tensors are tiny; threads that spin for work only slow each other down
+# Dynamo times the guards of each compile for a log, which takes 30 ms.
+vars(importlib.import_module("torch._dynamo.guards"))["profile_guard_manager"] = lambda *_: 0.0
 
 
 if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not installed
@@ -36,6 +40,13 @@ collect_ignore = [file for file, package in _NEEDS.items() if not find_spec(pack
 
 def pytest_collection_finish() -> None:
     """Leaves what is imported out of each search for garbage: it takes most of the time of one."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_imported_is_no_garbage() -> None:
+    """Leaves what earlier modules imported, too, out of the searches of each capture."""
     gc.collect()
     gc.freeze()
 
@@ -65,8 +76,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> ReplayingDevice:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
     for item in items:
-        if "gpu" in item.keywords:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if isinstance(item, pytest.Function) and LARGE.intersection(_drawn_from(item)):
+            item.add_marker(pytest.mark.slow)
+
+
+def _drawn_from(item: pytest.Function) -> Iterator[str]:
+    """The names among a test's parameters."""
+    if hasattr(item, "callspec"):
+        yield from (each for each in item.callspec.params.values() if isinstance(each, str))

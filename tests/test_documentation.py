@@ -239,6 +239,7 @@ def test_each_package_is_in_the_architecture() -> None:
     assert packages <= listed | {"passes"}
 
 
+@pytest.mark.slow
 def test_following_the_page_on_passes_makes_a_pass_that_its_test_accepts(tmp_path: Path) -> None:
     """Each file and change of the page, in a copy of the project."""
     copy = tmp_path / "project"

@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from tests.fuzz import Fuzzer, _script_of_life, _script_of_test, fuzz, report
 
+pytestmark = pytest.mark.slow
+
 
 @settings(print_blob=True, database=None)
 @given(st.integers())

@@ -37,6 +37,7 @@ def test_bench_imports_no_tests_and_only_its_own_tests_import_bench() -> None:
     assert any("bench" in imported(p) for p in (tests / "bench").rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_the_compiler_is_imported_when_it_is_asked_for() -> None:
     code = (
         "import sys, nimble_fx; assert 'torch._dynamo' not in sys.modules;"

@@ -158,6 +158,7 @@ def test_each_pass_keeps_the_program_and_does_nothing_the_second_time(graph: Tas
             assert step(graph) is graph
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_views_is_no_deep_recursion() -> None:
     def program(x: Tensor) -> Tensor:
         for _ in range(1200):

@@ -106,6 +106,7 @@ def test_a_loaded_program_gives_eagers_bits(trial: Trial) -> None:
     assert_same_bits([*inputs, *run(*inputs)], trial.expected())
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data())
 def test_a_file_that_was_changed_is_refused_or_verifies(data: st.DataObject) -> None:

@@ -8,6 +8,8 @@ import pytest
 from bench import compile_time, lifetime, memory, overhead
 from bench.report import page, read
 
+pytestmark = pytest.mark.slow
+
 Main = Callable[[Sequence[str]], int]
 
 

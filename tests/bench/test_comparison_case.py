@@ -19,6 +19,8 @@ from bench.record import plain
 from bench.rows import Row
 from tests.support.models import Branchy
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 FORM = Form(

@@ -14,6 +14,8 @@ from bench.memory import main as memory
 from bench.models.registry import ZOO
 from bench.training import main as training
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:

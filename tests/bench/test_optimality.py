@@ -23,6 +23,8 @@ pytest.importorskip("ortools")
 from bench.cp_sat import shortest_schedule
 from bench.optimality import main, timelines
 
+pytestmark = pytest.mark.slow
+
 
 def problems(max_tasks: int) -> st.SearchStrategy[Instance]:
     return st.builds(random_instance, st.integers(0, 1000), st.integers(1, max_tasks))

@@ -12,6 +12,8 @@ from bench.record import RESULTS, write_json
 from bench.report import BEGIN, END, ReportError, main, page, read, with_gains
 from bench.rows import Result, Row
 
+pytestmark = pytest.mark.slow
+
 README = Path("README.md")
 
 

@@ -9,6 +9,8 @@ import pytest
 import nimble_fx
 from bench.schedule_picture import COLOURS, PICTURE, draw, main, shown_programs
 
+pytestmark = pytest.mark.slow
+
 Programs = Mapping[str, nimble_fx.Program]
 
 

@@ -200,6 +200,7 @@ def test_sizes_seen_by_one_compile_make_none_symbolic_in_the_next() -> None:
     assert [frozen(compiled.programs) for compiled in made] == [[True], [True]]
 
 
+@pytest.mark.slow
 def test_as_many_models_of_one_class_as_one_likes_are_compiled() -> None:
     many = torch._dynamo.config.recompile_limit + 3
     made = [nimble_fx.compile(Branchy(), torch.randn(2, 4)) for _ in range(many)]

@@ -59,6 +59,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 3], ids=["by name", "by name and by nimble_fx.compile"])
 def test_the_first_compiles_of_a_process_may_be_in_several_threads(
     ahead: int, installed: dict[str, str]

@@ -90,6 +90,7 @@ def test_a_traceback_shows_the_statement_that_failed() -> None:
     assert "t0 = aten.mm.default(m0, 7)" in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [ADDS, AtenProgram((), (), (None,))])
 def test_a_script_runs_the_check_on_the_same_program(program: AtenProgram, tmp_path: Path) -> None:
     path = tmp_path / "replay.py"

@@ -80,6 +80,7 @@ def _has_storage(value: Any) -> bool:
     return not isinstance(value, Tensor) or value.layout is torch.strided
 
 
+@pytest.mark.slow
 def test_no_sample_of_pytorchs_shows_an_alias_that_is_not_known() -> None:
     samples = pytest.importorskip(
         "tests.support.samples", reason="PyTorch's tables need expecttest"

@@ -58,6 +58,7 @@ def test_nothing_else_has_a_name(target: Any) -> None:
     assert serialized_name(target) is None
 
 
+@pytest.mark.slow
 def test_whatever_the_models_call_is_found_by_its_name() -> None:
     targets = {task.target for program in programs_of_models() for task in program.graph.tasks}
     assert any(not isinstance(target, torch._ops.OpOverload) for target in targets)
@@ -67,6 +68,7 @@ def test_whatever_the_models_call_is_found_by_its_name() -> None:
         assert target_in_file(name) is target
 
 
+@pytest.mark.slow
 def test_what_is_called_is_what_a_loaded_module_calls() -> None:
     program = programs_of_models()[0]
     loaded = load(program.source, "loaded.py").call.__globals__

@@ -61,7 +61,7 @@ def test_both_optima_are_reached_where_growing_a_matching_gives_a_direct_edge_up
     assert sum(reduced[u] >> v & 1 for u, v in links(chains)) == matching_size(reduced)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, pytest.param(6, marks=pytest.mark.slow)])
 def test_both_optima_are_reached_on_every_dag_of_n_vertices(n: int) -> None:
     pairs = list(combinations(range(n), 2))
     for chosen in product([False, True], repeat=len(pairs)):

@@ -8,6 +8,8 @@ from torch.multiprocessing.spawn import spawn
 
 from tests.support.ranks import SCENARIOS, WORLD, work
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 300
 
 

@@ -23,6 +23,8 @@ from tests.support.faults import Faulty, step
 from tests.support.models import CASES
 from tests.support.replaying import ReplayingDevice
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["virtual", "cuda"])
 def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:

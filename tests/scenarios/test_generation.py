@@ -24,6 +24,8 @@ from tests.support.writing import (
     write,
 )
 
+pytestmark = pytest.mark.slow
+
 VIRTUAL: dict[str, Any] = {"device": "virtual", "seed": 1}
 KEPT = ("keys", "values", "cumulative_length")
 

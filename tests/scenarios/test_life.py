@@ -214,6 +214,7 @@ class LifeUnfrozen(Life):
 LIVES = (LifeOnCpu, LifeFrozen, LifeOfManySizes, LifeUnfrozen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", LIVES)
 def test_any_life_of_a_compiled_model_is_eagers(machine: type[Life]) -> None:
     budget = settings(max_examples=3, stateful_step_count=15)

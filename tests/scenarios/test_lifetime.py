@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -37,6 +38,8 @@ from nimble_fx.runtime.graph_cache import GraphCache
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
 from tests.scenarios.test_life import many_programs
+
+pytestmark = pytest.mark.slow
 
 OPTIONS: list[dict[str, Any]] = [
     {},

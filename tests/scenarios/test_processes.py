@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.support.beside_eager import on_both_devices
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 120
 
 

@@ -80,6 +80,7 @@ def test_the_second_compile_runs_no_pass_and_emits_nothing(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_second_process_runs_no_pass(tmp_path: Path) -> None:
     options: dict[str, Any] = {"cache_dir": tmp_path}
     torch.compile(Branchy(), backend="nimble", options=options)(torch.ones(2, 4))

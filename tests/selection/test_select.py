@@ -139,6 +139,7 @@ def test_results_and_state_are_eagers_whichever_wins(name: str, gpu: Gpu) -> Non
     assert_inference_is_eagers(CASES[name])
 
 
+@pytest.mark.slow
 def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients(gpu: Gpu) -> None:
     assert_training_is_eagers(CASES["dropout"])
     forward, backward = nimble_fx.programs()

@@ -64,6 +64,7 @@ VIEW = made(
 )
 
 
+@pytest.mark.slow
 def test_what_models_say_of_themselves_is_so() -> None:
     for program in programs_of_models():
         check_claims(program.graph, program.sizes)
@@ -115,6 +116,7 @@ def lies(task: Task) -> Iterator[Task]:
         yield replace(task, type=kind)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_task_may_claim_anything_else(data: st.DataObject) -> None:
     small = [p for p in programs_of_models() if not p.sizes and len(p.graph.tasks) < 30]

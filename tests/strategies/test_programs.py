@@ -3,11 +3,14 @@
 import re
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, find, given, settings
 from torch import Tensor
 
 from tests.grammar import OPERATORS, AtenProgram
 from tests.strategies import aten_programs
+
+pytestmark = pytest.mark.slow
 
 
 @given(aten_programs())

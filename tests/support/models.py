@@ -189,3 +189,6 @@ CASES: dict[str, Case] = {
     "tables": Case(Tables, lambda: (torch.randint(20, (5, 12)),)),
     "mutates": Case(Mutates, lambda: (torch.randn(3, 4), torch.randn(4)), trainable=False),
 }
+
+LARGE = frozenset({"googlenet", "recurrent", "transformer_dropout"})
+"""Those that take seconds to compile: tests of them are slow ones."""

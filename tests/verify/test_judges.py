@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,8 @@ from tests.support.mutants import Mutant, mutants
 from tests.support.oracle import unsafe_frees
 from tests.support.schedules import schedules, traced
 from tests.support.text_oracle import breaks_an_order
+
+pytestmark = pytest.mark.slow
 
 HARMLESS = {"wait earlier", "free deleted", "free later"}
 

@@ -15,6 +15,8 @@ from bench.models import (
 )
 from bench.models.model import Model
 
+pytestmark = pytest.mark.slow
+
 FILES = (resnet, googlenet, inception_v3, mobilenet_v2, efficientnet, squeezenet, hrnet)
 
 # Multiply-adds in billions, as in the lists of models of torchvision and, for HRNet, its authors,

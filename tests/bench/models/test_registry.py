@@ -16,6 +16,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "form"), FORMS)
 def test_parameters_are_as_many_as_published_and_the_output_has_the_shape_that_the_form_says(
     model: Model, form: Form

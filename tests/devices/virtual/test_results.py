@@ -124,6 +124,7 @@ def trained(run: Callable[..., Any], layer: nn.Module, x: Tensor) -> list[Any]:
     return [y.detach(), slopes, after]
 
 
+@pytest.mark.slow
 def test_an_lstm_trains_as_by_aot_eager_or_fails_like_it() -> None:
     """Traced, it takes a workspace for granted which its kernel does not always return."""
     layer, x, results = nn.LSTM(4, 4), torch.randn(3, 2, 4), []
