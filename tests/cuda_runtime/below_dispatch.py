@@ -28,7 +28,7 @@ class BelowDispatch:
     def __enter__(self) -> None:
         self._guards: list[Any] = [
             _C.DisableTorchFunction(),
-            _C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+            _C._DisableTorchDispatch(),
             _C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS),
         ]
         for guard in self._guards:

@@ -56,7 +56,7 @@ def _run(item: pytest.Item, writing: int) -> None:
 
 
 def _read(reading: int, limit: float) -> bytes | None:
-    """All that comes through a pipe until it is closed; None if that takes longer than the limit."""
+    """All that comes through a pipe until it is closed; None if that takes too long."""
     chunks, end = list[bytes](), time.monotonic() + limit
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         while select.select([pipe], [], [], max(end - time.monotonic(), 0))[0]:

@@ -24,10 +24,7 @@ def enqueue(label: str, function: Callable[[], object], device: int | None = Non
     _functions[number] = function
     index = torch.cuda.current_device() if device is None else device
     stream = torch._C._cuda_getCurrentRawStream(index)
-    error = library.enqueue(stream, label, _run, number)
-    if error:
-        name = torch.cuda.cudart().cudaGetErrorString(torch._C._cudart.cudaError(error))
-        raise RuntimeError(f"CUDA error: {name}")
+    torch.cuda.check_error(library.enqueue(stream, label, _run, number))
 
 
 def n_functions() -> int:

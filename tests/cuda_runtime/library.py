@@ -37,18 +37,18 @@ def set_mode(mode: str, seed: int = 1) -> None:
 
 
 def last_philox() -> tuple[int, bytes]:
-    """How many kernels of this thread drew random numbers, and the state that the last was given."""
+    """How many of this thread's kernels drew random numbers, and what state the last was given."""
     raw = ctypes.create_string_buffer(32)
     return runtime.standin_last_philox(raw), raw.raw
 
 
 def report_faults(file: int) -> None:
-    """Makes an access to memory after cudaFree say which task it is of, to a file descriptor too."""
+    """Makes an access to memory after cudaFree say which task it is of, also to a file."""
     runtime.standin_report_faults(file)
 
 
 def poison_blocks() -> None:
-    """Poisons what PyTorch's caching allocator hands out and takes back, from now on."""
+    """Poisons each block that PyTorch's caching allocator hands out, from now on."""
     ctypes.CDLL("libstandin_allocator.so").standin_poison_blocks()
 
 

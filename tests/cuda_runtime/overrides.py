@@ -4,7 +4,7 @@ An override calls the real kernel first, so that checks, allocations, launches, 
 synchronization are PyTorch's own; on the stand-in the launches compute nothing. Then it enqueues on
 the current stream a host function that runs the CPU kernel on the same memory. In a capture that is
 a node of the graph, so that each replay computes again. All threads are affected, and no mode is
-active. cuDNN is off: PyTorch's own kernels for convolutions, BatchNorm and LSTM run.
+active. Of several kernels for the same, PyTorch's own run: not cuDNN's, nor fused attention.
 """
 
 import threading
@@ -59,7 +59,7 @@ def install() -> int:
     """Overrides the kernels, once; returns how many."""
     if _libraries:
         return 0
-    torch.backends.cudnn.enabled = False
+    _use_own_kernels()
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
@@ -70,6 +70,13 @@ def install() -> int:
         name = op.name().removeprefix("aten::")
         library.impl(name, _untraced(kernel), "CUDA", with_keyset=True, allow_override=True)
     return len(made)
+
+
+def _use_own_kernels() -> None:
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _overridden() -> list[Any]:
@@ -222,13 +229,9 @@ def _as_list(schema: Any, out: Any) -> list[Any]:
 
 
 def _fill(target: Tensor, value: Tensor) -> None:
-    """Copies a result. CUDA's may have padding (the logsumexp of attention); the CPU's, no size."""
-    if not target.numel() or not (value.numel() or not value.dim()):
-        return
-    if target.dim() == value.dim() and target.shape != value.shape:
-        target.zero_()
-        target = target[tuple(slice(0, n) for n in value.shape)]
-    target.copy_(value)
+    """Copies a result. The CPU's may be empty where it is not needed."""
+    if value.numel() == target.numel():
+        target.copy_(value)
 
 
 def _unless_large(

@@ -1,8 +1,8 @@
 """The pytest plugin: `pytest -p tests.cuda_runtime.plugin` runs tests on the stand-in.
 
 Kernels compute, the allocator's blocks are poisoned, an error in a host function fails the test,
-and each test has a process of its own, so that one that breaks the device, or hangs, is one failure.
-It is forked before CUDA is initialized, so that imports are paid for once.
+and each test has a process of its own, so that one that breaks the device, or hangs, is one
+failure. It is forked before CUDA is initialized, so that imports are paid for once.
 """
 
 import os

@@ -18,7 +18,7 @@ def seeded(function: Callable[[], object], state: bytes) -> Callable[[], object]
     """The function, with the CPU's generator seeded by a Philox state while it runs."""
 
     def draw() -> None:
-        generator = torch.random.default_generator
+        generator = torch.default_generator
         before = generator.get_state()
         generator.manual_seed(_seed(state))
         try:

@@ -22,7 +22,7 @@ _ERROR = 1
 
 _HEAD = """#include <cstdio>
 #include <cstdlib>
-static int answer(const char* name, int error) {
+[[maybe_unused]] static int answer(const char* name, int error) {
   if (error && std::getenv("STANDIN_TRACE"))
     std::fprintf(stderr, "[stand-in] %s is not supported\\n", name);
   return error;

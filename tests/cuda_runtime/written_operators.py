@@ -12,59 +12,6 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def _scores(q: Tensor, k: Tensor, bias: Tensor | None, is_causal: bool, scale: float) -> Tensor:
-    scores = (q @ k.transpose(-1, -2)) * scale
-    if is_causal:
-        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~kept, float("-inf"))
-    return scores if bias is None else scores + bias
-
-
-def _check_no_dropout(p: float) -> None:
-    if p:
-        raise NotImplementedError("fused attention with dropout has no values on the stand-in")
-
-
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None = None,
-    _compute_log_sumexp: bool = True,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
-    _check_no_dropout(dropout_p)
-    scores = _scores(q, k, bias, is_causal, scale or q.shape[-1] ** -0.5)
-    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
-
-
-def _attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    _out: Tensor,
-    _log_sumexp: Tensor,
-    _seed: Tensor,
-    _offset: Tensor,
-    dropout_p: float,
-    _grad_mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Tensor, ...]:
-    _check_no_dropout(dropout_p)
-    scale = scale or q.shape[-1] ** -0.5
-    p = torch.softmax(_scores(q, k, bias, is_causal, scale), -1)
-    dp = grad @ v.transpose(-1, -2)
-    ds = p * (dp - (dp * p).sum(-1, keepdim=True))
-    return (ds @ k) * scale, (ds.transpose(-1, -2) @ q) * scale, p.transpose(-1, -2) @ grad, ds
-
-
 def _depthwise_convolution(
     x: Tensor,
     weight: Tensor,
@@ -120,8 +67,6 @@ def _rms_norm(
 
 
 WRITTEN: dict[str, Callable[..., Any]] = {
-    "_scaled_dot_product_efficient_attention": _attention,
-    "_scaled_dot_product_efficient_attention_backward": _attention_backward,
     "_conv_depthwise2d": _depthwise_convolution,
     "conv_depthwise3d": _depthwise_convolution,
     "_thnn_fused_lstm_cell": _lstm_cell,

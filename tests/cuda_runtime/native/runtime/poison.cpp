@@ -1,4 +1,4 @@
-// Poison for memory that PyTorch's caching allocator hands out or takes back.
+// Poison for memory that PyTorch's caching allocator hands out.
 #include "capture.h"
 #include "lock.h"
 #include "memory.h"
@@ -19,10 +19,4 @@ extern "C" void standin_poison(void* address, size_t n, cudaStream_t handle) {
     add_immediate(stream, "poison", body);
   else
     issue("poison", position(stream), body, true);
-}
-
-// Whether a stream takes part in a capture.
-extern "C" int standin_is_captured(cudaStream_t handle) {
-  Locked locked;
-  return resolved(handle)->capture != nullptr;
 }
