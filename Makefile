@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+CUDA_TORCH := $(or $(TORCH),2.13.0)
 TORCH ?= 2.11.0
 MINUTES ?= 5
 
@@ -10,7 +11,13 @@ MINUTES ?= 5
 # edit. A test is among them if its file is one of these or lies in one of these folders.
 QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verify/test_verify.py test_house.py)
 
-.PHONY: demo test check check-quick lint bench fuzz compat clean
+# Tests that need a GPU, and where there is none: the environment, PyTorch's CUDA build in it, the
+# stand-in for NVIDIA's libraries, and the orders of work that are tried (see tests/cuda_runtime).
+HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
+CUDA_VENV := .venv-cuda-$(CUDA_TORCH)
+ORDERS := lazy-1 random-1 random-2
+
+.PHONY: demo test check check-quick lint bench fuzz compat test-cuda $(ORDERS) clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python -m bench.demo --no-write
@@ -47,6 +54,31 @@ fuzz: $(VENV)/.installed-test
 # The same suite on another torch, in an environment of its own.
 compat: .venv-torch-$(TORCH)/.installed
 	.venv-torch-$(TORCH)/bin/python -m pytest
+
+ifneq ($(HAS_GPU),)
+test-cuda: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m gpu
+else
+test-cuda: $(CUDA_VENV)/.installed
+	$(CUDA_VENV)/bin/python -m tests.cuda_runtime.build $(CUDA_VENV)/stand-in
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
+endif
+
+# One order of work, by mode and seed.
+$(ORDERS):
+	LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
+		STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@)) \
+		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider -m gpu
+
+# Without what the wheel requires: NVIDIA's libraries, for which there is the stand-in. `===`, so
+# that no build for the CPU, 2.x.y+cpu, is taken for it.
+$(CUDA_VENV)/.installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps torch===$(CUDA_TORCH)
+	grep -vE '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
+		expecttest filelock fsspec hypothesis jinja2 networkx numpy pytest rich sympy typing_extensions
+	touch $@
 
 # .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.
 $(VENV)/.installed-%: setup.py constraints.txt

@@ -7,6 +7,7 @@ failure. It is forked before CUDA is initialized, so that imports are paid for o
 
 import os
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,6 +26,14 @@ def pytest_configure() -> None:
     """Lets this process know the number of devices without asking, after which none may fork."""
     n = int(os.environ.get("STANDIN_DEVICES", "1"))
     torch._C._cuda_getDeviceCount = lambda: n
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish() -> None:
+    """Compiles a model on the CPU, to import what compiling imports once for all tests."""
+    with patch("torch._C._cuda_getDeviceCount", lambda: 0), torch.no_grad():
+        torch.compile(torch.nn.Linear(2, 2), backend="nimble")(torch.ones(2, 2))
+    torch.compiler.reset()
 
 
 def pytest_report_header() -> str:
