@@ -77,7 +77,8 @@ $(CUDA_VENV)/.installed: constraints.txt
 	$(@D)/bin/python -m pip install --quiet --no-deps torch===$(CUDA_TORCH)
 	grep -vE '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
-		expecttest filelock fsspec hypothesis jinja2 networkx numpy pytest rich sympy typing_extensions
+		expecttest filelock fsspec hypothesis jinja2 matplotlib networkx numpy pytest \
+		rich sympy typing_extensions
 	touch $@
 
 # .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.
