@@ -74,11 +74,11 @@ $(ORDERS):
 # that no build for the CPU, 2.x.y+cpu, is taken for it.
 $(CUDA_VENV)/.installed: constraints.txt
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --no-deps torch===$(CUDA_TORCH)
 	grep -vE '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
 		expecttest filelock fsspec hypothesis jinja2 matplotlib networkx numpy pytest \
 		rich sympy typing_extensions
+	$(@D)/bin/python -m pip install --quiet --no-deps torch===$(CUDA_TORCH)
 	touch $@
 
 # .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.

@@ -34,6 +34,7 @@ Mode mode() { return current_mode; }
 void choose_by(Mode mode, unsigned seed) {
   current_mode = mode;
   generator.seed(seed);
+  taste = uniform;
 }
 
 unsigned draw(unsigned n) { return generator() % n; }

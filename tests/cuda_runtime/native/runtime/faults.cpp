@@ -33,6 +33,9 @@ void on_fault(int, siginfo_t* info, void*) {
 // Reports to standard error, and to a file that outlives the process if it is not negative.
 extern "C" void standin_report_faults(int file) {
   report_file = file;
+  static bool is_watching = false;
+  if (is_watching) return;
+  is_watching = true;
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_sigaction = on_fault;
