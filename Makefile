@@ -13,8 +13,11 @@ QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verif
 
 # Tests that need a GPU, and where there is none: the environment, PyTorch's CUDA build in it, the
 # stand-in for NVIDIA's libraries, and the orders of work that are tried (see tests/cuda_runtime).
+# Not the tests of bench: what they measure means nothing there, and takes minutes.
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
 CUDA_VENV := .venv-cuda-$(CUDA_TORCH)
+STANDIN_TESTS := $(shell grep -rl --include='test_*.py' --exclude-dir=bench \
+	'pytest[.]mark[.]gpu$$' tests)
 ORDERS := lazy-1 random-1 random-2
 
 .PHONY: demo test check check-quick lint bench fuzz compat test-cuda $(ORDERS) clean
@@ -68,7 +71,8 @@ endif
 $(ORDERS):
 	LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
 		STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@)) \
-		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider -m gpu
+		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider \
+		-m gpu $(STANDIN_TESTS)
 
 # Without what the wheel requires: NVIDIA's libraries, for which there is the stand-in. `===`, so
 # that no build for the CPU, 2.x.y+cpu, is taken for it.
