@@ -62,8 +62,7 @@ ifneq ($(HAS_GPU),)
 test-cuda: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m gpu
 else
-test-cuda: $(CUDA_VENV)/.installed
-	$(CUDA_VENV)/bin/python -m tests.cuda_runtime.build $(CUDA_VENV)/stand-in
+test-cuda: $(CUDA_VENV)/.built
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
 endif
 
@@ -73,6 +72,11 @@ $(ORDERS):
 		STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@)) \
 		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider \
 		-m gpu $(STANDIN_TESTS)
+
+$(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(shell find tests/cuda_runtime/native -type f) \
+		$(addprefix tests/cuda_runtime/,build.py stubs.py wheel.py)
+	$(CUDA_VENV)/bin/python -m tests.cuda_runtime.build $(CUDA_VENV)/stand-in
+	touch $@
 
 # Without what the wheel requires: NVIDIA's libraries, for which there is the stand-in. `===`, so
 # that no build for the CPU, 2.x.y+cpu, is taken for it.

@@ -19,6 +19,10 @@ LIMIT = float(os.environ.get("STANDIN_LIMIT", "300"))
 """Seconds that a test may take."""
 
 overrides.install()
+if os.environ.get("STANDIN_TRITON"):
+    from tests.cuda_runtime import triton_launches
+
+    triton_launches.install()
 _count_devices = torch._C._cuda_getDeviceCount
 
 
