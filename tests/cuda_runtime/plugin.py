@@ -38,6 +38,9 @@ def pytest_collection_finish() -> None:
     with patch("torch._C._cuda_getDeviceCount", lambda: 0), torch.no_grad():
         torch.compile(torch.nn.Linear(2, 2), backend="nimble")(torch.ones(2, 2))
     torch.compiler.reset()
+    for known in vars(torch.utils._triton).values():  # it has learnt that there is no device
+        if hasattr(known, "cache_clear"):
+            known.cache_clear()
 
 
 def pytest_report_header() -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton.compiler.code_generator  # noqa: F401  # keeps functions of triton.language
 import triton.language as tl
 from triton.runtime import interpreter, jit
 

@@ -1,9 +1,9 @@
 """Values for Triton's kernels, Inductor's and others: `install()`, before any is compiled.
 
-Triton compiles as for a GPU, to a cubin that the stand-in loads and launches by name. A launch is a
-host function of the stream, or a node of a graph, with its own copy of the parameters; when it runs,
-the source of the cubin is interpreted by Triton's own interpreter. All memory is the host's, so that
-pointers are good as they are. There is no inline assembly, and no argument that is a tuple.
+Triton compiles as for a GPU, to a cubin that the stand-in loads and launches by name. A launch is
+a host function of the stream, or a node of a graph, with its own copy of the parameters; when it
+runs, the source of the cubin is interpreted by Triton's own interpreter. All memory is the host's,
+so that pointers are good as they are. There is no inline assembly, and no argument that is a tuple.
 """
 
 import ctypes
