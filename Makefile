@@ -63,7 +63,7 @@ test-cuda: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m gpu
 else
 test-cuda: $(CUDA_VENV)/.built
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
+	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
 endif
 
 # One order of work, by mode and seed.

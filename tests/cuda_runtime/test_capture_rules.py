@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.cuda_runtime import library
+from tests.cuda_runtime.host_functions import enqueue
 
 pytestmark = pytest.mark.gpu
 
@@ -178,14 +179,32 @@ def test_a_capture_ends_in_the_thread_in_which_it_began() -> None:
 
 
 def test_a_graph_that_is_launched_in_a_capture_becomes_part_of_it() -> None:
-    x, inner, outer = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(inner):
-        y = x * 3
-    with torch.cuda.graph(outer):
-        inner.replay()
-        z = y + 1
-    outer.replay()
-    assert z.tolist() == [4] * 4
+    torch.cuda.init()
+    stream, ran = torch.cuda.Stream(), list[str]()
+    handle, runtime = ctypes.c_void_p(stream.cuda_stream), library.runtime
+
+    def graph_of(body: Callable[[], object]) -> ctypes.c_void_p:
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        assert runtime.cudaStreamBeginCapture(handle, THREAD_LOCAL) == 0
+        with torch.cuda.stream(stream):
+            body()
+        assert runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)) == 0
+        made = ctypes.byref(executable)
+        assert runtime.cudaGraphInstantiateWithFlags(made, graph, ctypes.c_ulonglong(0)) == 0
+        return executable
+
+    inner = graph_of(lambda: enqueue("inner", lambda: ran.append("inner")))
+
+    def both() -> None:
+        assert runtime.cudaGraphLaunch(inner, handle) == 0
+        enqueue("outer", lambda: ran.append("outer"))
+
+    outer = graph_of(both)
+    assert ran == []
+    for _ in range(2):
+        assert runtime.cudaGraphLaunch(outer, handle) == 0
+    stream.synchronize()
+    assert ran == ["inner", "outer"] * 2
 
 
 def _quietly(call: Callable[..., object], *args: object) -> None:
