@@ -103,5 +103,5 @@ $(VENV)/.installed-%: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv .venv-torch-* build nimble_fx.egg-info .hypothesis .import_linter_cache \
+	rm -rf .venv .venv-torch-* .venv-cuda-* build nimble_fx.egg-info .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache

@@ -15,7 +15,8 @@ from tests.cuda_runtime.host_functions import enqueue
 pytestmark = pytest.mark.gpu
 
 INVALIDATED = "previous error during capture"
-UNSUPPORTED, INVALIDATED_ERROR, WRONG_THREAD = 900, 901, 908  # of cudaError_t
+UNSUPPORTED, INVALIDATED_ERROR, IMPLICIT, WRONG_THREAD = 900, 901, 906, 908  # of cudaError_t
+BLOCKING, NON_BLOCKING = 0, 1  # flags of cudaStreamCreateWithFlags
 THREAD_LOCAL = 1  # of cudaStreamCaptureMode
 
 
@@ -166,6 +167,27 @@ def test_an_unsafe_call_of_the_capturing_thread_is_allowed_in_a_relaxed_capture_
     )
     assert said == [UNSUPPORTED if is_prohibited else 0]
     assert (INVALIDATED in ended) == is_prohibited
+
+
+def test_a_callback_is_not_captured() -> None:
+    stream = torch.cuda.Stream()
+    handle, runtime, graph = ctypes.c_void_p(stream.cuda_stream), library.runtime, ctypes.c_void_p()
+    assert runtime.cudaStreamBeginCapture(handle, THREAD_LOCAL) == 0
+    assert runtime.cudaStreamAddCallback(handle, None, None, 0) == UNSUPPORTED
+    assert runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)) == INVALIDATED_ERROR
+
+
+@pytest.mark.parametrize(("flags", "is_prohibited"), [(BLOCKING, True), (NON_BLOCKING, False)])
+def test_the_legacy_stream_is_not_used_while_a_blocking_stream_is_captured(
+    flags: int, is_prohibited: bool
+) -> None:
+    torch.cuda.init()
+    stream, graph, runtime = ctypes.c_void_p(), ctypes.c_void_p(), library.runtime
+    assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), flags) == 0
+    assert runtime.cudaStreamBeginCapture(stream, THREAD_LOCAL) == 0
+    assert runtime.cudaStreamQuery(None) == (IMPLICIT if is_prohibited else 0)
+    ended = runtime.cudaStreamEndCapture(stream, ctypes.byref(graph))
+    assert ended == (INVALIDATED_ERROR if is_prohibited else 0)
 
 
 def test_a_capture_ends_in_the_thread_in_which_it_began() -> None:

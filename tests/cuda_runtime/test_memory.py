@@ -80,6 +80,25 @@ def test_cuda_free_waits_for_all_streams() -> None:
     event.elapsed_time(event)  # an error while the event is pending
 
 
+def test_a_copy_from_pageable_memory_takes_it_as_it_is_and_one_from_pinned_memory_later() -> None:
+    library.set_mode("lazy")
+    pageable, pinned = torch.ones(1000), torch.ones(1000).pin_memory()
+    copies = [x.to("cuda", non_blocking=True) for x in (pageable, pinned)]
+    for x in (pageable, pinned):
+        x.fill_(2)
+    assert [x[0].item() for x in copies] == [1, 2]
+
+
+def test_a_copy_to_pageable_memory_is_waited_for_and_one_to_pinned_memory_not() -> None:
+    library.set_mode("lazy")
+    x, pinned = torch.ones(1000, device="cuda"), torch.zeros(1000).pin_memory()
+    assert torch.zeros(1000).copy_(x, non_blocking=True).tolist() == [1] * 1000
+    pinned.copy_(x * 1, non_blocking=True)
+    assert pinned.tolist() == [0] * 1000
+    torch.cuda.synchronize()
+    assert pinned.tolist() == [1] * 1000
+
+
 def test_more_memory_than_there_is_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(9 << 30, dtype=torch.uint8, device="cuda")

@@ -92,8 +92,9 @@ using namespace standin;
 
 extern "C" {
 
-// cudaStreamBeginCapture: "Capture must not be initiated on the legacy stream", and a stream that
-// is captured already is no legal argument.
+// cudaStreamBeginCapture: "Capture may not be initiated if stream is cudaStreamLegacy. Capture must
+// be ended on the same stream in which it was initiated, and it may only be initiated if the stream
+// is not already in capture mode."
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   Locked locked;
   auto* stream = resolved(handle);
@@ -108,8 +109,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mo
   return cudaSuccess;
 }
 
-// "If the capture was not fully joined": CUDA C++ Programming Guide, "Cross-stream Dependencies
-// and Events": a forked stream "must be joined back into the origin stream before the end".
+// CUDA C++ Programming Guide, "Cross-stream Dependencies and Events": "Any other streams which are
+// being captured to the same graph, due to event-based dependencies, must also be joined back to
+// the origin stream."
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   Locked locked;
   auto* stream = resolved(handle);

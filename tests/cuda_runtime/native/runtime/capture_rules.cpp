@@ -75,8 +75,7 @@ cudaError_t waiting_for_device(int device, const char* function) {
 // There: "It is invalid to merge two separate capture graphs by waiting on a captured event from a
 // stream which is being captured and is associated with a different capture graph than the event."
 // "Cross-stream Dependencies and Events": a stream that waits for a captured event joins its
-// capture; the legacy stream cannot (cudaStreamBeginCapture: "Capture must not be initiated on the
-// legacy stream").
+// capture; the legacy stream cannot be captured.
 cudaError_t wait_in_capture(CUstream_st* stream, cudaEvent_t event, const char* function) {
   const CapturePointer& capture = event->capture;
   if (stream->capture && stream->capture->is_invalid) return cudaErrorStreamCaptureInvalidated;

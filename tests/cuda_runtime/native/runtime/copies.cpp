@@ -20,9 +20,9 @@ bool is_on_device(const void* address) {
   return found && !found->is_pinned_host;
 }
 
-// "API synchronization behavior", Memcpy. "For transfers from pageable host memory to device
-// memory, host memory is copied to a staging buffer immediately". Otherwise the source is read when
-// the copy runs.
+// "API synchronization behavior": a call that copies from pageable host memory returns "once the
+// pageable buffer has been copied to the staging memory". Any other source is read when the copy
+// runs.
 Body copying(void* target, const void* source, size_t n, bool is_staged) {
   if (!is_staged) return [=] { std::memmove(target, source, n); };
   const auto* bytes = static_cast<const char*>(source);
@@ -30,9 +30,9 @@ Body copying(void* target, const void* source, size_t n, bool is_staged) {
   return [=] { std::memcpy(target, staged->data(), n); };
 }
 
-// There: "For transfers from device memory to pageable host memory, the function will return only
-// after the copy has completed"; a synchronous copy returns once it has completed, but "for
-// transfers from device memory to device memory, no host-side synchronization is performed".
+// There: a copy to pageable host memory returns "only once the copy has completed", and so does a
+// synchronous one, but "for transfers from device memory to device memory, no host-side
+// synchronization is performed".
 cudaError_t copy(void* target, const void* source, size_t n, cudaStream_t handle,
                  bool is_synchronous, const char* function) {
   Locked locked;

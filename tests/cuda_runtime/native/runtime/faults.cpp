@@ -21,8 +21,8 @@ void on_fault(int, siginfo_t* info, void*) {
   if (standin::was_freed(info->si_addr)) {
     char text[512];
     const char* who = standin::is_in_task() ? standin::current_label() : "the host";
-    const int n = snprintf(text, sizeof text, "illegal memory access: %s uses %p, which was freed\n",
-                           who, info->si_addr);
+    const char* format = "illegal memory access: %s uses %p, which was freed\n";
+    const int n = snprintf(text, sizeof text, format, who, info->si_addr);
     say(text, n);
   }
   sigaction(SIGSEGV, &previous, nullptr);  // the access is tried again, and ends the process

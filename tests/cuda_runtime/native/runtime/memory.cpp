@@ -82,7 +82,7 @@ void retire(Allocation allocation) {
 }
 
 // CUDA C++ Programming Guide, "Stream Ordered Memory Allocator": "Managing memory allocations using
-// cudaMalloc and cudaFree causes the GPU to synchronize across all executing CUDA streams." A task
+// cudaMalloc and cudaFree causes GPU to synchronize across all executing CUDA streams." A task
 // cannot wait for others; what it frees goes after all of them.
 cudaError_t release(void* pointer) {
   if (!pointer) return cudaSuccess;

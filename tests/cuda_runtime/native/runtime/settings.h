@@ -6,7 +6,7 @@
 namespace standin {
 
 // eager: work runs when it is issued, in the order of issue.
-// lazy: only when the host waits for it, and then what was issued last first, as dependencies allow.
+// lazy: only when the host waits for it, and then what was issued last first, where it may.
 // random: any order that dependencies allow, drawn from a seed.
 enum class Mode { eager, lazy, random };
 

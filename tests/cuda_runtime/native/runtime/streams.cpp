@@ -144,8 +144,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   STANDIN_RETURN(cudaErrorNotReady);
 }
 
-// A callback is not supported in a capture: CUDA Runtime API, cudaStreamAddCallback ("Callbacks
-// ... are not currently supported in graphs"); cudaLaunchHostFunc is its replacement.
+// cudaStreamAddCallback: "this function is not supported with cudaStreamBeginCapture and
+// cudaStreamEndCapture, unlike cudaLaunchHostFunc."
 cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t callback, void* data,
                                   unsigned) {
   Locked locked;
