@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+CUDA_TORCH := $(or $(TORCH),2.13.0)
 TORCH ?= 2.11.0
 MINUTES ?= 5
 
@@ -12,7 +13,16 @@ QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verif
 
 IN_PARALLEL := --numprocesses auto --dist worksteal
 
-.PHONY: demo test test-slow check check-quick lint bench fuzz compat clean
+# Tests that need a GPU, and where there is none: the environment, PyTorch's CUDA build in it, the
+# stand-in for NVIDIA's libraries, and the orders of work that are tried (see tests/cuda_runtime).
+# Not the tests of bench: what they measure means nothing there, and takes minutes.
+HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
+CUDA_VENV := .venv-cuda-$(CUDA_TORCH)
+STANDIN_TESTS := $(shell grep -rl --include='test_*.py' --exclude-dir=bench \
+	'pytest[.]mark[.]gpu$$' tests)
+ORDERS := lazy-1 random-1 random-2
+
+.PHONY: demo test test-slow test-cuda $(ORDERS) check check-quick lint bench fuzz compat clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python -m bench.demo --no-write
@@ -54,6 +64,37 @@ fuzz: $(VENV)/.installed-test
 compat: .venv-torch-$(TORCH)/.installed
 	.venv-torch-$(TORCH)/bin/python -m pytest
 
+ifneq ($(HAS_GPU),)
+test-cuda: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m gpu
+else
+test-cuda: $(CUDA_VENV)/.built
+	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
+endif
+
+# One order of work, by mode and seed.
+$(ORDERS):
+	LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
+		STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@)) \
+		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider \
+		-m gpu $(STANDIN_TESTS)
+
+$(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(shell find tests/cuda_runtime/native -type f) \
+		$(addprefix tests/cuda_runtime/,build.py stubs.py wheel.py)
+	$(CUDA_VENV)/bin/python -m tests.cuda_runtime.build $(CUDA_VENV)/stand-in
+	touch $@
+
+# Without what the wheel requires: NVIDIA's libraries, for which there is the stand-in. `===`, so
+# that no build for the CPU, 2.x.y+cpu, is taken for it.
+$(CUDA_VENV)/.installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	grep -vE '^(torch|setuptools)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt \
+		expecttest filelock fsspec hypothesis jinja2 matplotlib networkx numpy pytest \
+		rich sympy typing_extensions
+	$(@D)/bin/python -m pip install --quiet --no-deps torch===$(CUDA_TORCH)
+	touch $@
+
 # .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.
 $(VENV)/.installed-%: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -68,5 +109,5 @@ $(VENV)/.installed-%: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv .venv-torch-* build nimble_fx.egg-info .hypothesis .import_linter_cache \
+	rm -rf .venv .venv-torch-* .venv-cuda-* build nimble_fx.egg-info .hypothesis .import_linter_cache \
 		.mypy_cache .pytest_cache .ruff_cache

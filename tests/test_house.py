@@ -47,6 +47,12 @@ def test_the_compiler_is_imported_when_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_no_file_of_the_cuda_runtime_is_too_long_to_be_read() -> None:
+    sources = sorted((PACKAGE.parent / "tests/cuda_runtime/native").rglob("*.*"))
+    assert {path.suffix for path in sources} == {".cpp", ".h", ".map"}
+    assert [str(path) for path in sources if len(path.read_text().splitlines()) > 400] == []
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_the_cuda_device_touches_torch_cuda(path: Path) -> None:
     touches = any(name.startswith("torch.cuda") for name in names(path))

@@ -1,7 +1,9 @@
 """The CUDA device: captured, replayed, compared with eager. Needs a GPU."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +78,96 @@ def test_a_model_that_takes_tensors_of_the_cpu_is_frozen_and_computes_what_eager
                 assert_same(model.weight.grad, eager.weight.grad)
     assert nimble_fx.fallbacks() == ()
     assert all(program.status.frozen for program in nimble_fx.programs())
+
+
+class TwoOutputs(nn.Module):
+    """Two branches and their sum; the branches are outputs too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b = torch.relu(self.a(x)), torch.sigmoid(self.b(x))
+        return a, b, (a + 1) * (b + 2)
+
+
+Unfrozen = tuple[nn.Module, Callable[[Tensor], tuple[Tensor, ...]]]
+
+
+@pytest.fixture
+def unfrozen() -> Unfrozen:
+    """A model, and its compiled form, which launches its kernels on two streams in each call."""
+    model = TwoOutputs().cuda()
+    options: dict[str, Any] = {"freeze": False, "policy": "nimble"}
+    compiled = torch.compile(model, backend="nimble", options=options)
+    with torch.no_grad():
+        compiled(torch.randn(64, 64, device="cuda"))
+    torch.cuda.synchronize()
+    (program,) = nimble_fx.programs()
+    assert program.graph.n_streams == 2
+    return model, compiled
+
+
+def test_calls_on_several_streams_do_not_overwrite_each_others_memory(unfrozen: Unfrozen) -> None:
+    model, compiled = unfrozen
+    inputs = [torch.randn(64, 64, device="cuda") for _ in range(6)]
+    callers = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    results = []
+    with torch.no_grad():
+        for x, caller in zip(inputs, callers, strict=True):
+            with caller:
+                results.append(compiled(x)[2])
+        for i in reversed(range(len(inputs))):
+            callers[i].synchronize()
+            with callers[i]:
+                assert_same(results[i], model(inputs[i])[2])
+
+
+def test_an_output_that_is_dropped_is_not_overwritten_before_it_is_read(unfrozen: Unfrozen) -> None:
+    model, compiled = unfrozen
+    inputs = [torch.randn(64, 64, device="cuda") for _ in range(6)]
+    callers = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    sums = []
+    with torch.no_grad():
+        for x, caller in zip(inputs, callers, strict=True):
+            with caller:
+                sums.append(sum(value.sum() for value in compiled(x)))
+        for i in reversed(range(len(inputs))):
+            callers[i].synchronize()
+            with callers[i]:
+                assert_same(sums[i], sum(value.sum() for value in model(inputs[i])))
+
+
+class Sums(nn.Module):
+    """Saves results for its backward, and has as many that it does not save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.tanh(self.a(x) + self.b(x))
+        return x
+
+
+def test_what_a_forward_saves_stays_while_the_forward_of_another_size_runs() -> None:
+    model = Sums().cuda()
+    eager = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="nimble", dynamic=True, options={"policy": "nimble"})
+    inputs = [torch.randn(n, 64, device="cuda") for n in (48, 32, 16)]
+    for x in inputs:
+        compiled(x).sum().backward()
+    for order in (inputs, inputs[::-1]):
+        losses = [(compiled(x).sum(), eager(x).sum()) for x in order]
+        for ours, eagers in losses:
+            for net, loss in ((model, ours), (eager, eagers)):
+                net.zero_grad()
+                loss.backward()
+            assert_same([p.grad for p in model.parameters()], [p.grad for p in eager.parameters()])
 
 
 def test_streams_are_distinct_and_shared() -> None:
