@@ -81,13 +81,20 @@ class OutputBuilder:
 
     def build(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
         """Builds the outputs of a call, after its replay."""
-        copies = [torch.empty_like(original) for original in self._originals]
-        self._copy(copies, self._originals)
+        copies = self._copies()
         if self._all_whole_copies:
             return copies
         call = Call(inputs, static, copies)
         built = [build(call) for build in self._builders]
         return [built[place] for place in self._places]
+
+    def _copies(self) -> list[Tensor]:
+        """New copies of the output storages."""
+        if len(self._originals) == 1:
+            return [self._originals[0].clone()]
+        copies = [torch.empty_like(original) for original in self._originals]
+        self._copy(copies, self._originals)
+        return copies
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""

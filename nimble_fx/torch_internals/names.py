@@ -83,6 +83,8 @@ def lookup(path: str) -> Any:
 DisableAutocast = lookup("torch._C._DisableAutocast")
 DisableTorchFunction = lookup("torch._C.DisableTorchFunction")
 clear_cublas_workspaces = lookup("torch._C._cuda_clearCublasWorkspaces")
+current_cuda_device = lookup("torch._C._cuda_getDevice")
+current_cuda_stream = lookup("torch._C._cuda_getCurrentRawStream")
 disable_modes = lookup("torch.utils._python_dispatch._disable_current_modes")
 foreach_copy = lookup("torch._foreach_copy_")
 has_kernel = lookup("torch._C._dispatch_has_kernel")
