@@ -148,7 +148,9 @@ class Cuda:
     def streams(self, n: int) -> tuple[Stream, ...]:
         """The caller's current stream and `n - 1` side streams, all distinct."""
         caller = self._caller()
-        return (caller, *self._side_streams(n - 1, caller.cuda_stream)) if n > 1 else (caller,)
+        if n == 1:
+            return (caller,)
+        return (caller, *self._side_streams(n - 1, caller.cuda_stream))
 
     def events(self, names: tuple[str, ...]) -> Any:
         """New events, without timing. Those of `torch.cuda` do the same through Python."""

@@ -25,6 +25,8 @@ from nimble_fx.torch_internals.fake_tensors import are_fake
 
 _log = logging.getLogger(__name__)
 
+_data_ptr = Tensor.data_ptr
+
 
 @dataclass(frozen=True)
 class CaptureOptions:
@@ -124,7 +126,7 @@ class FrozenProgram:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
         key = self._key(inputs, static)
         graph = self._cache.get(key)
-        if graph is not None and graph.awaits_backward:
+        if graph is not None and graph.saves_tensors and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
         if graph is None:
@@ -144,7 +146,7 @@ class FrozenProgram:
             places = [(k, inputs[k].data_ptr()) for k in self._may_be_saved]
             fixed = tuple([place for place in places if place[1] in saved])
         numbers = tuple([inputs[k] for k in self._numbers]) if self._numbers else ()
-        return GraphKey(numbers, tuple(map(Tensor.data_ptr, static)), fixed)
+        return GraphKey(numbers, tuple(map(_data_ptr, static)), fixed)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
         """Runs a call without a graph, and reports the fallback if the call succeeds.
