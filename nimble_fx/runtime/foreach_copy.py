@@ -1,11 +1,11 @@
 """Copies between two lists of tensors in as few kernels as possible."""
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from nimble_fx.ir.arguments import items_at
 from nimble_fx.torch_internals.names import foreach_copy
 
 
@@ -37,11 +37,3 @@ class GroupedCopy:
             foreach_copy(items(targets), items(values))
         for position in self._singly:
             targets[position].copy_(values[position])
-
-
-def items_at(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that returns the items of a list at some positions."""
-    if len(positions) < 2:
-        first = slice(positions[0], positions[0] + 1) if positions else slice(0)
-        return itemgetter(first)
-    return itemgetter(*positions)

@@ -14,8 +14,8 @@ import torch
 
 from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
+from nimble_fx.ir.arguments import items_at
 from nimble_fx.ir.task_graph import Task, TaskGraph
-from nimble_fx.runtime.foreach_copy import items_at
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
 
