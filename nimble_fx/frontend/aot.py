@@ -267,7 +267,7 @@ class _Backend:
         why = why_not_alone(gm, self._function_name)
         compiler = Compiler(gm, self._options, target, self._names)
         run = lower(gm, example_inputs, compiler)
-        call = Observed(run, why, compiler.writes_inputs)
+        call = Observed(run, compiler.unwrapped, why, compiler.writes_inputs)
 
         def observed(*inputs: Any) -> Sequence[Any]:
             outputs = run(*inputs)

@@ -7,7 +7,7 @@ call that was compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from nimble_fx.frontend.call_arguments import CONSTANTS, CallArguments
 from nimble_fx.frontend.expected_inputs import PLAIN, ExpectedTensors
 from nimble_fx.frontend.model_state import ModelState
-from nimble_fx.ir.arguments import items_at
+from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.torch_internals.names import (
     GlobalStateGuard,
     n_dispatch_modes,
     n_function_modes,
     pytree,
-    set_grad_enabled,
 )
 
 
@@ -36,6 +35,8 @@ class Observed:
 
     Attributes:
         run: the graph's callable.
+        boxed: the program itself, which takes the inputs in a list and must be called without
+            gradients; None if it needs what `run` does besides.
         why_not_alone: why the graph is not all that Dynamo's code of the call does; None if it is.
         writes_inputs: whether it may write to an input that is no parameter or buffer.
         inputs: of the call.
@@ -43,6 +44,7 @@ class Observed:
     """
 
     run: Callable[..., Sequence[Any]]
+    boxed: Boxed | None
     why_not_alone: str | None
     writes_inputs: bool
     inputs: Sequence[Any] = ()
@@ -78,14 +80,15 @@ class DirectCall:
         Raises:
             NotDirectError: the call did more than to run the graph, or more than can be checked.
         """
-        self._run, self._training = observed.run, training
+        self._run, self._boxed = observed.run, observed.boxed
         self._is_inference_mode = torch.is_inference_mode_enabled()
-        self._arguments, self._model = CallArguments(args, kwargs), ModelState(modules)
+        self._arguments, self._model = CallArguments(args, kwargs), ModelState(modules, training)
         why = observed.why_not_alone or self._arguments.why_not_checked()
         why = why or self._model.why_not_checked() or _why_in_a_mode()
-        tensors = self._tensors(args, kwargs)
-        if why is not None or tensors is None:
-            raise NotDirectError(why or "its state changes as it is called")
+        if why is not None:
+            raise NotDirectError(why)
+        leaves = self._arguments.tensors(args, kwargs) or []
+        tensors = [*leaves, *self._model.tensors]
         places = {id(tensor): i for i, tensor in enumerate(tensors)}
         if not tensors or len(places) < len(tensors):
             raise NotDirectError("two of its tensors are the same, or it has none")
@@ -94,8 +97,9 @@ class DirectCall:
             raise NotDirectError(f"it takes tensors of the types {sorted(strange)}")
         if not all(id(value) in places for value in observed.inputs):
             raise NotDirectError("its graph takes values that are no arguments and no parameters")
-        self._pick_inputs = items_at([places[id(value)] for value in observed.inputs])
-        self._result = result_builder(result, observed.outputs, tensors)
+        self._places = [places[id(value)] for value in observed.inputs]
+        self._fill(tensors)
+        self._result = result_builder(result, observed.outputs, leaves)
         names = [*self._arguments.names, *self._model.names]
         n_separate = len(self._arguments.names) if observed.writes_inputs else 0
         self._expected = ExpectedTensors(names, tensors, training, n_separate)
@@ -106,13 +110,21 @@ class DirectCall:
 
         Gradients must be enabled as in the call that was compiled.
         """
-        if n_function_modes() or n_dispatch_modes():
+        leaves = self._arguments.tensors(args, kwargs)
+        if (
+            leaves is None
+            or n_function_modes()
+            or n_dispatch_modes()
+            or not self._settings.check()
+            or not self._model.is_unchanged()
+            or not self._expected.fit(leaves, self._model.tensors)
+        ):
             return NotImplemented
-        tensors = self._tensors(args, kwargs)
-        if tensors is None or not self._expected.fit(tensors) or not self._settings.check():
-            return NotImplemented
-        outputs = self._run(*self._pick_inputs(tensors))
-        return self._result(outputs, tensors)
+        inputs = self._inputs.copy()
+        for i, place in self._from_call:
+            inputs[i] = leaves[place]
+        outputs = self._run(*inputs) if self._boxed is None else self._boxed(inputs)
+        return self._result(outputs, leaves)
 
     def is_for_now(self) -> bool:
         """Whether PyTorch's modes and settings are those of the compiled call."""
@@ -124,22 +136,23 @@ class DirectCall:
 
     def difference(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """In what a call differs from the compiled one; None if the next one will surely fit."""
-        found = self._arguments.difference(args, kwargs) or self._model.difference()
+        found = self._arguments.difference(args, kwargs) or self._model.refresh()
         if found is not None:
             return found
-        tensors = self._tensors(args, kwargs)
-        return "its state changed meanwhile" if tensors is None else self._expected.difference(tensors)
+        leaves = self._arguments.tensors(args, kwargs) or []
+        tensors = [*leaves, *self._model.tensors]
+        found = self._expected.difference(tensors)
+        if found is None:
+            self._fill(tensors)
+        return found
 
-    def _tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
-        """The arguments' tensors, then the model's; None if anything but these differs."""
-        tensors = self._arguments.tensors(args, kwargs)
-        if tensors is None:
-            return None
-        state = self._model.tensors()
-        if state is None:
-            return None
-        tensors += state
-        return tensors
+    def _fill(self, tensors: Sequence[Any]) -> None:
+        """Prepares the graph's inputs, of which a call replaces those that are its arguments."""
+        n_leaves = len(self._arguments.names)
+        self._from_call = [(i, k) for i, k in enumerate(self._places) if k < n_leaves]
+        self._inputs = [tensors[k] for k in self._places]
+        for i, _ in self._from_call:
+            self._inputs[i] = None
 
 
 def _why_in_a_mode() -> str | None:
@@ -155,7 +168,7 @@ def result_builder(
     Args:
         result: the result of one call.
         outputs: the graph's outputs in it.
-        inputs: the tensors that went into it.
+        inputs: the tensors among the arguments.
 
     Raises:
         NotDirectError: the result has other objects in it.

@@ -92,9 +92,15 @@ class ExpectedTensors:
         self._separate = separate
         self._expect_exactly(tensors)
 
-    def fit(self, tensors: Sequence[object]) -> bool:
-        """Whether the tensors of a call are surely like those that are expected."""
-        return self._guards_check(*tensors) and self._are_separate(tensors)
+    def fit(self, leaves: Sequence[object], state: Sequence[object]) -> bool:
+        """Whether the tensors of a call are surely like those that are expected.
+
+        Args:
+            leaves: the first of them, in which those are that share no memory.
+            state: the others.
+        """
+        fit: bool = self._check(*leaves, *state)
+        return fit and self._are_separate(leaves)
 
     def difference(self, tensors: Sequence[object]) -> str | None:
         """In what the tensors of a call differ; None if they do not, and `fit` will know it."""
@@ -115,7 +121,7 @@ class ExpectedTensors:
     def _expect_exactly(self, tensors: Sequence[object]) -> None:
         """Lets `fit` accept tensors that differ from these in values only."""
         guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._guards_check = guards.check
+        self._check = guards.check
 
     def _are_separate(self, tensors: Sequence[object]) -> bool:
         if not self._separate:
