@@ -160,9 +160,7 @@ class Compiled:
         result = direct(args, kwargs)
         return result if result is not NotImplemented else self._other_call(direct, args, kwargs)
 
-    def _other_call(
-        self, direct: DirectCall, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _other_call(self, direct: DirectCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that differs from the compiled one, at least to a quick check."""
         if not direct.is_for_now():
             return self._guarded(args, kwargs)
