@@ -31,7 +31,7 @@ from nimble_fx.program import Program, register
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo import hooks_guarded, why_not_alone
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
-from nimble_fx.torch_internals.names import set_grad_enabled
+from nimble_fx.torch_internals.names import global_module_hooks, set_grad_enabled
 
 
 def compile(  # noqa: A001  # as torch.compile
@@ -165,7 +165,7 @@ class Compiled:
         if not direct.is_for_now():
             return self._guarded(args, kwargs)
         difference = direct.difference(args, kwargs)
-        if difference is not None and not self.dynamic:
+        if difference is not None and (not self.dynamic or any(global_module_hooks())):
             raise InputError(
                 f"this call of {name_of(self.model)} is not as it was compiled: {difference}. Call "
                 "nimble_fx.compile again for it, or with dynamic=True"
@@ -268,7 +268,7 @@ class _Backend:
         call = Observed(run, compiler.unwrapped, why, compiler.writes_inputs)
 
         def observed(*inputs: Any) -> Sequence[Any]:
-            outputs = run(*inputs)
+            outputs: Sequence[Any] = run(*inputs)
             if self._observed is not None:
                 self._observed.append(replace(call, inputs=inputs, outputs=outputs))
             return outputs

@@ -56,7 +56,7 @@ class CallArguments:
                 return None
         if not self._others:
             return leaves
-        if not all([_is_same(leaves[i], value) for i, value in self._others]):
+        if not all(_is_same(leaves[i], value) for i, value in self._others):
             return None
         return [leaves[i] for i in self._tensors]
 

@@ -65,7 +65,7 @@ class ModelState:
         try:
             return (
                 self._tables == self._saved
-                and all([table[key] is value for table, key, value in self._single])
+                and all(table[key] is value for table, key, value in self._single)
                 and list(map(_is_training, self._attributes)) == self._training
                 and not any(self._hooks)
             )
@@ -78,11 +78,21 @@ class ModelState:
             return "the model has hooks, and had none"
         if list(map(_is_training, self._attributes)) != self._training:
             return "the model, or a part of it, is in another mode (train or eval)"
-        before = self._shape
-        self._read()
-        if self._shape != before:
+        if self._structure() != self._shape:
             return "the model's submodules, or which of its parameters are tied or None, changed"
+        self._read()
         return None
+
+    def _structure(self) -> list[tuple[str, object]]:
+        """Where tensors are, the same one where it is tied, and which values are none."""
+        firsts: dict[int, str] = {}
+        return [
+            (path + key, firsts.setdefault(id(value), path + key))
+            if isinstance(value, Tensor)
+            else (path + key, id(value))
+            for path, table in zip(self._paths, self._tables, strict=True)
+            for key, value in table.items()
+        ]
 
     def _read(self) -> None:
         self._single = [
@@ -91,15 +101,9 @@ class ModelState:
             for key, value in table.items()
             if isinstance(value, Tensor) and value.numel() == 1
         ]
-        firsts: dict[int, int] = {}
-        tensors: dict[str, Tensor] = {}
-        self._shape: list[tuple[str, object]] = []
-        for path, table in zip(self._paths, self._tables, strict=True):
-            for key, value in table.items():
-                is_tensor = isinstance(value, Tensor)
-                first = firsts.setdefault(id(value), len(firsts)) if is_tensor else id(value)
-                self._shape.append((path + key, (is_tensor, first)))
-                if is_tensor and first == len(tensors):
-                    tensors[path + key] = value
-        self.names, self.tensors = list(tensors), list(tensors.values())
+        self._shape = self._structure()
+        values = [value for table in self._tables for value in table.values()]
+        pairs = zip(self._shape, values, strict=True)
+        firsts = {path: value for (path, first), value in pairs if path == first}
+        self.names, self.tensors = list(firsts), list(firsts.values())
         self._saved = [dict(table) for table in self._tables]

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-
 from nimble_fx.ir.arguments import items_at
 from nimble_fx.torch_internals.names import foreach_copy
 

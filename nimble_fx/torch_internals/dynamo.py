@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -28,9 +29,9 @@ __all__ = [
     "ViewAndMutationMeta",
     "aot_autograd",
     "hooks_guarded",
+    "is_wrapped_for_nothing",
     "lookup_backend",
     "register_backend",
-    "is_wrapped_for_nothing",
     "why_not_alone",
     "writes_inputs",
 ]
@@ -78,7 +79,8 @@ def why_not_alone(gm: GraphModule, function_name: str) -> str | None:
     try:
         translator = lookup("torch._dynamo.symbolic_convert.InstructionTranslator").current_tx()
         output = translator.output
-        if translator.f_code.co_name != function_name or gm.compile_subgraph_reason.graph_break:
+        reason: Any = gm.compile_subgraph_reason
+        if translator.f_code.co_name != function_name or reason.graph_break:
             return "PyTorch compiles it in parts"
         if output.random_calls:
             return "it draws Python's random numbers"
