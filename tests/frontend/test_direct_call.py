@@ -26,6 +26,10 @@ OPTIONS: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 5}]
 class Net(nn.Module):
     """Parameters, tied ones, a buffer, a part without bias, one that depends on the mode."""
 
+    layers: Any
+    norm: Any
+    tied: Any
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
@@ -63,7 +67,7 @@ def replace_scale_by_another_of_its_value(net: Net) -> None:
 
 
 def replace_buffer(net: Net) -> None:
-    net.norm.running_mean = torch.randn_like(net.norm.running_mean)  # type: ignore[arg-type]
+    net.norm.running_mean = torch.randn_like(net.norm.running_mean)
 
 
 def assign_state(net: Net) -> None:
@@ -138,7 +142,7 @@ def pre_hook(net: Net) -> None:
 
 @contextmanager
 def global_hook(net: Net) -> Iterator[None]:
-    handle = nn.modules.module.register_module_forward_hook(_mean)
+    handle = nn.modules.module.register_module_forward_hook(_mean)  # type: ignore[arg-type]
     try:
         yield
     finally:
