@@ -143,7 +143,7 @@ class Compiled:
         Raises:
             InputError: the arguments or the model are not as they were compiled, unless `dynamic`.
         """
-        if torch.compiler.is_compiling():
+        if self._backend.direct is None or torch.compiler.is_compiling():
             return self._guarded(args, kwargs)
         if self.training or not torch.is_grad_enabled():
             return self._call(args, kwargs)
@@ -195,7 +195,7 @@ class Compiled:
                 observed[0], args, kwargs, result, modules, self.training
             )
             self._backend.why_guarded = None
-        except NotDirectError as why:
+        except (NotDirectError, UnsupportedError) as why:
             self._backend.why_guarded = str(why)
 
     @property
