@@ -63,7 +63,10 @@ def net(n_inputs: int, n_parameters: int, training: bool) -> nn.Module:
     scope: dict[str, Any] = {"nn": nn, "torch": torch, "WIDTH": WIDTH}
     exec(SOURCE, scope)
     made: nn.Module = scope["Net"](n_inputs, n_parameters).cuda().train(training)
-    return made.requires_grad_(training)
+    made.requires_grad_(training)
+    for parameter in made.parameters() if training else ():
+        parameter.grad = torch.zeros_like(parameter)  # for reduce-overhead not in a graph's memory
+    return made
 
 
 def ways(
