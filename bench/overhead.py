@@ -2,8 +2,8 @@
 
 Launched programs are measured on the CPU, without the operators that they launch; frozen ones on
 the virtual device with replays that do nothing, copies of inputs and outputs included. With a GPU,
-the host time of a call beyond `CUDAGraph.replay()` is measured beside that of
-`mode="reduce-overhead"`.
+or a stand-in for the CUDA runtime, a call's host time is measured beside those of PyTorch's ways to
+call a model (`bench.host_time`), in inference and training.
 """
 
 import gc
@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,8 +21,10 @@ from torch import Tensor, nn
 
 import nimble_fx
 from bench.console import print_table
+from bench.host_time import CASES as HOST_CASES
+from bench.host_time import HostTime, host_time, is_stand_in, print_host_times
 from bench.record import Target, finish, parser
-from bench.timing import Spread, interleaved_seconds, ratios, synchronize
+from bench.timing import Spread, interleaved_seconds
 from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import load
 from nimble_fx.devices import Capture
@@ -94,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints, writes the results; 0."""
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=15, help="samples of each figure")
+    options.add_argument("--parameters", type=int, default=2000, help="the most of a model")
     options.add_argument("--calls", type=int, default=N_LONG, help="calls over a few shapes")
     args = options.parse_args(argv)
     torch.set_num_threads(1)
@@ -104,9 +106,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, object] = {"overhead": overheads, "memory": memory}
     targets = [*overhead_targets(overheads), *memory_targets(memory)]
     if torch.cuda.is_available():
-        beside = beside_reduce_overhead(args.rounds)
-        results["host time beyond replay, of reduce-overhead's"] = beside
-        targets.append(Target("host time beyond replay / reduce-overhead's", beside.median, 0.5))
+        times = [
+            host_time(n_inputs, n_parameters, training, args.rounds)
+            for training in (False, True)
+            for n_inputs, n_parameters in HOST_CASES
+            if n_parameters <= args.parameters
+        ]
+        print_host_times(times)
+        results["host time"] = times
+        results["stand-in runtime"] = is_stand_in()
+        targets += host_time_targets(times)
     finish("overhead", args, results, targets)
     return 0
 
@@ -194,36 +203,6 @@ def now() -> tuple[float, int]:
     return pages * resource.getpagesize() / 2**20, sys.getallocatedblocks()
 
 
-def beside_reduce_overhead(rounds: int) -> Spread:
-    """Host time of a call beyond that of a replay, nimble's over reduce-overhead's, on a GPU.
-
-    The first round compiles and is dropped.
-    """
-    model, x = Net().cuda(), torch.randn(8, 16, device="cuda")
-    nimble = torch.compile(model, backend="nimble")
-    inductor = torch.compile(model, mode="reduce-overhead")
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad():
-        model(x)
-        with torch.cuda.graph(graph):
-            model(x)
-        calls: list[Callable[[], object]] = [partial(nimble, x), partial(inductor, x), graph.replay]
-        samples = [[host_seconds(call) for call in calls] for _ in range(rounds + 1)]
-    beyond = [(ours - replay, theirs - replay) for ours, theirs, replay in samples[1:]]
-    return ratios(*zip(*beyond, strict=True))
-
-
-def host_seconds(call: Callable[[], object]) -> float:
-    """Seconds until a call returns, with an idle GPU at its start."""
-    samples = []
-    for _ in range(N_CALLS):
-        synchronize()
-        start = perf_counter()
-        call()
-        samples.append(perf_counter() - start)
-    return statistics.median(samples)
-
-
 def print_overheads(overheads: Sequence[Overhead]) -> None:
     """A row for each way to run."""
     header = ["", *(f"{n} parameters" for n in N_PARAMETERS), "a call", "a parameter"]
@@ -258,6 +237,19 @@ def overhead_targets(overheads: Sequence[Overhead]) -> list[Target]:
             Target(f"{each.how}: us a call", each.us_per_call, 10),
             Target(f"{each.how}: us a parameter", each.us_per_parameter, 0.3),
         )
+    ]
+
+
+def host_time_targets(times: Sequence[HostTime]) -> list[Target]:
+    """Less than `torch.cuda.make_graphed_callables` takes, in every case."""
+    return [
+        Target(
+            f"{each.n_inputs} inputs, {each.n_parameters} parameters, training {each.training}: "
+            "nimble_fx.compile / make_graphed_callables",
+            each.by_way["nimble_fx.compile"].median / each.by_way["make_graphed_callables"].median,
+            1,
+        )
+        for each in times
     ]
 
 

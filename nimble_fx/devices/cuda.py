@@ -11,11 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Event
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES, Device, gpu
-from nimble_fx.torch_internals.names import clear_cublas_workspaces
+from nimble_fx.torch_internals.names import (
+    clear_cublas_workspaces,
+    current_cuda_device,
+    current_cuda_stream,
+)
 
 POOL_SIZE = 32
 """Streams in PyTorch's pool of each priority; further streams are aliases of these."""
@@ -25,6 +30,9 @@ MAX_STREAMS = POOL_SIZE - 1
 
 NORMAL, HIGH = 0, -1
 """Priorities of streams. Kernels captured on a stream keep its priority in the graph."""
+
+MAX_CALLERS = 4 * POOL_SIZE
+"""The most streams of callers whose objects are kept."""
 
 N_REPEATS = 50
 N_SAMPLES = 3
@@ -95,6 +103,7 @@ class Cuda:
         self.name = str(device)
         self._device = device
         self._streams: dict[int, dict[int, torch.cuda.Stream]] = {NORMAL: {}, HIGH: {}}
+        self._callers: dict[int, torch.cuda.Stream] = {}
 
     @staticmethod
     @cache
@@ -127,6 +136,8 @@ class Cuda:
     @property
     def is_capturing(self) -> bool:
         """Whether the caller's current stream is being captured."""
+        if current_cuda_device() == self._device.index:
+            return torch.cuda.is_current_stream_capturing()
         with torch.cuda.device(self._device):
             return torch.cuda.is_current_stream_capturing()
 
@@ -136,13 +147,14 @@ class Cuda:
 
     def streams(self, n: int) -> tuple[Stream, ...]:
         """The caller's current stream and `n - 1` side streams, all distinct."""
-        caller = torch.cuda.current_stream(self._device)
+        caller = self._caller()
+        if n == 1:
+            return (caller,)
         return (caller, *self._side_streams(n - 1, caller.cuda_stream))
 
     def events(self, names: tuple[str, ...]) -> Any:
-        """New events, without timing."""
-        fresh: Any = torch.cuda.Event
-        return SimpleNamespace(**{name: fresh() for name in names})
+        """New events, without timing. Those of `torch.cuda` do the same through Python."""
+        return SimpleNamespace(**{name: Event(self._device) for name in names})
 
     def settle(self, streams: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Joins the streams both ways and records the caller's stream on the outputs.
@@ -264,6 +276,19 @@ class Cuda:
             torch.cuda.set_stream(caller)
         if first:
             raise first.pop()  # outside of the handlers, so that no reference cycle keeps memory
+
+    def _caller(self) -> Any:
+        """The caller's current stream. PyTorch makes a new object for it in each call."""
+        index = self._device.index
+        if index is None:
+            return torch.cuda.current_stream()
+        handle = current_cuda_stream(index)
+        caller = self._callers.get(handle)
+        if caller is None:
+            if len(self._callers) >= MAX_CALLERS:
+                self._callers.clear()
+            caller = self._callers[handle] = torch.cuda.current_stream(self._device)
+        return caller
 
     def _capture_streams(self, n: int, urgent: int | None) -> tuple[Any, ...]:
         """`n` streams other than the caller's; the urgent one has high priority."""

@@ -74,7 +74,8 @@ class CapturedGraph:
         self._expanded = [k for k in copied if 0 in inputs[k].stride()]
         self._targets = self._unexpanded(self._buffers)
         self._copy_in = GroupedCopy(inputs, copied)
-        self._copy_back = GroupedCopy(inputs, [k for k in launcher.mutated_inputs if k in copied])
+        self._written = [k for k in launcher.mutated_inputs if k in copied]
+        self._copy_back = GroupedCopy(inputs, self._written)
         self._capture = self._captured(launcher, inputs, static, pool)
         for k in fixed:
             self._buffers[k] = self._targets[k] = None
@@ -82,6 +83,7 @@ class CapturedGraph:
         in_place = {*output_policy.aliased, *output_policy.saved}
         self._output_builder = OutputBuilder(captured, self._buffers, read_in_place, in_place)
         self._capture = replace(self._capture, outputs=())
+        self._replay = self._capture.replay
         saved = [captured[i] for i in output_policy.saved if i in self._output_builder.in_place]
         self.saved_addresses = {value.data_ptr() for value in saved}
         self._saved_storages = {storage_key(value) for value in saved}
@@ -98,6 +100,11 @@ class CapturedGraph:
         return self._capture.nbytes
 
     @property
+    def saves_tensors(self) -> bool:
+        """Whether it saves tensors for the backward in its memory."""
+        return bool(self._saved_storages)
+
+    @property
     def awaits_backward(self) -> bool:
         """Whether tensors that the last replay saved in place are still referenced."""
         return self._count_references() != self._n_references
@@ -105,11 +112,13 @@ class CapturedGraph:
     def replay(self, inputs: list[Any], static: list[Tensor]) -> list[Any]:
         """Replays the graph on new inputs, on the current stream; returns the outputs."""
         caller = self._pool_group.wait_for_last()
-        self._copy_inputs(inputs)
-        self._capture.replay()
-        self._copy_back(inputs, self._buffers)
+        self._copy_in(self._targets, self._unexpanded(inputs) if self._expanded else inputs)
+        self._replay()
+        if self._written:
+            self._copy_back(inputs, self._buffers)
         self.n_replays += 1
-        outputs = self._output_builder.build(inputs, self._in_place_inputs(inputs, static))
+        read_in_place = self._in_place_inputs(inputs, static) if self._fixed else static
+        outputs = self._output_builder.build(inputs, read_in_place)
         self._pool_group.record_end(caller)
         return outputs
 
@@ -155,7 +164,7 @@ class CapturedGraph:
 
     def _in_place_inputs(self, inputs: list[Any], static: list[Tensor]) -> list[Tensor]:
         """The tensors that the graph reads in place."""
-        return [*static, *[inputs[k] for k in self._fixed]] if self._fixed else static
+        return [*static, *[inputs[k] for k in self._fixed]]
 
     def _copy_inputs(self, inputs: list[Any]) -> None:
         self._copy_in(self._targets, self._unexpanded(inputs) if self._expanded else inputs)

@@ -1,11 +1,9 @@
 """Copies between two lists of tensors in as few kernels as possible."""
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-
+from nimble_fx.ir.arguments import items_at
 from nimble_fx.torch_internals.names import foreach_copy
 
 
@@ -23,15 +21,13 @@ class GroupedCopy:
             examples: a list like those that will be copied.
             positions: the indices of the items to copy, which are tensors.
         """
-        groups: dict[torch.dtype, list[int]] = {}
-        self._singly: list[int] = []
+        groups: dict[object, list[int]] = {}
         for position in positions:
             example = examples[position]
-            if example.is_conj() or example.is_neg():  # _foreach_copy_ cannot write to these
-                self._singly.append(position)
-            else:
-                groups.setdefault(example.dtype, []).append(position)
-        self._groups = [_items_at(group, len(examples)) for group in groups.values()]
+            alone = example.is_conj() or example.is_neg()  # _foreach_copy_ cannot write to these
+            groups.setdefault(position if alone else example.dtype, []).append(position)
+        self._singly = [group[0] for group in groups.values() if len(group) == 1]
+        self._groups = [items_at(group) for group in groups.values() if len(group) > 1]
 
     def __call__(self, targets: list[Any], values: list[Any]) -> None:
         """Copies from `values` to `targets` on the current stream."""
@@ -39,12 +35,3 @@ class GroupedCopy:
             foreach_copy(items(targets), items(values))
         for position in self._singly:
             targets[position].copy_(values[position])
-
-
-def _items_at(positions: list[int], n_items: int) -> Callable[[list[Any]], Any]:
-    if positions == list(range(n_items)):
-        return lambda items: items
-    if len(positions) == 1:
-        (position,) = positions
-        return lambda items: (items[position],)
-    return itemgetter(*positions)

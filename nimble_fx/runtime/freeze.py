@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nimble_fx.errors import StateError
 from nimble_fx.fallback import Fallback, Reporter
@@ -23,6 +24,8 @@ from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
 
 _log = logging.getLogger(__name__)
+
+_data_ptr = Tensor.data_ptr
 
 
 @dataclass(frozen=True)
@@ -109,24 +112,26 @@ class FrozenProgram:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first where it must."""
-        if self._launcher.device.is_capturing or are_fake(args):
+        inputs, static = self._launcher.split(args)
+        if self._launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
             return self._launcher(args)
         if not self._pool_group.acquire():
             return self._launcher(args)
         try:
-            return self._run(args)
+            return self._run(args, inputs, static)
         finally:
             self._pool_group.release()
 
-    def _run(self, args: list[Any]) -> Sequence[Any]:
+    def _run(self, args: list[Any], inputs: list[Any], static: list[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
-        inputs, static = self._launcher.split(args)
         key = self._key(inputs, static)
         graph = self._cache.get(key)
-        if graph is not None and graph.awaits_backward:
+        if graph is not None and graph.saves_tensors and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
         if graph is None:
+            if are_fake(static):
+                return self._launcher(args)
             new = self._new_graph(key, inputs, static)
             if isinstance(new, Fallback):
                 return self._run_unfrozen(new, args)
@@ -141,7 +146,7 @@ class FrozenProgram:
             places = [(k, inputs[k].data_ptr()) for k in self._may_be_saved]
             fixed = tuple([place for place in places if place[1] in saved])
         numbers = tuple([inputs[k] for k in self._numbers]) if self._numbers else ()
-        return GraphKey(numbers, tuple([tensor.data_ptr() for tensor in static]), fixed)
+        return GraphKey(numbers, tuple(map(_data_ptr, static)), fixed)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
         """Runs a call without a graph, and reports the fallback if the call succeeds.

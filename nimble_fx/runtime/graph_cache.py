@@ -63,6 +63,7 @@ class GraphCache:
         self._lock = threading.RLock()
         self._n_early_evictions = 0
         self._n_calls: OrderedDict[GraphKey, int] = OrderedDict()
+        self._latest: tuple[GraphKey, CapturedGraph] | None = None
         pool_group.graph_caches.add(self)
 
     def __del__(self, free_later: Callable[[object], None] = gc_guard.free_later) -> None:
@@ -71,10 +72,14 @@ class GraphCache:
 
     def get(self, key: GraphKey) -> CapturedGraph | None:
         """The graph for a key, which becomes the most recently used; None if there is none."""
+        latest = self._latest
+        if latest is not None and latest[0] == key:  # cheaper than a hash of all addresses
+            return latest[1]
         with self._lock:
             graph = self._graphs.get(key)
             if graph is not None:
                 self._graphs.move_to_end(key)
+                self._latest = key, graph
             return graph
 
     def should_capture(self, key: GraphKey) -> bool:
@@ -129,6 +134,8 @@ class GraphCache:
         """Removes the graph for a key, if there is one."""
         with self._lock:
             graph = self._graphs.pop(key, None)
+            if self._latest is not None and self._latest[1] is graph:
+                self._latest = None
             self._status.n_graphs = len(self._graphs)
         if graph is not None:  # outside of the lock: freeing it may remove other graphs
             self._n_early_evictions += graph.n_replays < BREAK_EVEN_CALLS

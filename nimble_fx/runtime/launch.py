@@ -14,6 +14,7 @@ import torch
 
 from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
+from nimble_fx.ir.arguments import items_at
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
@@ -41,6 +42,7 @@ class Launcher:
         self.static = [i for i, value in enumerate(graph.inputs) if value.static]
         written = {storage for task in graph.tasks for storage in task.writes}
         mutated = [not written.isdisjoint(value.holds) for value in graph.inputs]
+        self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
         self.mutated_inputs = [k for k, i in enumerate(self.inputs) if mutated[i]]
         self.mutated_static = [k for k, i in enumerate(self.static) if mutated[i]]
 
@@ -59,7 +61,7 @@ class Launcher:
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Splits the arguments of a call into inputs, and parameters and buffers."""
-        return [args[i] for i in self.inputs], [args[i] for i in self.static]
+        return list(self._pick_inputs(args)), list(self._pick_static(args))
 
     @property
     def mutates(self) -> bool:

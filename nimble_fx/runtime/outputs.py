@@ -77,17 +77,24 @@ class OutputBuilder:
         self._places = [places[id(value)] for value in captured]
         self._copy = GroupedCopy(self._originals, range(len(self._originals)))
         self.in_place = {i for i, value in enumerate(captured) if self._is_in_place(value)}
-        self._all_whole_copies = list(map(id, captured)) == list(map(id, self._originals))
+        self._are_all_whole_copies = list(map(id, captured)) == list(map(id, self._originals))
 
     def build(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
         """Builds the outputs of a call, after its replay."""
-        copies = [torch.empty_like(original) for original in self._originals]
-        self._copy(copies, self._originals)
-        if self._all_whole_copies:
+        copies = self._copies()
+        if self._are_all_whole_copies:
             return copies
         call = Call(inputs, static, copies)
         built = [build(call) for build in self._builders]
         return [built[place] for place in self._places]
+
+    def _copies(self) -> list[Tensor]:
+        """New copies of the output storages."""
+        if len(self._originals) == 1:
+            return [self._originals[0].clone()]
+        copies = [torch.empty_like(original) for original in self._originals]
+        self._copy(copies, self._originals)
+        return copies
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""

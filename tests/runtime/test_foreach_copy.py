@@ -22,9 +22,10 @@ def test_the_chosen_items_are_copied_and_no_others(
 
 
 def test_tensors_of_one_dtype_are_copied_together() -> None:
-    values = [torch.ones(2), torch.ones(3), torch.ones(2, dtype=torch.int32)]
+    dtypes = [torch.float32, torch.float32, torch.int32, torch.int32, torch.int64]
+    values = [torch.ones(i + 1, dtype=dtype) for i, dtype in enumerate(dtypes)]
     targets = [torch.zeros_like(value) for value in values]
     with torch.profiler.profile() as profile:
-        GroupedCopy(values, range(3))(targets, values)
+        GroupedCopy(values, range(5))(targets, values)
     calls = [event.name for event in profile.events() or () if event.name == "aten::_foreach_copy_"]
     assert len(calls) == 2

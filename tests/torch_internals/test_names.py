@@ -22,7 +22,11 @@ OUTSIDE = [
     for path in (*PACKAGE.rglob("*.py"), *(PACKAGE / "passes").glob("*.py"))
     if path.parent.name != "torch_internals"
 ]
-ONLY_FOR_CUDA = {"torch._C._cuda_clearCublasWorkspaces"}
+ONLY_FOR_CUDA = {
+    "torch._C._cuda_clearCublasWorkspaces",
+    "torch._C._cuda_getCurrentRawStream",
+    "torch._C._cuda_getDevice",
+}
 """PyTorch's builds for the CPU lack these."""
 
 

@@ -1,0 +1,151 @@
+"""The host's time of a call, by way of calling: replays by hand, PyTorch's ways, and nimble_fx's.
+
+On a GPU calls are launched faster than small kernels run only while its queue has room, so a round
+is of few calls. On a stand-in for the CUDA runtime whose kernels do nothing it is the host's time
+alone.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from bench.console import print_table
+from bench.timing import Spread, interleaved_seconds, synchronize
+
+N_CALLS, N_WARM_UPS, WIDTH = 50, 12, 16
+SOURCE = """
+class Net(nn.Module):
+    def __init__(self, n_inputs, n_parameters):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(WIDTH, WIDTH, bias=i + 1 < n_parameters) for i in range(0, n_parameters, 2)
+        )
+    def forward(self, *xs):
+        x = sum(xs)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+"""
+CASES = ((1, 1), (1, 40), (1, 300), (1, 2000), (30, 40))
+"""Numbers of inputs and of parameters."""
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Microseconds of a call, by way of calling.
+
+    Attributes:
+        n_inputs: how many tensors are its arguments.
+        n_parameters: how many parameters the model has.
+        training: whether the backward is part of the call.
+        by_way: for each way.
+    """
+
+    n_inputs: int
+    n_parameters: int
+    training: bool
+    by_way: dict[str, Spread]
+
+
+def is_stand_in() -> bool:
+    """Whether the CUDA runtime is a stand-in, so that times are the host's."""
+    return any(name.startswith("FAKECUDA_") for name in os.environ)
+
+
+def net(n_inputs: int, n_parameters: int, training: bool) -> nn.Module:
+    """A model with code of its own: Dynamo keeps what it compiled by code object."""
+    scope: dict[str, Any] = {"nn": nn, "torch": torch, "WIDTH": WIDTH}
+    exec(SOURCE, scope)
+    made: nn.Module = scope["Net"](n_inputs, n_parameters).cuda().train(training)
+    made.requires_grad_(training)
+    for parameter in made.parameters() if training else ():
+        parameter.grad = torch.zeros_like(parameter)  # for reduce-overhead not in a graph's memory
+    return made
+
+
+def ways(
+    make: Callable[[], nn.Module], xs: tuple[Tensor, ...], training: bool
+) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The ways to call a model, by name."""
+    yield "eager", make()
+    if not training:
+        yield from _by_hand(make(), xs)
+        yield "Dynamo alone", torch.compile(make(), backend=_nothing)
+    copies = tuple(x.clone() for x in xs)
+    yield "make_graphed_callables", torch.cuda.make_graphed_callables(make(), copies)
+    yield "reduce-overhead", torch.compile(make(), mode="reduce-overhead")
+    yield "cudagraphs", torch.compile(make(), backend="cudagraphs")
+    yield 'backend="nimble"', torch.compile(make(), backend="nimble")
+    yield "nimble_fx.compile", nimble_fx.compile(make(), xs, training=training)
+
+
+def _by_hand(model: nn.Module, xs: tuple[Tensor, ...]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    graph, own = torch.cuda.CUDAGraph(), [x.clone() for x in xs]
+    model(*own)
+    with torch.cuda.graph(graph):
+        kept = model(*own)
+
+    def copied(*xs: Tensor) -> Tensor:
+        for buffer, x in zip(own, xs, strict=True):
+            buffer.copy_(x)
+        graph.replay()
+        result: Tensor = kept.clone()
+        return result
+
+    yield "bare replay", lambda *xs: graph.replay()
+    yield "replay, copies by hand", copied
+
+
+def _nothing(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A backend whose code returns the same outputs in each call."""
+    kept = gm(*inputs)
+    return lambda *inputs: kept
+
+
+def host_time(n_inputs: int, n_parameters: int, training: bool, rounds: int) -> HostTime:
+    """Times each way in turn."""
+    torch.compiler.reset()
+    make = partial(net, n_inputs, n_parameters, training)
+    xs = tuple(torch.randn(8, WIDTH, device="cuda") for _ in range(n_inputs))
+    calls: dict[str, Callable[[], object]] = {}
+    with torch.set_grad_enabled(training):
+        for name, way in ways(make, xs, training):
+            calls[name] = partial(_step if training else _call, way, xs)
+            for _ in range(N_WARM_UPS):
+                calls[name]()
+            synchronize()
+        seconds = interleaved_seconds(calls, rounds, N_CALLS, after_round=synchronize)
+    spreads = {name: Spread.of([1e6 * s for s in each]) for name, each in seconds.items()}
+    return HostTime(n_inputs, n_parameters, training, spreads)
+
+
+def _call(way: Callable[..., Any], xs: tuple[Tensor, ...]) -> object:
+    return way(*xs)
+
+
+def _step(way: Callable[..., Any], xs: tuple[Tensor, ...]) -> None:
+    way(*xs).sum().backward()
+
+
+def print_host_times(times: Sequence[HostTime]) -> None:
+    """A row for each way, a column for each case."""
+    names = dict.fromkeys(name for each in times for name in each.by_way)
+    header = ["us a call, median (least)", *map(_heading, times)]
+    rows = [[name, *[_cell(each.by_way.get(name)) for each in times]] for name in names]
+    mark = "stand-in runtime: host time only, no GPU" if is_stand_in() else "on this GPU"
+    print_table(f"the host's time of a call ({mark})", header, [rows])
+
+
+def _heading(each: HostTime) -> str:
+    what = "training" if each.training else "inference"
+    return f"{what}: {each.n_inputs} in, {each.n_parameters} parameters"
+
+
+def _cell(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.1f} ({spread.min:.1f})"
