@@ -30,6 +30,7 @@ _NEEDS = {
     "scenarios/test_generation.py": "transformers",
     "runtime/test_outputs.py": "numpy",
     "scenarios/test_operator_samples.py": "expecttest",
+    "bench/test_commands.py": "matplotlib",
     "bench/test_report.py": "matplotlib",
     "bench/test_schedule_picture.py": "matplotlib",
 }

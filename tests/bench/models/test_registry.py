@@ -52,7 +52,9 @@ def test_names_are_distinct_and_find_finds_them() -> None:
         ("resnet5", "did you mean 'resnet50'"),
         ("", "there are resnet50"),
         ("torchvision:resnet18", "torchvision is not installed"),
-        ("transformers:none", "transformers has no model 'none'"),
+        pytest.param(
+            "transformers:none", "transformers has no model 'none'", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_an_unknown_model_is_an_error_that_says_what_there_is(name: str, message: str) -> None:
@@ -60,6 +62,7 @@ def test_an_unknown_model_is_an_error_that_says_what_there_is(name: str, message
         find(name)
 
 
+@pytest.mark.slow
 def test_a_model_of_an_installed_package_joins_by_its_name() -> None:
     model = find("transformers:albert")
     with torch.device("meta"):
