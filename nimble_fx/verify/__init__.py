@@ -1,4 +1,4 @@
-"""The one definition of a legal schedule. It shares no code with the passes that make schedules.
+"""The one definition of a legal schedule. It imports none of the code that makes schedules.
 
 A schedule is legal when stream order and events imply a happens-before order for every hazard (RAW,
 WAR and WAW on storages), every value is defined before it is used and freed afterwards, memory is
