@@ -33,7 +33,6 @@ from nimble_fx.torch_internals.dynamo import (
     ViewAndMutationMeta,
     aot_autograd,
     is_wrapped_for_nothing,
-    writes_inputs,
 )
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.names import is_autocast_enabled
@@ -132,7 +131,6 @@ class Compiler:
     Attributes:
         unwrapped: the program of an inference graph that takes Dynamo's inputs and returns its
             outputs, so that AOTAutograd's wrapper of it has nothing to do; else None.
-        writes_inputs: whether the graph writes to any of its inputs, parameters or buffers.
     """
 
     def __init__(
@@ -156,12 +154,10 @@ class Compiler:
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
         self._n_inputs = len(gm.graph.find_nodes(op="placeholder"))
         self.unwrapped: Boxed | None = None
-        self.writes_inputs = False
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
-        self.writes_inputs = writes_inputs(metadata)
         n_inputs = len(gm.graph.find_nodes(op="placeholder"))
         run = self.build(reinplace_inputs(self._prepared(gm)), self._name, self._capture)
         same_inputs = n_inputs == self._n_inputs and not is_autocast_enabled()
@@ -175,7 +171,6 @@ class Compiler:
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
-        self.writes_inputs = writes_inputs(metadata)
         capture = replace(self._capture, n_user_outputs=_n_user_outputs(metadata))
         return self.build(gm, f"{self._name} (training)", capture)
 

@@ -17,8 +17,8 @@ class Nimble:
 
     Code written for that system (Kwon et al., NeurIPS 2020; github.com/snuspl/nimble) runs with
     this name in place of `torch.cuda.Nimble`. Differences: outputs are copied out of the graph's
-    memory (there the next call overwrote them), inputs of other shapes are an error, and the module
-    may be on any device.
+    memory (there the next call overwrote them), inputs of other shapes compile again, and the
+    module may be on any device.
     """
 
     def __init__(self, original_module: nn.Module) -> None:
@@ -36,8 +36,7 @@ class Nimble:
         """Traces, schedules and captures the module; see `nimble_fx.compile`.
 
         As in the original, calls use the module as it is now: its parameters and buffers are
-        shared, also those that it gets later, and later changes to its structure or mode have no
-        effect.
+        shared, and later changes to its structure or mode have no effect.
 
         Args:
             dummy_inputs: a tensor, or a tuple or list of the positional arguments.
@@ -56,7 +55,7 @@ class Nimble:
             OptionError: the dummy inputs are not tensors.
         """
         _check_dummy_inputs(dummy_inputs)
-        module = _copy(self.original_module).train(training)
+        module = copy_with(self.original_module, lambda tensor: tensor).train(training)
         policy = "nimble" if use_multi_stream else "serial"
         self._compiled = compile(module, dummy_inputs, training=training, policy=policy)
         if training:
@@ -101,14 +100,6 @@ def _check_dummy_inputs(dummy_inputs: object) -> None:
     for i, value in enumerate(inputs):
         if not isinstance(value, Tensor):
             raise OptionError(f"dummy_inputs[{i}] is {type(value).__name__}; it takes tensors")
-
-
-def _copy(original: nn.Module) -> nn.Module:
-    """A copy of the module with the same parameters and buffers, now and when they are replaced."""
-    copied = copy_with(original, lambda tensor: tensor)
-    for ours, theirs in zip(copied.modules(), original.modules(), strict=True):
-        ours.__dict__.update(_parameters=theirs._parameters, _buffers=theirs._buffers)
-    return copied
 
 
 def _allocate_gradients(module: nn.Module) -> None:

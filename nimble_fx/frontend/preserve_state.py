@@ -43,15 +43,6 @@ def _state(model: Callable[..., Any]) -> tuple[list[nn.Module], list[Tensor]]:
     return modules, list({id(tensor): tensor for tensor in tensors}.values())
 
 
-def modules_of(model: Callable[..., Any]) -> list[tuple[str, nn.Module]]:
-    """The modules that a call of the model may run, by name, each once."""
-    if isinstance(model, nn.Module):
-        return list(model.named_modules())
-    roots = [each for each in _referenced(model) if isinstance(each, nn.Module)]
-    named = [pair for root in roots for pair in root.named_modules(prefix=type(root).__name__)]
-    return [(name, module) for module, name in {module: name for name, module in named}.items()]
-
-
 def _referenced(function: object) -> list[object]:
     """The objects that a function refers to besides its arguments."""
     if isinstance(function, partial):

@@ -6,7 +6,6 @@ function, calling that function raises an UnsupportedError: the compiler then ru
 way and reports a fallback.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -87,24 +86,12 @@ clear_cublas_workspaces = lookup("torch._C._cuda_clearCublasWorkspaces")
 current_cuda_device = lookup("torch._C._cuda_getDevice")
 current_cuda_stream = lookup("torch._C._cuda_getCurrentRawStream")
 disable_modes = lookup("torch.utils._python_dispatch._disable_current_modes")
-GlobalStateGuard = lookup("torch._C._dynamo.guards.GlobalStateGuard")
-TensorGuards = lookup("torch._C._dynamo.guards.TensorGuards")
 foreach_copy = lookup("torch._foreach_copy_")
 has_kernel = lookup("torch._C._dispatch_has_kernel")
 has_kernel_for_dispatch_key = lookup("torch._C._dispatch_has_kernel_for_dispatch_key")
 is_autocast_enabled = lookup("torch._C._is_any_autocast_enabled")
 is_wrapper_subclass = lookup("torch.utils._python_dispatch.is_traceable_wrapper_subclass")
-n_dispatch_modes = lookup("torch._C._len_torch_dispatch_stack")
-n_function_modes = lookup("torch._C._len_torch_function_stack")
 neg_view = lookup("torch._neg_view")
 no_python_dispatcher = lookup("torch._dispatch.python.no_python_dispatcher")
 operator_names = lookup("torch._C._dispatch_get_all_op_names")
-set_grad_enabled = lookup("torch._C._set_grad_enabled")
 storage_use_count = lookup("torch._C._storage_Use_Count")
-
-_GLOBAL_HOOKS = ("forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks")
-
-
-def global_module_hooks() -> list[Mapping[int, object]]:
-    """The tables of hooks that are called for all modules."""
-    return [lookup(f"torch.nn.modules.module._global_{name}") for name in _GLOBAL_HOOKS]
