@@ -22,6 +22,7 @@ from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.forward_ad import carry_tangents
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +115,8 @@ class FrozenProgram:
         """Replays the program on the current stream; captures it first where it must."""
         inputs, static = self._launcher.split(args)
         if self._launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
+            return self._launcher(args)
+        if carry_tangents(args):  # which copies to a graph's buffers would drop
             return self._launcher(args)
         if not self._pool_group.acquire():
             return self._launcher(args)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacrev, jvp, stack_module_state, vjp, vmap
 
-from tests.support.beside_eager import CPU, Compile, assert_as_eager
+from tests.support.beside_eager import Compile, assert_as_eager, on_both_devices
 
 
 def loss(w: Tensor, x: Tensor) -> Tensor:
@@ -53,6 +54,25 @@ def transforms_around(compile_: Compile) -> Any:
     return vmap(run, (None, 0))(w, x), grad(run)(w, x), jvp(lambda w: run(w, x), (w,), (w,))
 
 
+def transforms_around_after_plain_calls(compile_: Compile) -> Any:
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    run = compile_(model)
+    with torch.no_grad():
+        return [run(x), vmap(run)(x), run(x), jvp(run, (x,), (x + 1,))]
+
+
+def tangents_of_inputs(compile_: Compile) -> Any:
+    """A tangent may come with the first call, or with one that replays a captured graph."""
+    model, results = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()), []
+    run = compile_(model)
+    with torch.no_grad():
+        for x in torch.randn(4, 3, 4):
+            results.append(run(x))
+            with forward_ad.dual_level():
+                results.append(forward_ad.unpack_dual(run(forward_ad.make_dual(x, x + 1))).tangent)
+    return results
+
+
 def functional_call_within(compile_: Compile) -> Any:
     model, (w, x) = nn.Linear(4, 4), arguments()
     run = compile_(lambda w, x: functional_call(model, {"weight": w}, (x,)))
@@ -78,10 +98,11 @@ def an_ensemble(compile_: Compile) -> Any:
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(vmap_within, grad_within, gradients_of_each_sample_within, jvp_within, vjp_within),
     *(jacobian_within, transforms_around, functional_call_within, functional_call_around),
-    an_ensemble,
+    *(transforms_around_after_plain_calls, tangents_of_inputs, an_ensemble),
 )
 
 
+@on_both_devices
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_transforms_are_eagers(scenario: Any) -> None:
-    assert_as_eager(scenario, CPU)
+def test_transforms_are_eagers(scenario: Any, options: dict[str, Any]) -> None:
+    assert_as_eager(scenario, options)

@@ -1,0 +1,18 @@
+"""Forward-mode automatic differentiation: tensors that carry a tangent."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def carry_tangents(values: Iterable[Any]) -> bool:
+    """Whether any of these is a tensor with a tangent, at the current level of forward-mode AD.
+
+    Outside of any level it only compares a number: this is asked in every call.
+    """
+    if getattr(forward_ad, "_current_level", 0) < 0:
+        return False
+    tensors = (value for value in values if isinstance(value, Tensor))
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
