@@ -23,15 +23,10 @@ from bench.model_graphs import Traces
 from bench.models.model import Form, Model
 from bench.optimality_gap import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
 from bench.record import Target, finish
-from bench.scheduling_problems import (
-    GivenCosts,
-    Instance,
-    random_instance,
-    windows,
-    without_sharing,
-)
+from bench.scheduling_problems import Instance, random_instance, windows, without_sharing
 from bench.selection import at_least_one, chosen, selecting_parser
 from nimble_fx.cost import Cost
+from nimble_fx.cost.given import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device, find_device
 from nimble_fx.ir.task_graph import TaskGraph

@@ -7,20 +7,7 @@ from random import Random
 import torch
 
 from nimble_fx.cost import Cost
-from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
-
-
-@dataclass(frozen=True)
-class GivenCosts:
-    """A cost model that is given what each task takes."""
-
-    device: Device
-    costs: Mapping[str, Cost]
-
-    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
-        """The costs that it was given, whatever the graph."""
-        return self.costs
 
 
 @dataclass(frozen=True)

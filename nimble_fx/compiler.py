@@ -156,6 +156,7 @@ class Compiler:
         self.unwrapped: Boxed | None = None
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        """Compiles the ATen graph of a model without gradients."""
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
         n_inputs = len(gm.graph.find_nodes(op="placeholder"))
@@ -169,12 +170,14 @@ class Compiler:
         return min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        """Compiles the forward, which also returns the tensors that it saves for the backward."""
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
         capture = replace(self._capture, n_user_outputs=_n_user_outputs(metadata))
         return self.build(gm, f"{self._name} (training)", capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        """Compiles the backward, whose inputs are saved tensors and gradients of the outputs."""
         capture = replace(self._capture, is_backward=True)
         return self.build(gm, f"{self._name} (backward)", capture)
 

@@ -31,6 +31,7 @@ _NEEDS = {
     "runtime/test_outputs.py": "numpy",
     "scenarios/test_operator_samples.py": "expecttest",
     "bench/test_commands.py": "matplotlib",
+    "bench/test_optimality.py": "ortools",
     "bench/test_report.py": "matplotlib",
     "bench/test_schedule_picture.py": "matplotlib",
 }
@@ -39,15 +40,9 @@ _NEEDS = {
 collect_ignore = [file for file, package in _NEEDS.items() if not find_spec(package)]
 
 
-def pytest_collection_finish() -> None:
-    """Leaves what is imported out of each search for garbage: it takes most of the time of one."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _what_is_imported_is_no_garbage() -> None:
-    """Leaves what earlier modules imported, too, out of the searches of each capture."""
+    """Leaves what is imported out of each search for garbage: it takes most of the time of one."""
     gc.collect()
     gc.freeze()
 

@@ -100,19 +100,14 @@ class CapturedGraph:
         return self._capture.nbytes
 
     @property
-    def saves_tensors(self) -> bool:
-        """Whether it saves tensors for the backward in its memory."""
-        return bool(self._saved_storages)
-
-    @property
     def awaits_backward(self) -> bool:
         """Whether tensors that the last replay saved in place are still referenced."""
-        return self._count_references() != self._n_references
+        return bool(self._saved_storages) and self._count_references() != self._n_references
 
     def replay(self, inputs: list[Any], static: list[Tensor]) -> list[Any]:
         """Replays the graph on new inputs, on the current stream; returns the outputs."""
         caller = self._pool_group.wait_for_last()
-        self._copy_in(self._targets, self._unexpanded(inputs) if self._expanded else inputs)
+        self._copy_inputs(inputs)
         self._replay()
         if self._written:
             self._copy_back(inputs, self._buffers)

@@ -116,9 +116,7 @@ class FrozenProgram:
         inputs, static = self._launcher.split(args)
         if self._launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
             return self._launcher(args)
-        if carry_tangents(args):  # which copies to a graph's buffers would drop
-            return self._launcher(args)
-        if not self._pool_group.acquire():
+        if carry_tangents(args) or not self._pool_group.acquire():  # copies would drop tangents
             return self._launcher(args)
         try:
             return self._run(args, inputs, static)
@@ -129,7 +127,7 @@ class FrozenProgram:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
         key = self._key(inputs, static)
         graph = self._cache.get(key)
-        if graph is not None and graph.saves_tensors and graph.awaits_backward:
+        if graph is not None and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
         if graph is None:

@@ -1,10 +1,10 @@
 """The search space of policy "auto": candidate schedules with their predicted costs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nimble_fx.cost import Cost, CostModel
-from nimble_fx.devices.specs import Device
+from nimble_fx.cost import CostModel
+from nimble_fx.cost.given import GivenCosts
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath
@@ -24,20 +24,6 @@ class ScheduledCandidate:
 
     candidate: Candidate
     graph: TaskGraph
-
-
-@dataclass(frozen=True)
-class _FixedCosts:
-    """A cost model that returns costs computed before."""
-
-    device: Device
-    costs: Mapping[str, Cost]
-
-    def __str__(self) -> str:
-        return self.device.name
-
-    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
-        return self.costs
 
 
 def scheduled_candidates(
@@ -70,7 +56,7 @@ def scheduled_candidates(
     """
     prepared = schedule(graph, preparation_passes())
     cost = costs(prepared)
-    fixed = _FixedCosts(costs.device, cost)
+    fixed = GivenCosts(costs.device, cost)
     found = []
     for name, passes in _policies(prepared, fixed, max_streams, timed, priorities):
         scheduled = schedule(prepared, (*passes, *completion_passes()))

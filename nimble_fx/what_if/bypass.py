@@ -37,17 +37,22 @@ def topological_order(activities: Sequence[Activity]) -> list[Activity]:
     Raises:
         ScheduleError: activities wait for each other; the message names them.
     """
-    before = previous(activities)
     by_name = {activity.name: activity for activity in activities}
-    waits = {a.name: [n for n, _ in a.after] for a in activities}
-    for name, one_before in before.items():
-        waits[name].append(one_before)
     try:
-        return [by_name[name] for name in TopologicalSorter(waits).static_order()]
+        order = TopologicalSorter(predecessors(activities)).static_order()
+        return [by_name[name] for name in order]
     except CycleError as error:
         raise ScheduleError(
             f"activities wait for each other: {', '.join(error.args[1])}"
         ) from error
+
+
+def predecessors(activities: Sequence[Activity]) -> dict[str, list[str]]:
+    """For each activity those that it waits for, then the one before it on its queue."""
+    waits = {activity.name: [name for name, _ in activity.after] for activity in activities}
+    for name, one_before in previous(activities).items():
+        waits[name].append(one_before)
+    return waits
 
 
 def previous(activities: Sequence[Activity]) -> Mapping[str, str]:

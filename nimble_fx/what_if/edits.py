@@ -8,7 +8,7 @@ from math import isfinite
 from nimble_fx.errors import OptionError, ScheduleError
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.traces.recorded import BEGIN
-from nimble_fx.what_if.bypass import bypassed, previous, topological_order
+from nimble_fx.what_if.bypass import bypassed, predecessors, topological_order
 
 Activities = tuple[Activity, ...]
 
@@ -107,10 +107,9 @@ def inserted(
 
 def _following(activities: Activities, names: Collection[str]) -> set[str]:
     """The named activities and all that wait for one of them, directly or through others."""
-    found, before = set(names), previous(activities)
+    found, waits = set(names), predecessors(activities)
     for activity in topological_order(activities):
-        waits = [before.get(activity.name), *(name for name, _ in activity.after)]
-        if not found.isdisjoint(waits):
+        if not found.isdisjoint(waits[activity.name]):
             found.add(activity.name)
     return found
 

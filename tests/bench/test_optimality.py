@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.cp_sat import shortest_schedule
+from bench.optimality import main, timelines
 from bench.optimality_gap import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
 from bench.scheduling_problems import Instance, random_instance, windows, without_sharing
 from nimble_fx.ir.task_graph import TaskGraph
@@ -17,11 +19,6 @@ from nimble_fx.scheduling.launch_order import in_launch_order
 from nimble_fx.simulation.schedule_model import predict
 from tests.strategies import task_graphs
 from tests.strategies.costs import cost, device
-
-pytest.importorskip("ortools")
-
-from bench.cp_sat import shortest_schedule
-from bench.optimality import main, timelines
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from nimble_fx.cost.given import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
@@ -26,7 +27,7 @@ from nimble_fx.simulation.discrete_event import Span, Timeline
 from nimble_fx.simulation.schedule_model import predict
 from nimble_fx.verify import verify
 from tests.strategies import task_graphs
-from tests.strategies.costs import GivenCosts, cost, device, given_costs
+from tests.strategies.costs import cost, device, given_costs
 from tests.support.schedules import traced
 
 

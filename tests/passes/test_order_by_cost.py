@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.cost import Cost
+from nimble_fx.cost.given import GivenCosts
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.order_by_cost import LaunchOrder, OrderByCost
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.verify import verify_structure
 from tests.strategies import task_graphs
-from tests.strategies.costs import GivenCosts, cost, device, given_costs
+from tests.strategies.costs import cost, device, given_costs
 from tests.support.schedules import traced
 
 ORDERS: st.SearchStrategy[LaunchOrder] = st.sampled_from(["critical", "alternating"])

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from nimble_fx.cost.given import GivenCosts
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import apply_plan
 from nimble_fx.passes.insert_waits import InsertWaits
@@ -15,7 +16,7 @@ from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.scheduling.list_schedule import Plan, Workload, list_schedule, serial_schedule
 from nimble_fx.simulation.schedule_model import predict
 from tests.strategies import task_graphs
-from tests.strategies.costs import GivenCosts, cost, given_costs
+from tests.strategies.costs import cost, given_costs
 from tests.support.schedules import traced
 
 

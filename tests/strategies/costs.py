@@ -1,24 +1,11 @@
 """Costs of tasks."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from hypothesis import strategies as st
 
 from nimble_fx.cost import Cost
+from nimble_fx.cost.given import GivenCosts
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import TaskGraph
-
-
-@dataclass(frozen=True)
-class GivenCosts:
-    """A cost model with a table of what each task takes, whatever the graph."""
-
-    device: Device
-    costs: Mapping[str, Cost]
-
-    def __call__(self, graph: TaskGraph) -> Mapping[str, Cost]:
-        return self.costs
 
 
 def cost(us: float, share: float = 0.0, bandwidth: float = 0.0) -> Cost:

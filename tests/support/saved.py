@@ -20,7 +20,7 @@ from nimble_fx.program import Program
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.tracing.aten_to_tasks import Traced
-from tests.support.models import CASES
+from tests.support.models import CASES, Branchy
 
 Place = tuple[str | int, ...]
 
@@ -54,6 +54,13 @@ HOSTILE: tuple[Any, ...] = (
     json.loads("[" * 200 + "]" * 200),
 )
 """What a member of a file may be replaced by."""
+
+
+def branchy_program() -> Program:
+    """`Branchy`, compiled for inference on two streams."""
+    with torch.no_grad():
+        torch.compile(Branchy(), backend="nimble", options={"policy": "nimble"})(torch.randn(2, 4))
+    return nimble_fx.programs()[-1]
 
 
 def program_of(traced: Traced, graph: TaskGraph, device: DeviceRuntime | None = None) -> Program:
