@@ -17,22 +17,10 @@ from typing import TypeVar
 
 import torch
 
-from bench.baselines import peers, refuse_unknown_peers
-from bench.compile_figures import (
-    Figures,
-    FirstCalls,
-    count_rows,
-    peer_rows,
-    stage_rows,
-    total_rows,
-)
-from bench.console import print_table, progress
-from bench.models.examples import Example, example
-from bench.models.synthetic import cell_graph
-from bench.policies import find_policy
-from bench.record import Target, finish
-from bench.selection import at_least_one, selecting_parser
-from bench.stages import (
+from bench.command_line.console import print_table, progress
+from bench.command_line.record import Target, finish
+from bench.command_line.selection import at_least_one, selecting_parser
+from bench.measuring.stages import (
     FirstCall,
     Seconds,
     first_call,
@@ -41,7 +29,19 @@ from bench.stages import (
     time_graph,
     time_traced,
 )
-from bench.timing import Spread, collected_before, ratios, synchronize
+from bench.measuring.timing import Spread, collected_before, ratios, synchronize
+from bench.models.examples import Example, example
+from bench.models.synthetic import cell_graph
+from bench.peers.baselines import peers, refuse_unknown_peers
+from bench.policies import find_policy
+from bench.tables.compile_figures import (
+    Figures,
+    FirstCalls,
+    count_rows,
+    peer_rows,
+    stage_rows,
+    total_rows,
+)
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES
 from nimble_fx.ir.task_graph import TaskGraph

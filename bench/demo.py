@@ -19,12 +19,12 @@ from rich.syntax import Syntax
 from torch import Tensor
 
 import nimble_fx
-from bench.console import console, print_table
+from bench.command_line.console import console, print_table
+from bench.command_line.record import default_device, finish, parser
+from bench.command_line.selection import at_least_one
+from bench.measuring.timing import Spread, interleaved_seconds, ratios, synchronize
 from bench.models.examples import example
 from bench.models.registry import ZOO
-from bench.record import default_device, finish, parser
-from bench.selection import at_least_one
-from bench.timing import Spread, interleaved_seconds, ratios, synchronize
 from nimble_fx.program import Program
 
 LINES_SHOWN = 40

@@ -18,10 +18,10 @@ from time import monotonic
 
 import torch
 
-from bench.console import print_table, say
+from bench.command_line.console import print_table, say
+from bench.command_line.record import finish, keep, parser
 from bench.models.registry import ZOO
 from bench.policies import POLICIES
-from bench.record import finish, keep, parser
 
 TELLING = (
     *("googlenet", "inception_v3", "nasnet_a_mobile", "hrnet_w18_small", "randwire_ws"),

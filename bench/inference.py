@@ -8,7 +8,7 @@ that says so. The lowest lines are the floor: what the model's tasks take by the
 import sys
 from collections.abc import Sequence
 
-from bench.comparison import compare
+from bench.peers.comparison import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:

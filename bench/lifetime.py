@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.console import print_table
+from bench.command_line.console import print_table
+from bench.command_line.record import Target, finish, parser
 from bench.overhead import Net, now
-from bench.record import Target, finish, parser
 from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 

@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 import nimble_fx
-from bench.baselines import policies
-from bench.comparison_case import Step
-from bench.console import print_table, progress
-from bench.model_graphs import Traces
+from bench.command_line.console import print_table, progress
+from bench.command_line.record import finish, keep
+from bench.command_line.selection import chosen, selecting_parser, zoo
 from bench.models.model import Form, Inputs, Model
+from bench.peers.baselines import policies
+from bench.peers.comparison_case import Step
 from bench.policies import POLICIES, find_policy
-from bench.record import finish, keep
-from bench.selection import chosen, selecting_parser, zoo
+from bench.problems.model_graphs import Traces
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES
 from nimble_fx.ir.task_graph import TaskGraph

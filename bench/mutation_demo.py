@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.console import console
+from bench.command_line.console import console
 from nimble_fx.codegen.load import load
 from nimble_fx.devices import Stream
 from nimble_fx.devices.cpu import Cpu

@@ -2,9 +2,10 @@
 
 The tasks are windows of models and random graphs, their costs those of a roofline. OR-Tools' CP-SAT
 finds the shortest schedule on 2, 3 and 4 streams, or a bound that none goes below, where tasks do
-not slow each other down; that they do has no exact model (see `bench.cp_sat`). Each policy's
-schedule is simulated with the same costs. "sharing" is by costs with which tasks do slow each other
-down, over the simple bound of the longest path and all work, however many streams there are.
+not slow each other down; that they do has no exact model (see `bench.problems.cp_sat`). Each
+policy's schedule is simulated with the same costs. "sharing" is by costs with which tasks do slow
+each other down, over the simple bound of the longest path and all work, however many streams there
+are.
 "nimble" has as many streams as it likes, which the device folds onto its own; "nimble-capped" keeps
 to those that there are.
 """
@@ -17,14 +18,19 @@ from functools import reduce
 
 import torch
 
-from bench.console import print_table, progress, say
-from bench.cp_sat import shortest_schedule
-from bench.model_graphs import Traces
+from bench.command_line.console import print_table, progress, say
+from bench.command_line.record import Target, finish
+from bench.command_line.selection import at_least_one, chosen, selecting_parser
 from bench.models.model import Form, Model
-from bench.optimality_gap import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
-from bench.record import Target, finish
-from bench.scheduling_problems import Instance, random_instance, windows, without_sharing
-from bench.selection import at_least_one, chosen, selecting_parser
+from bench.problems.cp_sat import shortest_schedule
+from bench.problems.model_graphs import Traces
+from bench.problems.optimality_gap import (
+    CRITICAL_PATH,
+    DistanceRow,
+    distance_cells,
+    median_distance,
+)
+from bench.problems.scheduling_problems import Instance, random_instance, windows, without_sharing
 from nimble_fx.cost import Cost
 from nimble_fx.cost.given import GivenCosts
 from nimble_fx.cost.roofline import Roofline

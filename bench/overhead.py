@@ -3,7 +3,7 @@
 Launched programs are measured on the CPU, without the operators that they launch; frozen ones on
 the virtual device with replays that do nothing, copies of inputs and outputs included. With a GPU,
 or a stand-in for the CUDA runtime, a call's host time is measured beside those of PyTorch's ways to
-call a model (`bench.host_time`), in inference and training.
+call a model (`bench.measuring.host_time`), in inference and training.
 """
 
 import gc
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.console import print_table
-from bench.host_time import CASES as HOST_CASES
-from bench.host_time import HostTime, host_time, is_stand_in, print_host_times
-from bench.record import Target, finish, parser
-from bench.timing import Spread, interleaved_seconds
+from bench.command_line.console import print_table
+from bench.command_line.record import Target, finish, parser
+from bench.measuring.host_time import CASES as HOST_CASES
+from bench.measuring.host_time import HostTime, host_time, is_stand_in, print_host_times
+from bench.measuring.timing import Spread, interleaved_seconds
 from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import load
 from nimble_fx.devices import Capture

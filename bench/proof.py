@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.console import print_table, progress
-from bench.proving import Cost, Share, cost, cost_rows, share, share_rows
-from bench.record import Target, finish
-from bench.selection import selecting_parser
+from bench.command_line.console import print_table, progress
+from bench.command_line.record import Target, finish
+from bench.command_line.selection import selecting_parser
+from bench.measuring.proving import Cost, Share, cost, cost_rows, share, share_rows
 
 N_PROGRAMS = 2000
 N_INTERLEAVINGS = 20_000

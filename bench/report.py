@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench import markdown
-from bench.markdown import Document
-from bench.plot import plot
-from bench.record import RESULTS
+from bench.command_line.record import RESULTS
+from bench.tables import markdown
+from bench.tables.markdown import Document
+from bench.tables.plot import plot
 
 BEGIN, END = "<!-- gains: made by bench.report -->", "<!-- end of gains -->"
 

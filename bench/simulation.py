@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from bench.capture_backend import KeptPrograms
-from bench.console import print_table, progress, say
-from bench.lower_bound import longest_path
+from bench.command_line.console import print_table, progress, say
+from bench.command_line.record import Target, finish, keep
+from bench.command_line.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
+from bench.measuring.capture_backend import KeptPrograms
+from bench.measuring.lower_bound import longest_path
+from bench.measuring.timing import Call, Spread, calls_per_sample, interleaved_seconds
 from bench.models.model import Form, Model
-from bench.published import LIMIT, Comparison, comparisons, mean_error, mean_ratio
-from bench.record import Target, finish, keep
-from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
-from bench.timing import Call, Spread, calls_per_sample, interleaved_seconds
+from bench.tables.published import LIMIT, Comparison, comparisons, mean_error, mean_ratio
 from nimble_fx.cost import Cost
 from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline

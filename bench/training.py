@@ -7,7 +7,7 @@ optimizer is not in it, and models have no dropout, whose masks would be others 
 import sys
 from collections.abc import Sequence
 
-from bench.comparison import compare
+from bench.peers.comparison import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bench.console import print_table
+from bench.command_line.console import print_table
 from bench.models.model import Form, Model
 from bench.models.packages import count
 from bench.models.registry import ZOO, UnknownModelError, find

@@ -15,4 +15,5 @@ def carry_tangents(values: Iterable[Any]) -> bool:
     if getattr(forward_ad, "_current_level", 0) < 0:
         return False
     tensors = (value for value in values if isinstance(value, Tensor))
-    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+    duals = (forward_ad.unpack_dual(each) for each in tensors)  # type: ignore[no-untyped-call]
+    return any(dual.tangent is not None for dual in duals)

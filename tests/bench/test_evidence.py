@@ -38,7 +38,9 @@ def test_each_step_is_a_command_with_valid_arguments(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = {"bench.inference": inference, "bench.training": training, "bench.memory": memory}
-    monkeypatch.setattr("bench.comparison.hold", lambda *_: pytest.fail("nothing is measured here"))
+    monkeypatch.setattr(
+        "bench.peers.comparison.hold", lambda *_: pytest.fail("nothing is measured here")
+    )
     for step in steps(tmp_path, device):
         name, *arguments = step.arguments
         if name in commands and name != "bench.memory":

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from bench.baselines import peers, policies
-from bench.comparison_case import Contest, Step, hold
+from bench.measuring.timing import gpu_stopwatch
 from bench.memory import pools
 from bench.models.registry import find
+from bench.peers.baselines import peers, policies
+from bench.peers.comparison_case import Contest, Step, hold
 from bench.policies import POLICIES
-from bench.timing import gpu_stopwatch
 
 pytestmark = pytest.mark.gpu
 

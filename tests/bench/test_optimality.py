@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.cp_sat import shortest_schedule
 from bench.optimality import main, timelines
-from bench.optimality_gap import CRITICAL_PATH, DistanceRow, distance_cells, median_distance
-from bench.scheduling_problems import Instance, random_instance, windows, without_sharing
+from bench.problems.cp_sat import shortest_schedule
+from bench.problems.optimality_gap import (
+    CRITICAL_PATH,
+    DistanceRow,
+    distance_cells,
+    median_distance,
+)
+from bench.problems.scheduling_problems import Instance, random_instance, windows, without_sharing
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import with_direct_waits
 from nimble_fx.scheduling.launch_order import in_launch_order

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bench import markdown
-from bench.record import RESULTS, write_json
+from bench.command_line.record import RESULTS, write_json
 from bench.report import BEGIN, END, ReportError, main, page, read, with_gains
-from bench.rows import Result, Row
+from bench.tables import markdown
+from bench.tables.rows import Result, Row
 
 pytestmark = pytest.mark.slow
 

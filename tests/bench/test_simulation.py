@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from bench.capture_backend import KeptPrograms
-from bench.published import Comparison, Published, kernels, mean_error, mean_ratio
-from bench.record import plain
+from bench.command_line.record import plain
+from bench.measuring.capture_backend import KeptPrograms
 from bench.simulation import (
     CPU_LIMIT,
     GPU_LIMIT,
@@ -23,6 +22,7 @@ from bench.simulation import (
     reason,
     targets,
 )
+from bench.tables.published import Comparison, Published, kernels, mean_error, mean_ratio
 from nimble_fx.cost import Cost
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES
@@ -122,7 +122,7 @@ def test_the_command_measures_predicts_and_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     published = Published("sparse_autoencoder", DEVICES["a100"], 1.0, "nowhere")
-    monkeypatch.setattr("bench.published.PUBLISHED", (published,))
+    monkeypatch.setattr("bench.tables.published.PUBLISHED", (published,))
     arguments = ["--models", "sparse_autoencoder", "--device", "cpu", "--rounds", "1"]
     assert main([*arguments, "--gpu", "v100", "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "cpu" / "simulation.json").read_text())

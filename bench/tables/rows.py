@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.lower_bound import Floor
-from bench.timing import Spread, ratios
+from bench.measuring.lower_bound import Floor
+from bench.measuring.timing import Spread, ratios
 
 
 @dataclass(frozen=True)

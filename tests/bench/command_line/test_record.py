@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.record import Target, finish
+from bench.command_line.record import Target, finish
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from statistics import mean
 import torch
 from torch import nn
 
-from bench.model_graphs import Traces
 from bench.models.model import image_form
 from bench.models.registry import find
+from bench.problems.model_graphs import Traces
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.frontend.model_function import unique_function

@@ -8,10 +8,10 @@ from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
+from bench.measuring.stages import first_call
+from bench.measuring.timing import Spread, uncollected_seconds
 from bench.models.examples import example
 from bench.models.synthetic import BLOCKS_FOR_16_STREAMS, cell_graph
-from bench.stages import first_call
-from bench.timing import Spread, uncollected_seconds
 from nimble_fx.codegen.emit import emit
 from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.selection import select

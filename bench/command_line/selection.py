@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
+from bench.command_line.record import default_device, parser
 from bench.models.model import Form, Model
 from bench.models.registry import ZOO, UnknownModelError, find
 from bench.policies import POLICIES, UnknownPolicyError, find_policy
-from bench.record import default_device, parser
 
 Chosen = tuple[Model, Form, int]
 """A model in one of its forms at a batch size."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.measuring.timing import Spread
 from bench.memory import MemoryRow
-from bench.optimality_gap import DistanceRow, distance_cells
-from bench.published import Comparison
-from bench.rows import OURS, Result, Row
+from bench.problems.optimality_gap import DistanceRow, distance_cells
 from bench.simulation import SimulationRow, There
-from bench.timing import Spread
+from bench.tables.published import Comparison
+from bench.tables.rows import OURS, Result, Row
 
 Document = Mapping[str, Any]
 """What a command wrote: its options, the environment, targets and results."""

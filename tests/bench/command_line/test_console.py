@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import console
+from bench.command_line import console
 
 TITLE, HEADER, ROWS = "times", ["", "a call"], [[["eager", "12 ms"]], [["nimble", "9 ms"]]]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.console import print_table
-from bench.timing import Spread, interleaved_seconds, synchronize
+from bench.command_line.console import print_table
+from bench.measuring.timing import Spread, interleaved_seconds, synchronize
 
 N_CALLS, N_WARM_UPS, WIDTH = 50, 12, 16
 SOURCE = """

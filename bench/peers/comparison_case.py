@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import nimble_fx
-from bench.accuracy import InaccurateError, Reference, double, in_double
-from bench.baselines import Compile, Run
-from bench.lower_bound import Floor, floor
+from bench.measuring.accuracy import InaccurateError, Reference, double, in_double
+from bench.measuring.lower_bound import Floor, floor
+from bench.measuring.task_times import TimedTasks
+from bench.measuring.timing import Call, calls_per_sample, interleaved_seconds, synchronize
 from bench.models.model import Form, Inputs, Model
-from bench.rows import Result, Row, Schedule
-from bench.task_times import TimedTasks
-from bench.timing import Call, calls_per_sample, interleaved_seconds, synchronize
+from bench.peers.baselines import Compile, Run
+from bench.tables.rows import Result, Row, Schedule
 from nimble_fx.errors import one_line
 from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.ir.task_graph import dtype_name

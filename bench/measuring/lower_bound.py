@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.task_times import TimedGraph
+from bench.measuring.task_times import TimedGraph
 from nimble_fx.ir.task_graph import TaskGraph
 
 

@@ -1,6 +1,6 @@
 """What the proofs cost is a part of the first call."""
 
-from bench.proving import cost, share
+from bench.measuring.proving import cost, share
 
 
 def test_both_proofs_are_a_part_of_what_nimble_takes_of_the_first_call() -> None:

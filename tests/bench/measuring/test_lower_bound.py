@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.lower_bound import floor, longest_path
-from bench.task_times import TimedTasks
+from bench.measuring.lower_bound import floor, longest_path
+from bench.measuring.task_times import TimedTasks
 from nimble_fx.ir.task_graph import TaskGraph
 from tests.strategies import task_graphs
 from tests.support.models import Branchy

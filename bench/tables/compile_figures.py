@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.stages import Seconds, Theory
-from bench.timing import Spread
+from bench.measuring.stages import Seconds, Theory
+from bench.measuring.timing import Spread
 
 
 @dataclass(frozen=True)

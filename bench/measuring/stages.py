@@ -13,8 +13,8 @@ import networkx as nx
 import torch
 from torch.fx import GraphModule
 
+from bench.measuring.timing import synchronize
 from bench.models.examples import Example
-from bench.timing import synchronize
 from nimble_fx import compiler
 from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import load

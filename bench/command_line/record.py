@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bench.console import say
+from bench.command_line.console import say
 from nimble_fx import __version__
 
 RESULTS = Path("bench/results")

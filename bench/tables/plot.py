@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from bench.rows import OURS, Row
+from bench.tables.rows import OURS, Row
 
 BAR = 0.8
 """The part of a model's place that its bars fill."""

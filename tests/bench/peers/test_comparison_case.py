@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench import comparison, inference, memory, training
-from bench.baselines import Compile, peers, policies
-from bench.comparison_case import Contest, hold
+from bench import inference, memory, training
+from bench.command_line.record import plain
 from bench.models.model import Form, Model, mean_square
-from bench.record import plain
-from bench.rows import Row
+from bench.peers import comparison
+from bench.peers.baselines import Compile, peers, policies
+from bench.peers.comparison_case import Contest, hold
+from bench.tables.rows import Row
 from tests.support.models import Branchy
 
 pytestmark = pytest.mark.slow
@@ -145,7 +146,7 @@ def test_the_command_writes_each_row_and_what_it_did_not_reach(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bench.selection.find", lambda name: BRANCHY)
+    monkeypatch.setattr("bench.command_line.selection.find", lambda name: BRANCHY)
     to = ["--out", str(tmp_path), "--device", "cpu", "--rounds", "2", "--peers", "aot_eager"]
     assert main(["--models", "branchy", "--batch", "2", "3", *to]) == 0
     document = json.loads((tmp_path / "cpu" / f"{name}.json").read_text())

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from bench.baselines import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
-from bench.comparison_case import Contest, hold
-from bench.console import print_table, progress, say
-from bench.record import Target, finish, keep
-from bench.rows import OURS, Result, Row
-from bench.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
-from bench.timing import Spread
+from bench.command_line.console import print_table, progress, say
+from bench.command_line.record import Target, finish, keep
+from bench.command_line.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
+from bench.measuring.timing import Spread
+from bench.peers.baselines import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
+from bench.peers.comparison_case import Contest, hold
+from bench.tables.rows import OURS, Result, Row
 
 HEADER = ("", "a call", f"times {OURS}'s", "off float64", "same bits", "first call, s")
 

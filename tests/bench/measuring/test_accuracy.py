@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.accuracy import ROUNDING, TIMES_EAGER, InaccurateError, Reference
+from bench.measuring.accuracy import ROUNDING, TIMES_EAGER, InaccurateError, Reference
 
 
 def reference(error: float, size: float = 1.0) -> Reference:

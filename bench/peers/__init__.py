@@ -1,0 +1,1 @@
+"""The compilers and schedulers that this one is compared with, and the comparison."""

@@ -1,0 +1,1 @@
+"""Results as rows, tables in Markdown and plots, with published figures beside."""

@@ -1,0 +1,1 @@
+"""Tests of rows, tables and plots."""
