@@ -32,10 +32,8 @@ from nimble_fx.torch_internals.dynamo import (
     TracingContext,
     ViewAndMutationMeta,
     aot_autograd,
-    is_wrapped_for_nothing,
 )
 from nimble_fx.torch_internals.dynamo_errors import for_user
-from nimble_fx.torch_internals.names import is_autocast_enabled
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.host_partition import split
@@ -105,33 +103,16 @@ def lower(
         keep_inference_input_mutations=True,
     )
     try:
-        run = compile_graphs(gm, example_inputs)
-        return run if compiler.unwrapped is None else _with_list(compiler.unwrapped)
+        run: Callable[..., Any] = compile_graphs(gm, example_inputs)
+        return run
     except UnsupportedError as error:
         raise for_user(error, UnsupportedError) from None
     except PassError as error:
         raise for_user(error, PassError) from None  # Dynamo's own wrapper drops the cause
 
 
-def _with_list(run: Boxed) -> Callable[..., Any]:
-    """An inference program as a function of its inputs, which runs without gradients."""
-
-    def call(*inputs: Any) -> Sequence[Any]:
-        if torch.is_grad_enabled():  # of a model in which nothing requires them
-            with torch.no_grad():
-                return run(list(inputs))
-        return run(list(inputs))
-
-    return call
-
-
 class Compiler:
-    """Compiles the ATen graphs of one Dynamo graph: inference, or forward and backward.
-
-    Attributes:
-        unwrapped: the program of an inference graph that takes Dynamo's inputs and returns its
-            outputs, so that AOTAutograd's wrapper of it has nothing to do; else None.
-    """
+    """Compiles the ATen graphs of one Dynamo graph: inference, or forward and backward."""
 
     def __init__(
         self,
@@ -152,18 +133,11 @@ class Compiler:
         self._name = program_name(gm)
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
-        self._n_inputs = len(gm.graph.find_nodes(op="placeholder"))
-        self.unwrapped: Boxed | None = None
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
-        metadata = TracingContext.get().fw_metadata
-        self._inputs.learn(gm, metadata)
-        n_inputs = len(gm.graph.find_nodes(op="placeholder"))
-        run = self.build(reinplace_inputs(self._prepared(gm)), self._name, self._capture)
-        same_inputs = n_inputs == self._n_inputs and not is_autocast_enabled()
-        self.unwrapped = run if same_inputs and is_wrapped_for_nothing(metadata) else None
-        return run
+        self._inputs.learn(gm, TracingContext.get().fw_metadata)
+        return self.build(reinplace_inputs(self._prepared(gm)), self._name, self._capture)
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""

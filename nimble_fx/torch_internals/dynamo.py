@@ -21,27 +21,6 @@ __all__ = [
     "TracingContext",
     "ViewAndMutationMeta",
     "aot_autograd",
-    "is_wrapped_for_nothing",
     "lookup_backend",
     "register_backend",
 ]
-
-_WORK_AT_RUN_TIME = (
-    "num_mutated_inp_runtime_indices",
-    "mutated_graph_handled_indices_seen_by_autograd",
-    "num_outputs_aliased",
-    "num_intermediate_bases",
-    "tokens",
-    "is_rng_op_functionalized",
-    "num_graphsafe_rng_states",
-    "dynamic_outputs",
-)
-"""The fields of AOTAutograd's metadata that say what its wrapper does beside calling a graph."""
-
-
-def is_wrapped_for_nothing(metadata: ViewAndMutationMeta | None) -> bool:
-    """Whether AOTAutograd's wrapper of an inference graph only calls it with the same inputs."""
-    if metadata is None or any(getattr(metadata, name, True) for name in _WORK_AT_RUN_TIME):
-        return False
-    kinds = [*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta]
-    return not any(isinstance(kind, SubclassCreationMeta) for kind in kinds)

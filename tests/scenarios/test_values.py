@@ -194,12 +194,52 @@ def module_attributes_that_change(compile_: Compile) -> Any:
     return first, compiled(x)
 
 
+def gradient_modes_that_a_function_leaves(compile_: Compile) -> Any:
+    def disables(x: Tensor) -> Tensor:
+        torch._C._set_grad_enabled(False)
+        return x * 2
+
+    def enables(x: Tensor) -> Tensor:
+        torch._C._set_grad_enabled(True)
+        return x * 2
+
+    left = []
+    for function, before in ((disables, True), (enables, False)):
+        compiled = compile_(function)
+        for _ in range(2):
+            with torch.set_grad_enabled(before):
+                compiled(torch.ones(3))
+                left.append(torch.is_grad_enabled())
+    return left
+
+
+def tensors_that_autograd_saved_and_a_call_overwrites(compile_: Compile) -> Any:
+    """Autograd sees that a saved parameter or input was written to, and refuses the backward."""
+    weight, x = nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True)
+
+    def run(y: Tensor) -> Tensor:
+        weight.add_(y)
+        return y.mul_(2)
+
+    compiled = compile_(run)
+    for _ in range(2):
+        y = torch.ones(3)
+        losses = (weight * x).sum(), (y * x).sum()
+        with torch.no_grad():
+            compiled(y)
+        for loss in losses:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+    return weight, y
+
+
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(structured_outputs, writing_to_inputs, outputs_that_are_inputs),
     *(layouts, elements, complex_gradients, nothing_and_scalars, growing_shapes),
     *(copies_of_a_compiled_module, compiled_in_place),
     *(a_subclass_of_two_tensors, training_a_subclass_of_two_tensors),
-    module_attributes_that_change,
+    *(module_attributes_that_change, gradient_modes_that_a_function_leaves),
+    tensors_that_autograd_saved_and_a_call_overwrites,
 )
 
 
