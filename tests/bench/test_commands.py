@@ -1,5 +1,7 @@
 """Each command that no other test runs goes through, and leaves what the report reads."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,3 +46,14 @@ def test_a_command_leaves_results_that_are_shown(
     (kept,) = documents.values()
     assert kept[name]["results"]
     assert f"`python -m bench.{name} " in page(documents)
+
+
+def test_commands_find_the_backend_in_a_checkout_that_is_not_installed() -> None:
+    code = (
+        "import importlib.metadata as metadata\n"
+        "metadata.entry_points = lambda **_: metadata.EntryPoints()\n"
+        "import bench, torch\n"
+        "print(torch._dynamo.lookup_backend('nimble').__module__)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "nimble_fx.backend"
