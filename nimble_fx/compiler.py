@@ -240,7 +240,7 @@ def size_hints(gm: GraphModule) -> dict[str, int]:
     shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
     sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
     hints = {str(size.node.expr): size.node.hint for size in sizes}
-    return {symbol: hint for symbol, hint in hints.items() if hint is not None}
+    return {symbol: hint for symbol, hint in hints.items() if isinstance(hint, int)}
 
 
 def _n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:

@@ -20,6 +20,7 @@ from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.freeze import CaptureOptions
+from nimble_fx.runtime.launch import InProgramOrder
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate, candidate_table
@@ -158,6 +159,7 @@ class Program:
         pool_group: PoolGroup,
         reporter: Reporter,
         capture: CaptureOptions,
+        in_program_order: InProgramOrder | None = None,
     ) -> Boxed:
         """The callable that runs it on a device; arguments as for `runtime.runner.runner`."""
         schedules = (self.scheduled, *self.alternatives)
@@ -165,7 +167,16 @@ class Program:
         def on_result(result: AutotuneResult) -> None:
             self._use_winner(schedules[result.winner], result)
 
-        return runner(schedules, device, pool_group, self.status, reporter, capture, on_result)
+        return runner(
+            schedules,
+            device,
+            pool_group,
+            self.status,
+            reporter,
+            capture,
+            on_result,
+            in_program_order,
+        )
 
     def _use_winner(self, winner: ScheduledProgram, result: AutotuneResult) -> None:
         """Switches to the winner of autotuning, and adds the measured times to the candidates."""

@@ -7,18 +7,22 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
+from nimble_fx.codegen.load import load
 from nimble_fx.compiler import CaptureDecision, Compiler, Target
 from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.runtime import gc_guard
 from nimble_fx.runtime.capture_checks import why_not_captured
 from nimble_fx.runtime.freeze import CaptureOptions
+from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
+from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.torch_internals.dynamo_errors import for_user
@@ -114,9 +118,33 @@ class _ThisMachine:
         trace_artifact("nimble_module", lambda: program.source)
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
-        run = program.runner(traced.device, self._pool_group, self.reporter, capture)
+        writes = bool(written_inputs(traced.traced.graph))
+        order = _ProgramOrder(traced, self.reporter) if writes else None
+        run = program.runner(traced.device, self._pool_group, self.reporter, capture, order)
         run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
         return run
+
+
+class _ProgramOrder:
+    """Makes the launcher of a program as it was traced when a call first needs it."""
+
+    def __init__(self, traced: TracedProgram, reporter: Reporter) -> None:
+        self._traced, self._reporter = traced, reporter
+        self._launcher: Launcher | None = None
+
+    def __call__(self, one: str, other: str) -> Boxed:
+        name = self._traced.traced.graph.name
+        reason = (
+            f"{one} and {other} share memory, some of which it writes, and did not when it was "
+            "compiled; such calls run on one stream, unfrozen"
+        )
+        self._reporter.report(Fallback(name, "as traced", reason))
+        if self._launcher is None:
+            made = in_program_order(self._traced)
+            module = load(made.source, made.file)
+            device = self._traced.device
+            self._launcher = Launcher(made.graph, module, made.constants, device)
+        return self._launcher
 
 
 def constants_here(device: torch.device) -> torch.device | None:

@@ -11,8 +11,9 @@ from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.symbolic_sizes import Sizes, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
+from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.runtime.shared_memory import SharedMemory
 
 _NUMBERS = (int, float, bool)
 
@@ -60,7 +61,7 @@ class BoundProgram:
                 path = paths.get(value.name, value.name)
                 self._values[i] = _parameter(tensors, value, path, graph.name)
                 _check(value, self._values[i], f"parameter {path}", self._sizes)
-        self._written = {storage for task in graph.tasks for storage in task.writes}
+        self._shared_memory = SharedMemory(graph.inputs, written_inputs(graph))
         self._check_memory(self._values)
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -86,8 +87,7 @@ class BoundProgram:
             values[i] = sizes[size]
         for i in self._positions:
             _check_strides(self._graph.inputs[i], values[i], sizes)
-        if any(not self._written.isdisjoint(self._graph.inputs[i].holds) for i in self._positions):
-            self._check_memory(values)
+        self._check_memory(values)
         with torch.no_grad():
             return list(self._run(values))
 
@@ -101,17 +101,12 @@ class BoundProgram:
         Raises:
             InputError: inputs share memory that is written, and did not when it was traced.
         """
-        first_inputs: dict[int, Input] = {}
-        for value, tensor in zip(self._graph.inputs, values, strict=True):
-            if not isinstance(tensor, Tensor):
-                continue
-            other = first_inputs.setdefault(storage_key(tensor), value)
-            both = {*other.holds, *value.holds}
-            if other.holds != value.holds and not self._written.isdisjoint(both):
-                raise InputError(
-                    f"{other.name} and {value.name} share memory, which {self._graph.name} writes: "
-                    "they did not when it was compiled; compile it again"
-                )
+        shared = self._shared_memory.found(values)
+        if shared is not None:
+            raise InputError(
+                f"{' and '.join(shared)} share memory, which {self._graph.name} writes: they did "
+                "not when it was compiled; compile it again"
+            )
 
 
 def _inferred_sizes(graph: TaskGraph) -> dict[int, Size]:

@@ -116,8 +116,13 @@ class FrozenProgram:
         inputs, static = self._launcher.split(args)
         if self._launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
             return self._launcher(args)
-        if carry_tangents(args) or not self._pool_group.acquire():  # copies would drop tangents
-            return self._launcher(args)
+        launcher = self._launcher
+        if carry_tangents(args) or (  # which copies to a graph's buffers would drop
+            launcher.mutated_inputs and launcher.shared_memory.found(args) is not None
+        ):
+            return launcher(args)
+        if not self._pool_group.acquire():
+            return launcher(args)
         try:
             return self._run(args, inputs, static)
         finally:
@@ -133,6 +138,10 @@ class FrozenProgram:
         if graph is None:
             if are_fake(static):
                 return self._launcher(args)
+            if self._launcher.shared_static.found(static) is not None:
+                outputs = self._launcher(args)
+                self._pool_group.record_end()
+                return outputs
             new = self._new_graph(key, inputs, static)
             if isinstance(new, Fallback):
                 return self._run_unfrozen(new, args)

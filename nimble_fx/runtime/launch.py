@@ -5,7 +5,7 @@ order, and empties it, so that inputs can be freed while the program runs.
 """
 
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from traceback import walk_tb
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +16,12 @@ from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
 from nimble_fx.ir.arguments import items_at
 from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.ir.written_inputs import written_inputs
+from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
+
+InProgramOrder = Callable[[str, str], Callable[[list[Any]], Sequence[Any]]]
 
 
 class Launcher:
@@ -26,6 +30,8 @@ class Launcher:
     Attributes:
         inputs, static: the positions among the arguments of inputs, and of parameters and buffers.
         mutated_inputs, mutated_static: the positions among these of tensors that it writes to.
+        shared_memory, shared_static: find tensors of a call, or parameters and buffers, that share
+            memory which it writes, and did not when it was traced.
     """
 
     def __init__(
@@ -34,20 +40,38 @@ class Launcher:
         loaded: LoadedModule,
         constants: Mapping[str, torch.Tensor],
         device: DeviceRuntime,
+        in_program_order: InProgramOrder | None = None,
     ) -> None:
+        """A loaded module with its graph.
+
+        Args:
+            graph: the scheduled graph.
+            loaded: its module.
+            constants: the values of the graph's constants by name.
+            device: runs it.
+            in_program_order: takes the names of two inputs that share memory which it writes, and
+                did not when it was traced; returns what runs the program as it was traced. None:
+                there are no such calls.
+        """
         self._boxed_call = True  # AOTAutograd's mark of the convention
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
         self.inputs = [i for i, value in enumerate(graph.inputs) if not value.static]
         self.static = [i for i, value in enumerate(graph.inputs) if value.static]
-        written = {storage for task in graph.tasks for storage in task.writes}
-        mutated = [not written.isdisjoint(value.holds) for value in graph.inputs]
+        written = written_inputs(graph)
+        mutated = [value.name in written for value in graph.inputs]
+        self._in_program_order = in_program_order
+        self.shared_memory = SharedMemory(graph.inputs, written)
+        self.shared_static = SharedMemory([graph.inputs[i] for i in self.static], written)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
         self.mutated_inputs = [k for k, i in enumerate(self.inputs) if mutated[i]]
         self.mutated_static = [k for k, i in enumerate(self.static) if mutated[i]]
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Enqueues the program on the current stream and side streams; empties `args`."""
+        shared = self.shared_memory.found(args) if self._in_program_order else None
+        if self._in_program_order is not None and shared is not None:
+            return self._in_program_order(*shared)(args)
         inputs, static = self.split(args)
         args.clear()
         outputs: Sequence[Any] = ()

@@ -72,7 +72,9 @@ class OutputBuilder:
         self._elsewhere = {*self._static, *self._buffers, *self._copied}
         copies: dict[int, int] = {}
         distinct = {id(value): value for value in captured}
-        self._builders = [self._builder(value, static, copies) for value in distinct.values()]
+        self._builders = [
+            self._builder(value, buffers, static, copies) for value in distinct.values()
+        ]
         places = {key: place for place, key in enumerate(distinct)}
         self._places = [places[id(value)] for value in captured]
         self._copy = GroupedCopy(self._originals, range(len(self._originals)))
@@ -102,11 +104,18 @@ class OutputBuilder:
             return False
         return storage_key(value) not in self._elsewhere
 
-    def _builder(self, value: Any, static: Sequence[Tensor], copies: dict[int, int]) -> Builder:
+    def _builder(
+        self,
+        value: Any,
+        buffers: Sequence[Any],
+        static: Sequence[Tensor],
+        copies: dict[int, int],
+    ) -> Builder:
         """The function that builds an output.
 
         Args:
             value: the captured output.
+            buffers: the input buffers that each replay reads.
             static: the parameters and buffers.
             copies: the position of the copy of each storage, by its key; may be added to.
         """
@@ -119,7 +128,8 @@ class OutputBuilder:
             relative = replace(view, offset=view.offset - base.offset)
             return partial(_static_input if view == base else _view_of_static, j, relative)
         if storage in self._buffers:
-            return partial(_view_of_input, self._buffers[storage], view)
+            k = self._buffers[storage]
+            return partial(_input if view == _View.of(buffers[k]) else _view_of_input, k, view)
         if self._is_in_place(value):
             return partial(_graph_memory, value)
         if storage in copies:
@@ -169,6 +179,11 @@ def _static_input(j: int, view: _View, call: Call) -> Tensor:
 def _view_of_static(j: int, view: _View, call: Call) -> Tensor:
     base = call.static[j]
     return view.on(base, shift=int(base.storage_offset()))
+
+
+def _input(k: int, view: _View, call: Call) -> Tensor:
+    tensor: Tensor = call.inputs[k]
+    return tensor
 
 
 def _view_of_input(k: int, view: _View, call: Call) -> Tensor:

@@ -9,7 +9,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
-from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.launch import InProgramOrder, Launcher
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 
 
@@ -21,6 +21,7 @@ def runner(
     reporter: Reporter,
     capture: CaptureOptions,
     on_result: Callable[[AutotuneResult], None],
+    in_program_order: InProgramOrder | None = None,
 ) -> Boxed:
     """Loads a program and returns its callable, captured unless `status` has a reason not to.
 
@@ -32,9 +33,10 @@ def runner(
         reporter: lists fallbacks.
         capture: how captures and callers share memory.
         on_result: called with the result of autotuning.
+        in_program_order: see `Launcher`.
     """
     launchers = [
-        Launcher(each.graph, load(each.source, each.file), each.constants, device)
+        Launcher(each.graph, load(each.source, each.file), each.constants, device, in_program_order)
         for each in schedules
     ]
     if status.reason is not None:

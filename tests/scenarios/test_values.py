@@ -179,6 +179,19 @@ def training_a_subclass_of_two_tensors(compile_: Compile) -> Any:
     return x.grad.a, x.grad.b
 
 
+def jagged_arguments(compile_: Compile) -> Any:
+    """A result has the jagged size of the argument, so that the two can be added."""
+    run, layer, sums = compile_(lambda n: torch.relu(n) * 2), nn.Linear(3, 3), []
+    train = compile_(lambda n: torch.sigmoid(layer(n)))
+    for sizes in ((2, 3), (2, 3), (4, 1)):
+        parts = [torch.randn(n, 3) for n in sizes]
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+        sums.append((run(jagged) + jagged).values())
+        train(jagged).values().sum().backward()
+    assert layer.weight.grad is not None
+    return sums, layer.weight.grad
+
+
 def module_attributes_that_change(compile_: Compile) -> Any:
     model: Any = nn.Linear(4, 4)
     x = torch.randn(3, 4)
@@ -239,13 +252,17 @@ SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(copies_of_a_compiled_module, compiled_in_place),
     *(a_subclass_of_two_tensors, training_a_subclass_of_two_tensors),
     *(module_attributes_that_change, gradient_modes_that_a_function_leaves),
-    tensors_that_autograd_saved_and_a_call_overwrites,
+    *(tensors_that_autograd_saved_and_a_call_overwrites, jagged_arguments),
 )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_values_are_eagers(scenario: Any) -> None:
     assert_as_eager(scenario, VIRTUAL)
+
+
+def test_jagged_sizes_have_no_number_for_predictions() -> None:
+    assert_as_eager(jagged_arguments, {"on_fallback": "silent"})
 
 
 @pytest.mark.parametrize("scenario", [inputs_that_share_memory, sizes_that_data_decide])

@@ -1,0 +1,79 @@
+"""Whether tensors of a call share memory that a program writes, and did not when it was traced.
+
+PyTorch compares the arguments of a call with each other by their storages at most, and not with
+parameters and buffers: a program is called again when a view of a buffer, or two views of one
+tensor, take the places of tensors that shared nothing. Its schedule may then run a write before a
+read that precedes it in the program.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.ir.task_graph import Input
+from nimble_fx.torch_internals.fake_tensors import are_fake
+
+_data_ptr = Tensor.data_ptr
+
+
+class SharedMemory:
+    """Finds inputs of one program that overlap in memory, one of which it writes.
+
+    Inputs that shared a storage when the program was traced are ordered by its schedule: they do
+    not count. Cost of a call: an address of each tensor; a sort of them after one has changed.
+    """
+
+    def __init__(self, inputs: Sequence[Input], written: Collection[str]) -> None:
+        """Compares inputs of one program.
+
+        Args:
+            inputs: those that are compared.
+            written: the names of those that the program writes to.
+        """
+        self._inputs, self._written = inputs, written
+        self._separate: tuple[int, ...] | None = None
+        self._may_overlap = any(value.name in written for value in inputs)
+
+    def found(self, values: Sequence[Any]) -> tuple[str, str] | None:
+        """The names of two inputs that share memory as they did not when traced; or None.
+
+        Args:
+            values: of the inputs, in their order: tensors and numbers.
+        """
+        if not self._may_overlap or are_fake(values):
+            return None
+        key = tuple([_data_ptr(v) if isinstance(v, Tensor) else v for v in values])
+        if key == self._separate:
+            return None
+        found = self._overlapping(values)
+        self._separate = key if found is None else None
+        return found
+
+    def _overlapping(self, values: Sequence[Any]) -> tuple[str, str] | None:
+        pairs = zip(self._inputs, values, strict=True)
+        ranges = sorted(
+            (*_bytes(value), i)
+            for i, (_, value) in enumerate(pairs)
+            if isinstance(value, Tensor) and value.numel()
+        )
+        begun: list[tuple[int, int]] = []
+        for start, end, i in ranges:
+            begun = [(last, k) for last, k in begun if last > start]
+            for _, k in begun:
+                one, other = (self._inputs[n] for n in sorted((i, k)))
+                if self._conflict(one, other):
+                    return one.name, other.name
+            begun.append((end, i))
+        return None
+
+    def _conflict(self, one: Input, other: Input) -> bool:
+        is_written = one.name in self._written or other.name in self._written
+        return is_written and set(one.holds).isdisjoint(other.holds)
+
+
+def _bytes(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the byte after its last."""
+    start = tensor.data_ptr()
+    return start, start + extent(tensor.shape, tensor.stride()) * tensor.itemsize

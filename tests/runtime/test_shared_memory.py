@@ -1,0 +1,69 @@
+"""Overlaps of tensors in memory, against a comparison of all their elements."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from nimble_fx.ir.task_graph import Input, TensorType
+from nimble_fx.runtime.shared_memory import SharedMemory
+
+CPU = torch.device("cpu")
+
+
+def an_input(name: str, *holds: str) -> Input:
+    return Input(name, TensorType((1,), (1,), torch.float32, CPU), holds)
+
+
+def elements(tensor: Tensor) -> set[int]:
+    """The addresses of its elements."""
+    at = [0]
+    for n, step in zip(tensor.shape, tensor.stride(), strict=True):
+        at = [base + i * step for base in at for i in range(n)]
+    return {tensor.data_ptr() + i * tensor.itemsize for i in at} if tensor.numel() else set()
+
+
+@st.composite
+def parts(draw: st.DrawFn, flat: Tensor) -> Tensor:
+    """A contiguous part of a tensor, or a tensor of its own."""
+    start, n = draw(st.integers(0, 8)), draw(st.integers(0, 6))
+    part = flat[start : start + n]
+    return part.clone() if draw(st.integers(0, 3)) == 0 else part
+
+
+@given(st.data())
+def test_two_inputs_are_found_exactly_if_they_overlap_and_one_is_written(
+    data: st.DataObject,
+) -> None:
+    flat = torch.zeros(12)
+    values = data.draw(st.lists(parts(flat), min_size=2, max_size=5))
+    names = [f"v{i}" for i in range(len(values))]
+    holds = [data.draw(st.sampled_from([name, name, "common"])) for name in names]
+    written = data.draw(st.sets(st.sampled_from(names)))
+    inputs = [an_input(name, label) for name, label in zip(names, holds, strict=True)]
+    expected = {
+        (names[i], names[j])
+        for j in range(len(values))
+        for i in range(j)
+        if elements(values[i]) & elements(values[j])
+        and not written.isdisjoint((names[i], names[j]))
+        and holds[i] != holds[j]
+    }
+    found = SharedMemory(inputs, written).found(values)
+    assert found in expected if expected else found is None
+
+
+def test_a_change_of_an_address_or_a_number_is_noticed() -> None:
+    flat = torch.zeros(8)
+    memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
+    assert memory.found([flat[:4], flat[4:]]) is None
+    assert memory.found([flat[:4], flat[4:]]) is None
+    assert memory.found([flat[:4], flat[3:]]) == ("x", "y")
+    assert memory.found([flat[:4], flat[3:]]) == ("x", "y")
+    assert memory.found([flat[:4], flat[4:]]) is None
+
+
+def test_interleaved_elements_count_as_an_overlap() -> None:
+    flat = torch.zeros(8)
+    memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
+    assert memory.found([flat[::2], flat[1::2]]) == ("x", "y")

@@ -1,0 +1,145 @@
+"""Arguments and buffers that share memory in some calls, and did not in the call that compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from tests.support.beside_eager import CPU, VIRTUAL, Compile, assert_as_eager
+
+OPTIONS = {
+    "cpu": CPU,
+    "cpu by default": {},
+    "frozen": VIRTUAL,
+    "launched": VIRTUAL | {"freeze": False},
+}
+
+
+class Cell(nn.Module):
+    """Reads its argument before it writes a small buffer."""
+
+    state: Tensor
+    previous: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("state", torch.zeros(2, 4))
+        self.register_buffer("previous", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a = self.layer(y)
+        late = torch.tanh(torch.sigmoid(a) @ self.layer.weight)
+        result = late + x + self.previous
+        self.state.copy_(a.detach())
+        return result
+
+
+def an_argument_is_a_view_of_a_written_buffer(compile_: Compile) -> Any:
+    model, y = Cell(), torch.randn(2, 4)
+    run, results = compile_(model), []
+    with torch.no_grad():
+        results.append(run(torch.zeros(2, 4), y))
+        for _ in range(3):
+            results.append(run(model.state.view(2, 4), y))
+            results.append(model.state.clone())
+    return results
+
+
+def a_buffer_becomes_a_view_of_a_written_one(compile_: Compile) -> Any:
+    model, y = Cell(), torch.randn(2, 4)
+    run, results = compile_(model), []
+    with torch.no_grad():
+        results.append(run(y, y))
+        flat = torch.zeros(12)
+        model.state, model.previous = flat[:8].view(2, 4), flat[4:].view(2, 4)
+        results += [run(y, y), run(y + 1, y), flat.clone()]
+    return results
+
+
+def training_on_a_view_of_a_written_buffer(compile_: Compile) -> Any:
+    model, y = Cell(), torch.randn(2, 4)
+    run = compile_(model)
+    run(torch.zeros(2, 4), y).sum().backward()
+    run(model.state.view(2, 4), y).sum().backward()
+    return model.layer.weight.grad, model.state
+
+
+def two_arguments_come_to_overlap(compile_: Compile) -> Any:
+    def step(target: Tensor, source: Tensor, y: Tensor) -> Tensor:
+        a = y * 2
+        result = torch.tanh(torch.sigmoid(a) @ y) + source
+        target.copy_(a)
+        return result
+
+    run, flat, y = compile_(step), torch.zeros(24), torch.randn(4, 4)
+    apart = run(torch.zeros(4, 4), torch.zeros(4, 4), y)
+    return apart, run(flat[:16].view(4, 4), flat[8:].view(4, 4), y), flat
+
+
+def parts_of_one_tensor_come_to_overlap(compile_: Compile) -> Any:
+    def read_then_write(x: Tensor, y: Tensor) -> Tensor:
+        result = x.sum() + y * 2
+        x.add_(1)
+        return result
+
+    run, results = compile_(read_then_write), []
+    for start in (5, 3, 5, 0):
+        flat = torch.arange(10.0)
+        results += [
+            run(flat[:5], flat[start : start + 5].clone() if not start else flat[start:][:5]),
+            flat,
+        ]
+    return results
+
+
+def an_unwritten_part_is_expanded(compile_: Compile) -> Any:
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        return y * 2
+
+    flat = torch.arange(10.0)
+    return compile_(run)(flat[:5], flat[5:6].expand(5)), flat
+
+
+def two_written_arguments_come_to_overlap(compile_: Compile) -> Any:
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        total = x.sum() + y.sum()
+        x.copy_(total + torch.zeros_like(x))
+        y.copy_(total + torch.ones_like(y))
+        return total
+
+    compiled, flat = compile_(run), torch.arange(10.0)
+    compiled(torch.ones(5), torch.ones(5))
+    return compiled(flat[:5], flat[3:8]), flat
+
+
+SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
+    *(an_argument_is_a_view_of_a_written_buffer, a_buffer_becomes_a_view_of_a_written_one),
+    *(training_on_a_view_of_a_written_buffer, two_arguments_come_to_overlap),
+    *(parts_of_one_tensor_come_to_overlap, an_unwritten_part_is_expanded),
+    two_written_arguments_come_to_overlap,
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_what_is_read_before_a_write_is_read_before_it(
+    scenario: Any, options: dict[str, Any]
+) -> None:
+    assert_as_eager(scenario, options | {"on_fallback": "silent"})
+
+
+def test_the_fallback_names_what_shares_memory() -> None:
+    model, y = Cell(), torch.randn(2, 4)
+    run = torch.compile(model, backend="nimble", options={"on_fallback": "silent"})
+    with torch.no_grad():
+        run(torch.zeros(2, 4), y)
+        assert nimble_fx.fallbacks() == ()
+        run(model.state[:], y)
+    (fallback,) = nimble_fx.fallbacks()
+    assert fallback.runs == "as traced"
+    assert "x and state share memory" in fallback.reason
