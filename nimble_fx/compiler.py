@@ -21,7 +21,9 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
+from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.folded_weights import FoldedWeights, with_folded
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.selection.select import select_schedules
@@ -137,7 +139,13 @@ class Compiler:
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
-        return self.build(reinplace_inputs(self._prepared(gm)), self._name, self._capture)
+        gm = reinplace_inputs(self._prepared(gm))
+        hoisted = fold_weights(gm, self._inputs.static) if self._options.fold_weights else None
+        if hoisted is None:
+            return self.build(gm, self._name, self._capture)
+        self._inputs.add_folded(hoisted.sources_by_result)
+        run = self.build(hoisted.main, self._name, self._capture)
+        return with_folded(run, FoldedWeights(hoisted.weights), hoisted.sources, hoisted.kept)
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""

@@ -39,6 +39,10 @@ class Options:
             set of sizes. Past that the least recently used one is evicted.
         on_fallback: what to do when something runs slower than asked for: "warn" once, "error", or
             "silent"; `nimble_fx.fallbacks()` lists the fallbacks of programs that can still run.
+        fold_weights: in inference on a CPU, compute once what depends on parameters and buffers
+            alone: batch normalization is folded into convolutions, which work in the channels-last
+            format. A weight that changes is folded again at the next call, unless it is written to
+            through `.data` or NumPy, which PyTorch does not count.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program reuse.
@@ -58,6 +62,7 @@ class Options:
     copy_outputs: bool = True
     max_graphs: int = 8
     on_fallback: OnFallback = "warn"
+    fold_weights: bool = False
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None
@@ -85,6 +90,9 @@ class Options:
         choices = get_args(OnFallback)
         known = isinstance(self.on_fallback, str) and self.on_fallback in choices
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
+        _require(
+            type(self.fold_weights) is bool, "fold_weights", self.fold_weights, "True or False"
+        )
         _require(type(self.verify) is bool, "verify", self.verify, "True or False")
         for name in ("dump", "cache_dir", "cost_dir"):
             path = getattr(self, name)

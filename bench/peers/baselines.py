@@ -22,7 +22,7 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 ALL_PEERS = (
     *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
-    *("max-autotune", "onnxruntime"),
+    *("max-autotune", "folded", "onnxruntime"),
 )
 
 
@@ -42,7 +42,7 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
     """The peers that there are on a device, by name; eager first.
 
     On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
-    without faster kernels.
+    without faster kernels, and "folded" is nimble_fx with them: with `fold_weights`.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -54,6 +54,8 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["dynamo"] = _by_torch(backend="eager")
         found["aot_eager"] = _by_torch(backend="aot_eager")
         found["inductor"] = _by_torch()
+    if not training and device.type == "cpu":
+        found["folded"] = _by_torch(backend=nimble, options={"fold_weights": True})
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
         found["onnxruntime"] = partial(_onnxruntime, device)
     return found

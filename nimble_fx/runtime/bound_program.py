@@ -14,6 +14,7 @@ from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorTy
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.shared_memory import SharedMemory
+from nimble_fx.tracing.user_names import FOLDED
 
 _NUMBERS = (int, float, bool)
 
@@ -137,6 +138,11 @@ def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: 
     for name in (path, value.name):
         if name in tensors:
             return tensors[name]
+    if path.endswith(FOLDED):
+        raise InputError(
+            f"{program} takes {path}, which is computed from the model's parameters: compile with "
+            "fold_weights=False for a program to bind"
+        )
     shown = ", ".join([*map(str, islice(tensors, 3)), *["..."] * (len(tensors) > 3)]) or "none"
     raise InputError(
         f"{program} needs the parameter {path}: {value.type}, which is not among the "

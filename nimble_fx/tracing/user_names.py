@@ -21,6 +21,9 @@ _FRAME = re.compile(
 )
 _OURS = Path(__file__).parents[1]
 _MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
+FOLDED = "_folded"
+"""How the names of inputs end that are computed from parameters."""
+
 _Scope = ast.ClassDef | ast.FunctionDef
 _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 
@@ -76,6 +79,16 @@ class InputNames:
         for copy, original in moved.items():
             self._wanted[copy] = self._wanted.get(original, original)
             self._path_of[copy] = ""
+
+    def add_folded(self, sources: Mapping[str, str]) -> None:
+        """Adds inputs that are computed from parameters, by the name of one parameter each.
+
+        They stay at their address as parameters do, and have names such as "conv_weight_folded".
+        """
+        for result, source in sources.items():
+            self.static.add(result)
+            self._wanted[result] = self._wanted.get(source, source) + FOLDED
+            self._path_of[result] = ""
 
     def better(self, gm: GraphModule) -> dict[str, str]:
         """The user's names for the graph's inputs, numbered where another node has that name."""

@@ -1,0 +1,139 @@
+"""Lets convolutions on a CPU work in the channels-last memory format.
+
+Before: convolution(x, weight), with weights and images in the default format, which the library
+converts in each call and back.
+After: convolution(x, clone(weight, channels_last)). Its result is in that format, and so are the
+results of the operators after it that take any format. Where one takes the default format alone,
+and where a value is returned, it is copied back.
+"""
+
+import operator
+from collections.abc import Collection
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.rewrites.new_nodes import call, fake_result
+from nimble_fx.torch_internals.names import OpOverload, pytree
+
+_aten = torch.ops.aten
+_TAKE_ANY_FORMAT = {
+    _aten._adaptive_avg_pool2d.default,
+    _aten._native_batch_norm_legit_no_training.default,
+    _aten.avg_pool2d.default,
+    _aten.cat.default,
+    _aten.constant_pad_nd.default,
+    _aten.convolution.default,
+    _aten.max_pool2d_with_indices.default,
+    _aten.mean.dim,
+    _aten.sum.dim_IntList,
+    _aten.upsample_bilinear2d.vec,
+    _aten.upsample_nearest2d.vec,
+    operator.getitem,
+}
+"""Besides elementwise operators: those that return the same values for any strides."""
+
+
+def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
+    """The graph with convolutions in the channels-last format; the graph itself if there is none.
+
+    Requires: a convolution in two dimensions, not transposed, on a CPU, of floating-point numbers,
+    whose weight is among `weights`.
+    Ensures: the same values up to rounding; outputs of the same shapes and strides. What is not in
+    `_TAKE_ANY_FORMAT` gets its arguments as they were.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+        weights: nodes that are computed outside of the calls.
+    """
+    if not any(_is_convertible(node, weights) for node in gm.graph.nodes):
+        return gm
+    try:
+        return _Conversion(gm, weights).run()
+    except _CannotRestoreError:
+        return gm
+
+
+def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
+    if node.target is not _aten.convolution.default or node.args[6]:
+        return False
+    weight = node.args[1]
+    if not isinstance(weight, Node) or weight not in weights:
+        return False
+    value: Tensor = weight.meta["val"]
+    is_image = value.dim() == 4 and value.device.type == "cpu" and value.is_floating_point()
+    return bool(is_image and value.is_contiguous())
+
+
+class _CannotRestoreError(Exception):
+    """A value had other strides than the default format's, and is needed with them."""
+
+
+class _Conversion:
+    """A copy of a graph in which the strides of values may be others."""
+
+    def __init__(self, gm: GraphModule, weights: Collection[Node]) -> None:
+        self._gm, self._weights, self._graph = gm, weights, Graph()
+        self._copies: dict[Node, Node] = {}
+        self._restored: dict[Node, Node] = {}
+
+    def run(self) -> GraphModule:
+        for node in self._gm.graph.nodes:
+            self._copies[node] = self._copied(node)
+        return GraphModule(self._gm, self._graph)
+
+    def _copied(self, node: Node) -> Node:
+        if not any(self._has_changed(arg) for arg in node.all_input_nodes):
+            copy = self._graph.node_copy(node, self._copies.__getitem__)
+        elif _takes_any_format(node):
+            copy = self._graph.node_copy(node, self._copies.__getitem__)
+            copy.meta = node.meta | {"val": fake_result(copy)}
+        else:
+            restored = {arg: self._as_it_was(arg) for arg in node.all_input_nodes}
+            copy = self._graph.node_copy(node, restored.__getitem__)
+        if _is_convertible(node, self._weights):
+            self._convert(copy)
+        return copy
+
+    def _convert(self, convolution: Node) -> None:
+        weight = cast(Node, convolution.args[1])
+        with self._graph.inserting_before(convolution):
+            converted = call(
+                self._graph, weight, _aten.clone.default, weight, memory_format=torch.channels_last
+            )
+        convolution.update_arg(1, converted)
+        convolution.meta = convolution.meta | {"val": fake_result(convolution)}
+
+    def _has_changed(self, node: Node) -> bool:
+        """Whether the strides of a value are others than in the graph that is copied."""
+        return _strides(node) != _strides(self._copies[node])
+
+    def _as_it_was(self, node: Node) -> Node:
+        """A value with the strides that it had."""
+        if not self._has_changed(node):
+            return self._copies[node]
+        value = node.meta["val"]
+        if not isinstance(value, Tensor) or not value.is_contiguous():
+            raise _CannotRestoreError
+        if node not in self._restored:
+            self._restored[node] = call(
+                self._graph,
+                self._copies[node],
+                _aten.clone.default,
+                self._copies[node],
+                memory_format=torch.contiguous_format,
+            )
+        return self._restored[node]
+
+
+def _strides(node: Node) -> list[object]:
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return [value.stride() for value in values if isinstance(value, Tensor)]
+
+
+def _takes_any_format(node: Node) -> bool:
+    if node.target in _TAKE_ANY_FORMAT:
+        return True
+    return isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags

@@ -1,0 +1,40 @@
+"""All rewrites that need weights that stay: computed once, and not in each call."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from nimble_fx.rewrites.channels_last import channels_last
+from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
+from nimble_fx.rewrites.hoist_weights import Hoisted, fixed_nodes, hoist_weights
+from nimble_fx.torch_internals.names import pytree
+from nimble_fx.tracing.escape_analysis import escaping_or_written
+
+
+def fold_weights(gm: GraphModule, static: Collection[str]) -> Hoisted | None:
+    """The rewritten graph, in two parts; None if nothing in it depends on weights alone.
+
+    Requires: all tensors are on a CPU; for another graph it returns None.
+
+    Args:
+        gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it may be changed.
+        static: the names of the inputs that are parameters and buffers.
+    """
+    if not all(map(_is_on_cpu, gm.graph.nodes)):
+        return None
+    gm = fold_batch_norm(gm, _weights(gm, static))
+    gm = channels_last(gm, fixed_nodes(gm, _weights(gm, static)))
+    return hoist_weights(gm, _weights(gm, static))
+
+
+def _weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
+    """The parameters and buffers that the graph neither writes nor returns."""
+    inputs = {node for node in gm.graph.find_nodes(op="placeholder") if node.name in static}
+    return inputs - escaping_or_written(gm.graph)
+
+
+def _is_on_cpu(node: Node) -> bool:
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return all(v.device == torch.device("cpu") for v in values if isinstance(v, Tensor))

@@ -1,0 +1,161 @@
+"""Takes what depends on weights alone out of the calls of an inference graph.
+
+Before: one graph that computes with its parameters in each call.
+After: a graph of the weights, which runs when they change, and the graph of the calls, which takes
+its results as further inputs.
+"""
+
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node, map_arg
+
+from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.tracing.escape_analysis import escaping_or_written
+
+
+@dataclass(frozen=True)
+class Hoisted:
+    """A graph in two parts.
+
+    Attributes:
+        weights: computes tensors from parameters and buffers.
+        main: the rest; its last inputs are the results of `weights`.
+        sources: the positions of the inputs of `weights` among those of the graph.
+        kept: the positions of the other inputs of `main` among those of the graph.
+        sources_by_result: the name of the largest parameter that each result of `weights` is made
+            of, by its name as an input of `main`.
+    """
+
+    weights: GraphModule
+    main: GraphModule
+    sources: Sequence[int]
+    kept: Sequence[int]
+    sources_by_result: Mapping[str, str]
+
+
+def hoist_weights(gm: GraphModule, weights: Collection[Node]) -> Hoisted | None:
+    """The graph of the weights and the graph of the calls; None if there is nothing to hoist.
+
+    Ensures: the two together compute what the graph computes. Views of weights, which cost nothing,
+    stay in the calls.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+        weights: inputs that stay the same from call to call, and that nobody writes.
+    """
+    fixed = fixed_nodes(gm, weights)
+    results, views = _needed_by_calls(fixed)
+    if not results:
+        return None
+    (output,) = gm.graph.find_nodes(op="output")
+    calls = {node for node in gm.graph.nodes if node not in fixed or node in views}
+    return Hoisted(
+        weights=_part(gm, _ancestors(results), (), results),
+        main=_part(gm, calls, results, output.args[0]),
+        sources=_positions(gm, _ancestors(results)),
+        kept=_positions(gm, calls),
+        sources_by_result={node.name: _largest_source(node).name for node in results},
+    )
+
+
+def fixed_nodes(gm: GraphModule, weights: Collection[Node]) -> dict[Node, None]:
+    """The nodes that are computed from weights and constants alone, in the graph's order.
+
+    Without those that the caller receives or that may be written (see `escaping_or_written`).
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`.
+        weights: inputs that stay the same from call to call.
+    """
+    fixed: dict[Node, None] = {}
+    per_call = escaping_or_written(gm.graph)
+    for node in gm.graph.nodes:
+        is_source = node.op == "get_attr" or node in weights
+        is_computed = _is_pure(node) and all(arg in fixed for arg in node.all_input_nodes)
+        if (is_source or is_computed) and node not in per_call:
+            fixed[node] = None
+    return fixed
+
+
+def _is_pure(node: Node) -> bool:
+    """Whether it returns the same for the same arguments, and does nothing else."""
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
+        return False
+    is_random = torch.Tag.nondeterministic_seeded in node.target.tags
+    return bool(node.all_input_nodes) and not is_random and not schema_of(node.target).is_mutable
+
+
+def _needed_by_calls(fixed: Collection[Node]) -> tuple[list[Node], set[Node]]:
+    """The nodes whose results the calls take, and those that the calls take or compute themselves.
+
+    The latter are weights and constants, their views and the views of results.
+    """
+    needed = {node for node in fixed if any(user not in fixed for user in node.users)}
+    results, views = dict[Node, None](), set[Node]()
+    for node in reversed(list(fixed)):
+        if node not in needed:
+            continue
+        if _is_new_memory(node):
+            results[node] = None
+        else:
+            views.add(node)
+            needed.update(node.all_input_nodes)
+    return list(reversed(results)), views
+
+
+def _is_new_memory(node: Node) -> bool:
+    """Whether it is an operator that returns one tensor in memory of its own."""
+    value = node.meta["val"]
+    if node.op != "call_function" or not isinstance(value, Tensor):
+        return False
+    operands = pytree.tree_leaves([arg.meta["val"] for arg in node.all_input_nodes])
+    bases = {storage_key(each) for each in operands if isinstance(each, Tensor)}
+    return storage_key(value) not in bases
+
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes and all that they are computed from."""
+    found, stack = set[Node](), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    return found
+
+
+def _part(
+    gm: GraphModule, nodes: Collection[Node], inputs: Collection[Node], outputs: Any
+) -> GraphModule:
+    """A graph of some nodes, and of others as inputs after its own."""
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in gm.graph.nodes:
+        if node in inputs:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+        elif node in nodes and node.op != "output":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(map_arg(outputs, copies.__getitem__))
+    return GraphModule(gm, graph)
+
+
+def _positions(gm: GraphModule, nodes: Collection[Node]) -> list[int]:
+    """The positions of those of the graph's inputs that are among some nodes."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return [i for i, node in enumerate(inputs) if node in nodes]
+
+
+def _largest_source(node: Node) -> Node:
+    """The largest weight that a result is computed from, the last of several; or itself."""
+    ancestors = _ancestors([node])
+    sources = [each for each in node.graph.find_nodes(op="placeholder") if each in ancestors]
+    return max(reversed(sources), key=lambda each: each.meta["val"].numel(), default=node)

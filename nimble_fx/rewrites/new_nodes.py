@@ -1,0 +1,36 @@
+"""Adds operator calls to an ATen graph, with the fake tensors that they return."""
+
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from nimble_fx.torch_internals.names import OpOverload, pytree
+
+
+def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any) -> Node:
+    """Adds an operator call at the graph's insertion point.
+
+    Args:
+        graph: an ATen graph with fake tensors in `meta["val"]`.
+        like: a node whose place in the user's code the call takes.
+        target: the operator.
+        *args: its arguments: nodes and literals.
+        **kwargs: the same by keyword.
+    """
+    node = graph.call_function(target, args, kwargs)
+    node.meta = {key: value for key, value in like.meta.items() if key != "tensor_meta"}
+    node.meta["val"] = fake_result(node)
+    return node
+
+
+def fake_result(node: Node) -> Any:
+    """What an operator call returns for the fake tensors of its arguments."""
+    args, kwargs = pytree.tree_map_only(Node, _value, (node.args, node.kwargs))
+    tensors = (x for x in pytree.tree_leaves((args, kwargs)) if hasattr(x, "fake_mode"))
+    mode = next(tensors).fake_mode
+    with mode:
+        return node.target(*args, **kwargs)  # type: ignore[operator]  # call_function: callable
+
+
+def _value(node: Node) -> Any:
+    return node.meta["val"]

@@ -1,0 +1,98 @@
+"""Convolutions get their weights in the channels-last format; everyone else gets what he got."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.rewrites.channels_last import channels_last
+from nimble_fx.rewrites.hoist_weights import fixed_nodes
+from tests.support.accuracy import assert_as_accurate
+from tests.support.inference_graphs import inference_graph
+
+X = torch.randn(2, 4, 6, 6)
+
+
+class Then(nn.Module):
+    """A function of a convolution's result."""
+
+    def __init__(self, convolution: nn.Module, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.convolution, self.function = convolution, function
+
+    def forward(self, x: Tensor) -> object:
+        return self.function(self.convolution(x))
+
+
+def n_copies(model: nn.Module, x: Tensor = X) -> tuple[int, int]:
+    """How many weights, and how many other values, are copied; the rewrite computes the same."""
+    graph = inference_graph(model.eval(), x)
+    inputs = graph.gm.graph.find_nodes(op="placeholder")
+    weights = fixed_nodes(graph.gm, {node for node in inputs if node.name in graph.static})
+    gm = channels_last(graph.gm, weights)
+    gm.graph.lint()
+    with torch.no_grad():
+        assert_as_accurate(model, (x,), gm(*graph.arguments))
+    formats = [
+        node.kwargs["memory_format"]
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+    ]
+    return formats.count(torch.channels_last), formats.count(torch.contiguous_format)
+
+
+def convolution() -> nn.Module:
+    return nn.Conv2d(4, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "n_restored"),
+    [
+        (lambda y: torch.relu(y).mean((2, 3)), 0),
+        (lambda y: nn.functional.max_pool2d(y, 2).sum((2, 3)), 0),
+        (lambda y: torch.cat([y, y + 1], 1).mean((2, 3)), 0),
+        (lambda y: y, 1),
+        (lambda y: (y, torch.relu(y)), 2),
+        (lambda y: y.flatten(1), 1),
+        (lambda y: (y[:, 1:], y[:, 2:]), 1),
+        (lambda y: y.as_strided((2, 2), (1, 2)), 1),
+        (lambda y: y.sort()[0].mean((2, 3)), 1),
+        (lambda y: y.stride()[1] + y.mean((2, 3)), 0),
+    ],
+)
+def test_results_are_copied_back_where_their_strides_matter(
+    function: Callable[[Tensor], object], n_restored: int
+) -> None:
+    assert n_copies(Then(convolution(), function)) == (1, n_restored)
+
+
+def test_a_chain_of_convolutions_stays_in_the_format() -> None:
+    chain = nn.Sequential(convolution(), nn.ReLU(), nn.Conv2d(6, 6, 1), nn.MaxPool2d(2))
+    assert n_copies(nn.Sequential(chain, nn.Flatten())) == (2, 1)
+
+
+def test_images_that_are_in_the_format_already_are_left_alone() -> None:
+    x = X.contiguous(memory_format=torch.channels_last)
+    assert n_copies(convolution(), x) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (nn.Conv1d(4, 2, 2), torch.randn(1, 4, 5)),
+        (nn.Conv3d(4, 2, 2), torch.randn(1, 4, 3, 3, 3)),
+        (nn.ConvTranspose2d(4, 2, 2), X),
+        (nn.Linear(6, 2), X),
+    ],
+)
+def test_others_are_left_alone(layer: nn.Module, x: Tensor) -> None:
+    assert n_copies(layer, x) == (0, 0)
+
+
+def test_a_weight_that_is_computed_from_an_input_is_left_alone() -> None:
+    class Dynamic(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.conv2d(x, x[:, :, :2, :2].contiguous())
+
+    n_weights, _ = n_copies(Dynamic())
+    assert n_weights == 0

@@ -1,0 +1,50 @@
+"""Rewritten graphs compute what the graphs did, in the same shapes and strides."""
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from torch import Tensor, nn
+
+from nimble_fx.rewrites.fold_weights import fold_weights
+from nimble_fx.rewrites.hoist_weights import Hoisted
+from tests.strategies.image_networks import ImageNetwork, image_networks
+from tests.support.accuracy import assert_as_accurate
+from tests.support.inference_graphs import inference_graph
+
+
+def run(parts: Hoisted, arguments: list[Any]) -> Any:
+    """What the two parts compute, one after the other."""
+    weights = parts.weights(*[arguments[i] for i in parts.sources])
+    return parts.main(*[arguments[i] for i in parts.kept], *weights)
+
+
+class WritesItsStatistics(nn.Module):
+    """Normalizes by a mean that it then changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(self.convolution(x))
+        assert self.norm.running_mean is not None
+        self.norm.running_mean.add_(1)
+        return result
+
+
+def test_a_normalization_by_what_the_model_writes_is_left_alone() -> None:
+    graph = inference_graph(WritesItsStatistics().eval(), torch.randn(1, 2, 3, 3))
+    parts = fold_weights(graph.gm, graph.static)
+    assert parts is not None  # the format of the weight
+    assert any("batch_norm" in str(node.target) for node in parts.main.graph.nodes)
+
+
+@given(image_networks())
+def test_parts_compute_what_the_network_does(drawn: tuple[ImageNetwork, Tensor]) -> None:
+    model, x = drawn
+    graph = inference_graph(model, x)
+    parts = fold_weights(graph.gm, graph.static)
+    if parts is not None:
+        with torch.no_grad():
+            assert_as_accurate(model, (x,), run(parts, graph.arguments))

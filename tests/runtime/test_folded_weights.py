@@ -1,0 +1,129 @@
+"""What is computed from weights is computed again when, and only when, one has changed."""
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+
+from nimble_fx.runtime.folded_weights import COMPARED_WHOLE, FoldedWeights, with_folded
+
+
+class Doubling:
+    """Twice each weight; counts how often it was computed."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def __call__(self, *weights: Tensor) -> list[Tensor]:
+        self.n += 1
+        return [2 * weight for weight in weights]
+
+
+def test_it_is_computed_once_for_the_same_weights() -> None:
+    compute, weights = Doubling(), [torch.ones(2), torch.zeros(3)]
+    folded = FoldedWeights(compute)
+    first = folded(weights)
+    assert all(one is other for one, other in zip(first, folded(weights), strict=True))
+    assert compute.n == 1
+
+
+CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
+    "in place": lambda m: m.weight.mul_(3),
+    "a part": lambda m: m.weight[0].zero_(),
+    "by an optimizer": lambda m: torch.optim.SGD(m.parameters(), 1.0).step(),
+    "loaded": lambda m: m.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)}),
+    "assigned": lambda m: m.load_state_dict(
+        {"weight": torch.ones(2, 2), "bias": torch.ones(2)}, assign=True
+    ),
+    "replaced": lambda m: setattr(m, "weight", nn.Parameter(torch.ones(2, 2))),
+    "statistics of a batch": lambda m: torch.native_batch_norm(
+        torch.randn(4, 2), None, None, m.bias, m.weight[0], True, 0.5, 1e-5
+    ),
+    "through .data": lambda m: m.weight.data.mul_(3),
+    "through NumPy": lambda m: m.weight.detach().numpy().fill(3),
+    "moved": lambda m: setattr(m.weight, "data", torch.ones(2, 2)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_is_noticed(change: Callable[[nn.Linear], Any]) -> None:
+    model, folded = nn.Linear(2, 2), FoldedWeights(Doubling())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    folded([model.weight, model.bias])
+    with torch.no_grad():
+        change(model)
+    expected = [2 * model.weight, 2 * model.bias]
+    for one, other in zip(folded([model.weight, model.bias]), expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_ends_of_a_large_weight_are_compared() -> None:
+    weight, folded = torch.zeros(COMPARED_WHOLE), FoldedWeights(Doubling())
+    for i in (0, -1):
+        folded([weight])
+        weight.data[i] = 1
+        assert folded([weight])[0][i] == 2
+
+
+def test_memory_that_is_allocated_again_is_another_weights() -> None:
+    folded = FoldedWeights(Doubling())
+    for value in range(20):
+        weight = torch.full((COMPARED_WHOLE,), 0.0)
+        weight.data[1000] = value  # not counted, and not at an end
+        assert folded([weight])[0][1000] == 2 * value
+        del weight
+
+
+def test_results_have_no_gradient() -> None:
+    (result,) = FoldedWeights(Doubling())([nn.Parameter(torch.ones(2))])
+    assert not result.requires_grad
+
+
+def test_weights_without_versions_are_computed_with_in_each_call() -> None:
+    with torch.inference_mode():
+        weight, folded = torch.ones(2), FoldedWeights(Doubling())
+        folded([weight])
+        weight.add_(1)
+        assert folded([weight])[0].tolist() == [4, 4]
+
+
+def test_fake_weights_and_tangents_are_computed_with_in_each_call() -> None:
+    weight, folded = torch.ones(2), FoldedWeights(Doubling())
+    folded([weight])
+    with FakeTensorMode() as mode:
+        assert isinstance(folded([mode.from_tensor(weight)])[0], FakeTensor)
+    with forward_ad.dual_level():
+        (result,) = folded([forward_ad.make_dual(weight, torch.ones(2))])
+        assert forward_ad.unpack_dual(result).tangent is not None
+    assert not isinstance(folded([weight])[0], FakeTensor)
+
+
+def test_threads_get_the_tensors_of_their_weights() -> None:
+    folded, wrong = FoldedWeights(Doubling()), []
+
+    def calls(value: float) -> None:
+        weight = torch.full((100,), value)
+        for _ in range(200):
+            if folded([weight])[0][0].item() != 2 * value:
+                wrong.append(value)
+
+    threads = [Thread(target=calls, args=(float(i),)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
+    run = with_folded(list, FoldedWeights(Doubling()), sources=[0, 2], kept=[1, 2])
+    weight, x, both, arguments = torch.ones(1), torch.zeros(1), torch.full((1,), 3.0), list[Any]()
+    arguments += [weight, x, both]
+    assert [value.item() for value in run(arguments)] == [0, 3, 2, 6]
+    assert arguments == []

@@ -1,0 +1,81 @@
+"""Models whose weights are folded, and change."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from tests.support.accuracy import assert_as_accurate
+from tests.support.beside_eager import CPU, VIRTUAL
+from tests.support.models import CASES
+
+
+class Convolutions(nn.Module):
+    """Two convolutions with batch normalization, one of which is used by two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.two, self.other = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.relu(self.norm(self.one(x)))
+        return y, self.other(self.two(y)) + y
+
+
+CHANGES: tuple[Callable[[Convolutions], Any], ...] = (
+    lambda m: m.one.weight.mul_(2),
+    lambda m: m.norm.running_var.add_(1),  # type: ignore[union-attr]
+    lambda m: setattr(m.two, "weight", nn.Parameter(torch.randn(4, 4, 1, 1))),
+    lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}),
+    lambda m: m.load_state_dict({k: v * 2 for k, v in m.state_dict().items()}, assign=True),
+    lambda m: m.train()(torch.randn(2, 3, 5, 5)) and m.eval(),
+    lambda m: setattr(m.other, "bias", None),
+    lambda m: m.to(torch.float64).to(torch.float32),
+)
+
+
+@pytest.mark.parametrize("options", [CPU, VIRTUAL], ids=["cpu", "virtual"])
+def test_changed_weights_are_folded_again(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = Convolutions().eval()
+    compiled = torch.compile(model, backend="nimble", options=options | {"fold_weights": True})
+    with torch.no_grad():
+        for change in (lambda m: m, *CHANGES):
+            change(model)
+            for _ in range(2):
+                x = torch.randn(2, 3, 5, 5)
+                assert_as_accurate(model, (x,), compiled(x))
+
+
+@pytest.mark.parametrize("name", ["googlenet", "branchy", "views"])
+@pytest.mark.parametrize("options", [CPU, VIRTUAL], ids=["cpu", "virtual"])
+def test_models_compute_what_they_did(name: str, options: dict[str, Any]) -> None:
+    case = CASES[name]
+    model, folds = case.model().eval(), options | {"fold_weights": True}
+    compiled = torch.compile(model, backend="nimble", options=folds)
+    inputs = case.inputs()
+    with torch.no_grad():
+        assert_as_accurate(model, inputs, compiled(*inputs))
+
+
+def test_the_module_shows_what_is_folded() -> None:
+    model = Convolutions().eval()
+    compiled = partial(nimble_fx.compile, model, torch.randn(2, 3, 5, 5))
+    assert compiled().programs[0].source.count("batch_norm") == 2
+    (program,) = compiled(fold_weights=True).programs
+    assert "batch_norm" not in program.source
+    assert "p.one_weight_folded" in program.source
+    program.verify()
+    with pytest.raises(nimble_fx.InputError, match=r"_folded.*fold_weights=False"):
+        program.bind(model)
+
+
+def test_training_folds_nothing() -> None:
+    model, x = Convolutions(), torch.randn(2, 3, 5, 5)
+    programs = nimble_fx.compile(model, x, training=True, fold_weights=True).programs
+    assert all("weight_folded" not in program.source for program in programs)
