@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.torch_internals.names import OpOverload
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_no_training.default
@@ -87,7 +88,7 @@ class _Pair:
         graph.erase_node(self.norm)
         graph.erase_node(self.convolution)
 
-    def _call(self, gm: GraphModule, target: torch._ops.OpOverload, *args: object) -> Node:
+    def _call(self, gm: GraphModule, target: OpOverload, *args: object) -> Node:
         return call(gm.graph, self.convolution, target, *args)
 
 
