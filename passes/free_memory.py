@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from nimble_fx.ir.dependencies import StreamClock, VectorClocks
-from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
+from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names, shared_by_inputs
 
 CALLERS_STREAM = 0
 
@@ -25,8 +25,9 @@ class FreeMemory:
     the caller's, other threads may allocate at any time, so each point in launch order counts.
 
     Requires: streams assigned; waits inserted; tasks in launch order.
-    Ensures: outputs, parameters and constants are never freed; a value with an access that does not
-    happen before the last task of stream 0 lives until the call returns.
+    Ensures: outputs, parameters and constants are never freed, nor are inputs that share a storage:
+    in another call each may have memory of its own. A value with an access that does not happen
+    before the last task of stream 0 lives until the call returns.
 
     Before: exp on stream 0 is last read by sigmoid on stream 1, which add on stream 0 waits for
     After:  add frees exp; sigmoid does not
@@ -55,7 +56,9 @@ def _drop_positions(graph: TaskGraph) -> dict[str, int]:
         last_use.update(dict.fromkeys(task.uses, i))
     last_use.update(dict.fromkeys(ref_names(graph.outputs), inf))
     callers = {s for v in (*graph.inputs, *graph.constants) if v.static for s in v.holds}
-    values = [v for v in graph.inputs if v.name in last_use and not v.static] + list(graph.tasks)
+    callers |= shared_by_inputs(graph)
+    inputs = [v for v in graph.inputs if v.name in last_use and callers.isdisjoint(v.holds)]
+    values = [v for v in inputs if not v.static] + list(graph.tasks)
     keeper: dict[str, str] = {}
     for value in sorted(values, key=lambda value: last_use[value.name]):
         keeper.update(dict.fromkeys(value.holds, value.name))

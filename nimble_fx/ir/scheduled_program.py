@@ -10,6 +10,9 @@ from torch import Tensor
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 
+FOLDED = "_folded"
+"""How the names of inputs end that are computed from parameters (`options.fold_weights`)."""
+
 
 @dataclass(frozen=True)
 class ScheduledProgram:

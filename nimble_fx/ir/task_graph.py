@@ -4,6 +4,7 @@
 """
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -348,6 +349,15 @@ def dependency_rows(tasks: Sequence[Task]) -> list[int]:
         for name in task.after:
             rows[position[name]] |= 1 << v
     return rows
+
+
+def shared_by_inputs(graph: TaskGraph) -> set[str]:
+    """The storages that several inputs held when the graph was traced.
+
+    PyTorch does not compile again for a call in which each has a storage of its own.
+    """
+    holders = Counter(storage for value in graph.inputs for storage in value.holds)
+    return {storage for storage, n in holders.items() if n > 1}
 
 
 def ref_names(arg: Arg) -> list[str]:

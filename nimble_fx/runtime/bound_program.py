@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.display import plural
+from nimble_fx.ir.scheduled_program import FOLDED
 from nimble_fx.ir.symbolic_sizes import Sizes, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.shared_memory import SharedMemory
-from nimble_fx.tracing.user_names import FOLDED
 
 _NUMBERS = (int, float, bool)
 

@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.locked_ast import syntax_tree
+from nimble_fx.ir.scheduled_program import FOLDED
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo import ViewAndMutationMeta
@@ -21,9 +22,6 @@ _FRAME = re.compile(
 )
 _OURS = Path(__file__).parents[1]
 _MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
-FOLDED = "_folded"
-"""How the names of inputs end that are computed from parameters."""
-
 _Scope = ast.ClassDef | ast.FunctionDef
 _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 

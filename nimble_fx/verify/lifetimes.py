@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
+from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names, shared_by_inputs
 from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.happens_before import HappensBefore
 
@@ -18,7 +18,7 @@ def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], order: HappensB
         order: its happens-before order.
     """
     _check_lifetimes(graph, uses)
-    allocator = _Allocator(graph, uses, order)
+    allocator = _Allocator(graph, order)
     for task in graph.tasks:
         allocator.launch(task)
         for name in task.frees:
@@ -30,6 +30,8 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
     inputs = (*graph.inputs, *graph.constants)
     callers = {value.name for value in inputs if value.static}
     callers.update(value.name for value in graph.constants)
+    shared = shared_by_inputs(graph)
+    sharing = {value.name for value in graph.inputs if not shared.isdisjoint(value.holds)}
     alive = {value.name for value in inputs}
     for task, used in zip(graph.tasks, uses, strict=True):
         if not alive.issuperset(used):
@@ -37,18 +39,22 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
             raise _use_after_free(graph, f"{describe_task(task)} uses {name}", name, task)
         alive.add(task.name)
         for name in task.frees:
-            if name in callers or name not in alive:
-                raise _invalid_free(graph, name, task, name in callers)
+            if name in callers or name in sharing or name not in alive:
+                raise _invalid_free(graph, name, task, name in callers, name in sharing)
             alive.discard(name)
     for name in ref_names(graph.outputs):
         if name not in alive:
             raise _use_after_free(graph, f"{graph.name} returns {name}", name)
 
 
-def _invalid_free(graph: TaskGraph, name: str, task: Task, is_callers: bool) -> ScheduleError:
+def _invalid_free(
+    graph: TaskGraph, name: str, task: Task, is_callers: bool, is_sharing: bool
+) -> ScheduleError:
     before = graph.tasks[: graph.tasks.index(task) + (task.frees.count(name) > 1)]
     first = next((one for one in before if name in one.frees), None)
     why = f"it is already freed after {describe_task(first)}" if first else "it is not defined yet"
+    if is_sharing:
+        why = "it shares memory with another input, and in another call it may have its own"
     why = "the caller keeps it" if is_callers else why
     message = f"{describe_task(task)} frees {name}, which is not legal: {why}"
     return illegal(graph, message, task, first)
@@ -75,13 +81,9 @@ class _Freed(NamedTuple):
 class _Allocator:
     """A model of the caching allocator: reference counts of storages, and free blocks by stream."""
 
-    def __init__(
-        self, graph: TaskGraph, uses: Iterable[Sequence[str]], order: HappensBefore
-    ) -> None:
+    def __init__(self, graph: TaskGraph, order: HappensBefore) -> None:
         self._graph, self._order = graph, order
-        used = {*ref_names(graph.outputs)}.union(*uses)
-        inputs = [value for value in graph.inputs if value.static or value.name in used]
-        values = (*inputs, *graph.constants)  # unused inputs are dropped before anything else
+        values = (*graph.inputs, *graph.constants)
         self._holds = {value.name: value.holds for value in values}
         self._n_holders: dict[str, int] = {}
         for value in values:

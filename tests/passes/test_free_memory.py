@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.ir.task_graph import TaskGraph, ref_names
+from nimble_fx.verify import verify
 from tests.support.oracle import unsafe_frees, uses_after_free
 from tests.support.schedules import schedule_of, schedules
 
@@ -61,3 +62,31 @@ def test_a_view_keeps_its_memory_alive() -> None:
     freed = {name: position[task.name] for task in graph.tasks for name in task.frees}
     assert freed["exp"] == position["t"]
     assert freed["t"] >= max(position["relu"], position["cos"])
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=4), st.booleans())
+def test_inputs_that_shared_memory_may_each_have_their_own(lengths: list[int], by: bool) -> None:
+    """The schedule of a trace whose inputs share a storage is legal where they do not."""
+
+    def program(*inputs: Tensor) -> Tensor:
+        results = []
+        for x, n in zip(inputs, lengths, strict=True):
+            result = x @ x
+            for _ in range(n):
+                result = result.sin()
+            results.append(result)
+        return torch.stack(results).sum()
+
+    parts = torch.randn(len(lengths), 2, 2)
+    together = schedule_of(
+        program, *parts.unbind() if by else parts.view(-1, 2).chunk(len(lengths))
+    )
+    apart = schedule_of(program, *[part.clone() for part in parts])
+    assert len({value.holds for value in together.inputs}) == 1
+    assert len({value.holds for value in apart.inputs}) == len(lengths)
+    scheduled = {task.name: task for task in together.tasks}
+    tasks = [
+        apart.by_name[name].updated(stream=task.stream, waits=task.waits, frees=task.frees)
+        for name, task in scheduled.items()
+    ]
+    verify(replace(apart, tasks=tuple(tasks)))

@@ -117,11 +117,36 @@ def two_written_arguments_come_to_overlap(compile_: Compile) -> Any:
     return compiled(flat[:5], flat[3:8]), flat
 
 
+def saved_inputs_come_to_have_memory_of_their_own(compile_: Compile) -> Any:
+    """The backward alone holds them: what frees one hands its memory out."""
+    weights = [torch.randn(16, 16, requires_grad=True) for _ in range(3)]
+
+    def branches(*inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        loss, following = torch.zeros(()), []
+        for x, weight, n in zip(inputs, weights, (1, 1, 5), strict=True):
+            branch = x @ weight
+            for _ in range(n):
+                branch = branch.sin()
+            following.append(x * 0.5)
+            loss = loss + branch.sum()
+        return loss, following
+
+    run, results = compile_(branches), list[Tensor]()
+    inputs = list(torch.randn(48, 16).chunk(3))
+    for _ in range(4):
+        loss, following = run(*inputs)
+        inputs = []
+        results += torch.autograd.grad(loss, weights)
+        inputs = [x.detach() for x in following]
+        following.clear()
+    return results
+
+
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(an_argument_is_a_view_of_a_written_buffer, a_buffer_becomes_a_view_of_a_written_one),
     *(training_on_a_view_of_a_written_buffer, two_arguments_come_to_overlap),
     *(parts_of_one_tensor_come_to_overlap, an_unwritten_part_is_expanded),
-    two_written_arguments_come_to_overlap,
+    *(two_written_arguments_come_to_overlap, saved_inputs_come_to_have_memory_of_their_own),
 )
 
 
