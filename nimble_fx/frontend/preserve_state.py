@@ -4,6 +4,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -13,34 +14,44 @@ from torch import Tensor, nn
 
 from nimble_fx.torch_internals.names import is_wrapper_subclass
 
+Container = list[Any] | dict[Any, Any] | set[Any]
+
 
 @contextmanager
 def preserve_state(model: Callable[..., Any], inputs: Sequence[Tensor]) -> Iterator[None]:
     """Restores the state of the model after the block, however it ends.
 
-    The state is the values of parameters and buffers, bit by bit, the modules' attributes, and the
-    random generators of Python and of the devices of the model and the inputs. A function's modules
-    and tensors are those of its closure and the globals that it names. Cost: a copy of parameters
-    and buffers in the host's memory; only tensors that were written are copied back.
+    The state is the values of parameters, buffers and other tensors, bit by bit, the modules'
+    attributes, the lists, dicts and sets in these, and the random generators of Python and of the
+    devices of the model and the inputs. A function's modules, tensors and containers are those of
+    its closure and the globals that it names. Other objects are not looked into. Cost: a copy of
+    the tensors in the host's memory; only those that were written are copied back.
     """
-    modules, tensors = _state(model)
+    containers, tensors = _state(model)
     with ExitStack() as stack:
         stack.enter_context(_restored_generators([*tensors, *inputs]))
         stack.enter_context(_restored_values(tensors))
-        for module in modules:  # restored first, so that values are copied to the former tensors
-            stack.enter_context(_restored_attributes(module))
+        # restored first, so that values are copied to the former tensors
+        stack.enter_context(_restored_containers(containers))
         yield
 
 
-def _state(model: Callable[..., Any]) -> tuple[list[nn.Module], list[Tensor]]:
-    """The modules and tensors that a call of the model may change, each once."""
-    objects = [model] if isinstance(model, nn.Module) else _referenced(model)
-    roots = [each for each in objects if isinstance(each, nn.Module)]
-    modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
-    tensors = [each for each in objects if isinstance(each, Tensor)]
-    for module in modules:
-        tensors += [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    return modules, list({id(tensor): tensor for tensor in tensors}.values())
+def _state(model: Callable[..., Any]) -> tuple[list[Container], list[Tensor]]:
+    """The containers and tensors that a call of the model may change, each once."""
+    containers: dict[int, Container] = {}
+    tensors: dict[int, Tensor] = {}
+    stack: list[object] = [model] if isinstance(model, nn.Module) else _referenced(model)
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            tensors[id(value)] = value
+        value = value.__dict__ if isinstance(value, nn.Module) else value
+        if isinstance(value, (list, dict, set)) and id(value) not in containers:
+            containers[id(value)] = value
+            stack += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, tuple):
+            stack += value
+    return list(containers.values()), list(tensors.values())
 
 
 def _referenced(function: object) -> list[object]:
@@ -57,16 +68,18 @@ def _referenced(function: object) -> list[object]:
 
 
 @contextmanager
-def _restored_attributes(module: nn.Module) -> Iterator[None]:
-    """Restores the module's attributes, and which tensors its parameters and buffers are."""
-    tables: list[dict[str, Any]] = [module.__dict__, module._parameters, module._buffers]
-    before = [dict(table) for table in tables]
+def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
+    """Restores which objects are in lists, dicts and sets."""
+    before = [copy(container) for container in containers]
     try:
         yield
     finally:
-        for table, saved in zip(tables, before, strict=True):
-            table.clear()
-            table.update(saved)
+        for container, saved in zip(containers, before, strict=True):
+            container.clear()
+            if isinstance(container, list):
+                container.extend(saved)
+            else:
+                container.update(saved)
 
 
 @contextmanager

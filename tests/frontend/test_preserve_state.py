@@ -24,6 +24,8 @@ class Restless(nn.Module):
         self.register_buffer("seen", torch.full((3,), float("nan")))
         self.calls = 0
         self.last: Tensor | None = None
+        self.plain, self.listed, self.seen_in_all = torch.zeros(3), [torch.zeros(3)], [0]
+        self.counts: dict[str, Any] = {"calls": 0, "of": [set()]}
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -31,6 +33,11 @@ class Restless(nn.Module):
         self.seen: Tensor = self.seen + 1
         self.register_buffer("other", x)
         self.calls, self.last = self.calls + 1, x
+        self.plain.add_(1)
+        self.listed[0].add_(1)
+        self.seen_in_all.append(1)
+        self.counts["calls"] += 1
+        self.counts["of"][0].add("x")
         result: Tensor = self.norm(x) + torch.rand(3) * random.random()
         return result
 
@@ -42,6 +49,8 @@ def bits(model: nn.Module) -> dict[str, bytes]:
 def state(model: nn.Module) -> tuple[Any, ...]:
     attributes = {k: v for k, v in model.__dict__.items() if not k.startswith("_")}
     tensors = {k: id(v) for k, v in [*model.named_parameters(), *model.named_buffers()]}
+    attributes = copy.deepcopy(attributes)
+    attributes = {k: v.tolist() if isinstance(v, Tensor) else str(v) for k, v in attributes.items()}
     return bits(model), attributes, tensors, random.getstate(), torch.get_rng_state().tolist()
 
 
