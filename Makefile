@@ -98,7 +98,7 @@ $(CUDA_VENV)/.installed: constraints.txt
 # .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.
 $(VENV)/.installed-%: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
 .venv-torch-$(TORCH)/.installed: setup.py constraints.txt
