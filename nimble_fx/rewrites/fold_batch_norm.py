@@ -51,6 +51,7 @@ class _Pair:
 
     @staticmethod
     def of(norm: Node, weights: Collection[Node]) -> "_Pair | None":
+        """The pair that a normalization is part of; None if it cannot be folded."""
         convolution = norm.args[0]
         if not isinstance(convolution, Node):
             return None

@@ -5,18 +5,16 @@ After: a graph of the weights, which runs when they change, and the graph of the
 its results as further inputs.
 """
 
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from nimble_fx.torch_internals.names import OpOverload, pytree
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.tracing.constant_folding import follows_from_arguments
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 
@@ -78,20 +76,13 @@ def fixed_nodes(gm: GraphModule, weights: Collection[Node]) -> dict[Node, None]:
     per_call = escaping_or_written(gm.graph)
     for node in gm.graph.nodes:
         is_source = node.op == "get_attr" or node in weights
-        is_computed = _is_pure(node) and all(arg in fixed for arg in node.all_input_nodes)
-        if (is_source or is_computed) and node not in per_call:
+        arguments = node.all_input_nodes
+        is_computed = bool(arguments) and all(argument in fixed for argument in arguments)
+        if node in per_call:
+            continue
+        if is_source or (is_computed and follows_from_arguments(node)):
             fixed[node] = None
     return fixed
-
-
-def _is_pure(node: Node) -> bool:
-    """Whether it returns the same for the same arguments, and does nothing else."""
-    if node.target is operator.getitem:
-        return True
-    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
-        return False
-    is_random = torch.Tag.nondeterministic_seeded in node.target.tags
-    return bool(node.all_input_nodes) and not is_random and not schema_of(node.target).is_mutable
 
 
 def _needed_by_calls(fixed: Collection[Node]) -> tuple[list[Node], set[Node]]:

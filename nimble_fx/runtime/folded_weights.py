@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.runtime.shared_memory import byte_range
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 
@@ -84,10 +84,10 @@ class _Copy:
     def __init__(self, weight: Tensor) -> None:
         self.address, self.version = weight.data_ptr(), weight._version
         self.storage = weakref.ref(weight.untyped_storage())
-        n_bytes = extent(weight.shape, weight.stride()) * weight.itemsize
-        ranges = [(self.address, n_bytes)] if n_bytes else []
-        if n_bytes > COMPARED_WHOLE:
-            ranges = [(self.address, _END), (self.address + n_bytes - _END, _END)]
+        start, end = byte_range(weight)
+        ranges = [(start, end - start)] if end > start else []
+        if end - start > COMPARED_WHOLE:
+            ranges = [(start, _END), (end - _END, _END)]
         self.parts = [(at, n, string_at(at, n)) for at, n in ranges]
 
 

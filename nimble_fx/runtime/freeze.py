@@ -114,12 +114,12 @@ class FrozenProgram:
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first where it must."""
         inputs, static = self._launcher.split(args)
-        if self._launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
-            return self._launcher(args)
         launcher = self._launcher
-        if carry_tangents(args) or (  # which copies to a graph's buffers would drop
-            launcher.mutated_inputs and launcher.shared_memory.found(args) is not None
-        ):
+        if launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
+            return launcher(args)
+        if carry_tangents(args):  # which copies to a graph's buffers would drop
+            return launcher(args)
+        if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
             return launcher(args)
         if not self._pool_group.acquire():
             return launcher(args)

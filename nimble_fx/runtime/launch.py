@@ -69,9 +69,10 @@ class Launcher:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Enqueues the program on the current stream and side streams; empties `args`."""
-        shared = self.shared_memory.found(args) if self._in_program_order else None
-        if self._in_program_order is not None and shared is not None:
-            return self._in_program_order(*shared)(args)
+        if self._in_program_order is not None:
+            shared = self.shared_memory.found(args)
+            if shared is not None:
+                return self._in_program_order(*shared)(args)
         inputs, static = self.split(args)
         args.clear()
         outputs: Sequence[Any] = ()

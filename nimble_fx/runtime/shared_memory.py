@@ -54,7 +54,7 @@ class SharedMemory:
     def _overlapping(self, values: Sequence[Any]) -> tuple[str, str] | None:
         pairs = zip(self._inputs, values, strict=True)
         ranges = sorted(
-            (*_bytes(value), i)
+            (*byte_range(value), i)
             for i, (_, value) in enumerate(pairs)
             if isinstance(value, Tensor) and value.numel()
         )
@@ -73,7 +73,7 @@ class SharedMemory:
         return is_written and set(one.holds).isdisjoint(other.holds)
 
 
-def _bytes(tensor: Tensor) -> tuple[int, int]:
+def byte_range(tensor: Tensor) -> tuple[int, int]:
     """The addresses of a tensor's first byte and of the byte after its last."""
     start = tensor.data_ptr()
     return start, start + extent(tensor.shape, tensor.stride()) * tensor.itemsize

@@ -91,15 +91,20 @@ def _is_literal(node: Node) -> bool:
 
 def _is_pure(node: Node) -> bool:
     """Whether it returns small tensors that depend on its arguments alone."""
-    target, results = node.target, _tensors(node.meta.get("val"))
-    if target is not operator.getitem:
-        if not isinstance(target, OpOverload) or target.namespace != "aten":
-            return False
-        if schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
-            return False
-        if target.overloadpacket.__name__.startswith(_UNINITIALIZED_OR_FROM_FILE):
-            return False
-    return bool(results) and all(map(_is_small, results))
+    results = _tensors(node.meta.get("val"))
+    return follows_from_arguments(node) and bool(results) and all(map(_is_small, results))
+
+
+def follows_from_arguments(node: Node) -> bool:
+    """Whether an operator's results depend on its arguments alone, and it does nothing else."""
+    target = node.target
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return False
+    if schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return not target.overloadpacket.__name__.startswith(_UNINITIALIZED_OR_FROM_FILE)
 
 
 def _is_small(fake: Tensor) -> bool:
