@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir.task_graph import Ref, Source, Task, TaskGraph
+from nimble_fx.ir.task_graph import Input, Ref, Source, Task, TaskGraph
 from nimble_fx.verify import verify
 from nimble_fx.verify.diagnostics import excerpt
 from tests.strategies import SCALAR, task_graphs
@@ -367,3 +367,21 @@ def test_a_schedule_that_is_given_or_returns_something_else_is_refused() -> None
     ):
         with pytest.raises(ScheduleError, match=r"other inputs or constants|loses or adds"):
             verify(changed, trace)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"), [(("x",), "x is freed after b"), (("x", "y"), "shares memory with")]
+)
+def test_an_input_that_nobody_uses_keeps_no_memory(names: tuple[str, ...], message: str) -> None:
+    """Its last reference goes as the call begins, though it lies in the memory of another."""
+    tasks = (
+        Task("b", torch.ops.aten.sigmoid.default, (Ref("x"),), index=0, reads=("x",),
+             writes=("b",), allocates=("b",), holds=("b",), stream=1, frees=("x",)),
+        Task("c", torch.ops.aten.full.default, ((2,), 1.0), index=1, writes=("c",),
+             allocates=("c",), holds=("c",), stream=0),
+        Task("d", torch.ops.aten.add.Tensor, (Ref("c"), Ref("b")), index=2, reads=("c", "b"),
+             writes=("d",), allocates=("d",), holds=("d",), stream=0, waits=("b",)),
+    )  # fmt: skip
+    inputs = tuple(Input(name, SCALAR, ("x",)) for name in names)
+    with pytest.raises(ScheduleError, match=message):
+        verify(TaskGraph("g", inputs, (), tasks, (Ref("d"),)))
