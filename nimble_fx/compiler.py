@@ -18,12 +18,14 @@ from nimble_fx.errors import PassError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.fold_weights import fold_weights
+from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.folded_weights import FoldedWeights, with_folded
+from nimble_fx.runtime.folded_weights import folded_weights, with_folded
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
 from nimble_fx.selection.select import select_schedules
@@ -135,17 +137,43 @@ class Compiler:
         self._name = program_name(gm)
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
+        self._folded: ScheduledProgram | None = None
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
-        hoisted = fold_weights(gm, self._inputs.static) if self._options.fold_weights else None
+        hoisted = self._hoisted(gm)
         if hoisted is None:
             return self.build(gm, self._name, self._capture)
+        self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
+        folded = folded_weights(trace(hoisted.main).graph, self._folded)
         run = self.build(hoisted.main, self._name, self._capture)
-        return with_folded(run, FoldedWeights(hoisted.weights), hoisted.sources, hoisted.kept)
+        return with_folded(run, folded, hoisted.sources, hoisted.kept)
+
+    def _hoisted(self, gm: GraphModule) -> Hoisted | None:
+        """The graph with folded weights; None if there is nothing to fold, or it may not be.
+
+        Not for the virtual device, which stands for another than the CPU; nor if the graph writes
+        to its inputs, as one of these could be a view of a weight.
+        """
+        if not self._options.fold_weights or self._options.device is not None:
+            return None
+        try:
+            graph = trace(gm).graph
+        except UnsupportedError:
+            return None  # it cannot be scheduled, which `build` reports
+        return None if written_inputs(graph) else fold_weights(gm, self._inputs.static)
+
+    def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
+        """The program that computes the folded weights, on one stream."""
+        traced = self.trace(hoisted.weights, f"{self._name} (weights)")
+        options = replace(Options(), policy="serial", verify=self._options.verify)
+        selection = select_schedules(
+            traced, options, self._target.reporter, frozen=False, timed=False
+        )
+        return dump_source(selection.schedules[0], self._options.dump)
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""
@@ -198,6 +226,7 @@ class Compiler:
             device=device,
             specs=self._target.specs or device.specs,
             sizes=size_hints(gm),
+            folded=self._folded,
         )
 
     def program(self, traced: TracedProgram) -> Program:

@@ -151,7 +151,7 @@ class Program:
         device = device_here(self.device)
         copy = replace(self, status=CaptureStatus(reason=self.status.reason))
         run = copy.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
-        return BoundProgram(self.graph, self.parameters, parameters, run, copy.status)
+        return BoundProgram(self.scheduled, parameters, run, copy.status)
 
     def runner(
         self,

@@ -34,20 +34,24 @@ def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program
     """
     file = Path(path).expanduser().absolute()
     try:
-        stored = serialization.decode(serialization.read(file))
-        if not trust_source:
-            serialization.check_harmless(stored.graph)
-        return _loaded(stored, trust_source)
+        program = _proved(serialization.decode(serialization.read(file)), trust_source)
     except (FileError, ScheduleError) as error:
         raise FileError(f"{file}: {error}") from error
+    reason = why_not_captured(program.graph, device_here(program.device))
+    return Program(program, CaptureStatus(reason))
 
 
-def _loaded(stored: ScheduledProgram, trust_source: bool) -> Program:
+def _proved(stored: ScheduledProgram, trust_source: bool) -> ScheduledProgram:
+    """The program of a file with the text that will run, both proved; its folded weights too."""
     graph = stored.graph
+    if not trust_source:
+        serialization.check_harmless(graph)
     verify_structure(graph)
     serialization.check_claims(graph, stored.sizes)
     verify(graph)
     scheduled = stored if trust_source else replace(stored, source=emit(graph))
     verify_source(scheduled.source, graph)
-    reason = why_not_captured(graph, device_here(stored.device))
-    return Program(scheduled, CaptureStatus(reason))
+    if stored.folded is None:
+        return scheduled
+    serialization.check_folded(stored)
+    return replace(scheduled, folded=_proved(stored.folded, trust_source))

@@ -10,9 +10,6 @@ from torch import Tensor
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 
-FOLDED = "_folded"
-"""How the names of inputs end that are computed from parameters (`options.fold_weights`)."""
-
 
 @dataclass(frozen=True)
 class ScheduledProgram:
@@ -28,6 +25,9 @@ class ScheduledProgram:
             "layers.0.weight" by "layers_0_weight".
         sizes: the symbols among the sizes of the inputs, each with its value in the call that
             compiled the program.
+        folded: the program that computes the graph's last inputs, one for each of its outputs, from
+            parameters and buffers alone; None if it takes no such inputs. See
+            `options.fold_weights`.
         path: the file that the text was written to; None if it is in memory only.
     """
 
@@ -38,7 +38,13 @@ class ScheduledProgram:
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     sizes: Sizes = field(default_factory=dict)
+    folded: "ScheduledProgram | None" = None
     path: Path | None = None
+
+    @property
+    def n_folded(self) -> int:
+        """How many of the graph's inputs, the last ones, `folded` computes."""
+        return 0 if self.folded is None else len(self.folded.graph.outputs)
 
     @property
     def file(self) -> str:

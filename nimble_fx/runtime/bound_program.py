@@ -1,6 +1,7 @@
 """A program bound to parameters: each call checks its inputs, then runs the program."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -9,11 +10,12 @@ from torch import Tensor, nn
 
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.display import plural
-from nimble_fx.ir.scheduled_program import FOLDED
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.folded_weights import folded_weights
 from nimble_fx.runtime.shared_memory import SharedMemory
 
 _NUMBERS = (int, float, bool)
@@ -28,8 +30,7 @@ class BoundProgram:
 
     def __init__(
         self,
-        graph: TaskGraph,
-        paths: Mapping[str, str],
+        program: ScheduledProgram,
         parameters: nn.Module | Mapping[str, Tensor],
         run: Callable[[list[Any]], Sequence[Any]],
         status: CaptureStatus,
@@ -37,8 +38,7 @@ class BoundProgram:
         """Checks the parameters.
 
         Args:
-            graph: the program's graph.
-            paths: the model's names of parameters and buffers, by the graph's names.
+            program: the program.
             parameters: a module, or tensors by name.
             run: runs the program on a list of all its inputs.
             status: the status of `run`, which it keeps up to date.
@@ -47,21 +47,20 @@ class BoundProgram:
             InputError: a parameter is missing or does not fit the graph.
         """
         self.status = status
+        graph = program.graph
         self._graph, self._run = graph, run
         tensors = _named_tensors(parameters)
-        self._values: list[Any] = [None] * len(graph.inputs)
+        self._n_given = len(graph.inputs) - program.n_folded
         self._sizes: dict[Size, Any] = {}
+        given = graph.inputs[: self._n_given]
+        self._values = _static_values(graph.name, given, program.parameters, tensors, self._sizes)
+        self._folded = _folded_of(program, tensors)
         self._inferred = _inferred_sizes(graph)
         self._positions = [
             i
             for i, value in enumerate(graph.inputs)
             if not value.static and i not in self._inferred
         ]
-        for i, value in enumerate(graph.inputs):
-            if value.static:
-                path = paths.get(value.name, value.name)
-                self._values[i] = _parameter(tensors, value, path, graph.name)
-                _check(value, self._values[i], f"parameter {path}", self._sizes)
         self._shared_memory = SharedMemory(graph.inputs, written_inputs(graph))
         self._check_memory(self._values)
 
@@ -90,7 +89,7 @@ class BoundProgram:
             _check_strides(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
         with torch.no_grad():
-            return list(self._run(values))
+            return list(self._run([*values, *self._folded()]))
 
     def __repr__(self) -> str:
         names = ", ".join(self._graph.inputs[i].name for i in self._positions)
@@ -133,16 +132,47 @@ def _named_tensors(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str,
     return named | dict(module.named_buffers(remove_duplicate=False))
 
 
+def _static_values(
+    program: str,
+    inputs: Sequence[Input],
+    paths: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    sizes: dict[Size, Any],
+) -> list[Any]:
+    """The parameters and buffers among some inputs, checked; None in the places of others.
+
+    Args:
+        program: its name, for errors.
+        inputs: its inputs.
+        paths: the model's names of parameters and buffers, by the graph's names.
+        tensors: by either name.
+        sizes: the known symbolic sizes; those of the parameters are added.
+    """
+    values: list[Any] = [None] * len(inputs)
+    for i, value in enumerate(inputs):
+        if value.static:
+            path = paths.get(value.name, value.name)
+            values[i] = _parameter(tensors, value, path, program)
+            _check(value, values[i], f"parameter {path}", sizes)
+    return values
+
+
+def _folded_of(
+    program: ScheduledProgram, tensors: Mapping[str, Tensor]
+) -> Callable[[], Sequence[Tensor]]:
+    """What returns the folded weights of a program as the parameters are now."""
+    if program.folded is None:
+        return tuple
+    graph, paths = program.folded.graph, program.folded.parameters
+    weights = _static_values(graph.name, graph.inputs, paths, tensors, {})
+    return partial(folded_weights(program.graph, program.folded), weights)
+
+
 def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:
     """The tensor for an input, looked up by the model's name or the graph's."""
     for name in (path, value.name):
         if name in tensors:
             return tensors[name]
-    if path.endswith(FOLDED):
-        raise InputError(
-            f"{program} takes {path}, which is computed from the model's parameters: compile with "
-            "fold_weights=False for a program to bind"
-        )
     shown = ", ".join([*map(str, islice(tensors, 3)), *["..."] * (len(tensors) > 3)]) or "none"
     raise InputError(
         f"{program} needs the parameter {path}: {value.type}, which is not among the "

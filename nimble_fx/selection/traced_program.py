@@ -21,6 +21,7 @@ class TracedProgram:
         device: the device that runs it.
         specs: the figures of the device that it is scheduled for.
         sizes: its symbolic sizes, with their values in the call that it is compiled for.
+        folded: see `ScheduledProgram`.
     """
 
     traced: Traced
@@ -28,6 +29,7 @@ class TracedProgram:
     device: DeviceRuntime
     specs: Device
     sizes: Sizes = field(default_factory=dict)
+    folded: ScheduledProgram | None = None
 
     def scheduled(self, graph: TaskGraph, source: str) -> ScheduledProgram:
         """The program with a schedule of its graph and the text emitted for it."""
@@ -39,4 +41,5 @@ class TracedProgram:
             constants=self.traced.constants,
             parameters=self.parameters,
             sizes=self.sizes,
+            folded=self.folded,
         )

@@ -22,13 +22,13 @@ from nimble_fx.serialization.json_field import Field
 from nimble_fx.serialization.tensors import decode_tensor, encode_tensor
 from nimble_fx.version import __version__
 
-_FORMAT = 3
+_FORMAT = 4
 """The version of the format; files of other versions cannot be read."""
 
 _VERSIONS = {"program_file": _FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
     *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
-    *("outputs", "urgent", "sizes", "parameters", "values", "source"),
+    *("outputs", "urgent", "sizes", "parameters", "values", "source", "folded"),
 )
 
 
@@ -38,9 +38,12 @@ def encode(program: ScheduledProgram) -> str:
     Raises:
         FileError: something in the program cannot be stored.
     """
+    return _text(_VERSIONS | _document(program)) + "\n"
+
+
+def _document(program: ScheduledProgram) -> dict[str, Any]:
     graph, values = program.graph, program.constants
-    document = {
-        **_VERSIONS,
+    return {
         "device": program.device,
         "hardware": program.hardware,
         **encode_graph(graph),
@@ -48,8 +51,8 @@ def encode(program: ScheduledProgram) -> str:
         "parameters": dict(sorted(program.parameters.items())),
         "values": {of.name: encode_tensor(values[of.name], of) for of in graph.constants},
         "source": program.source.split("\n"),
+        "folded": None if program.folded is None else _document(program.folded),
     }
-    return "{\n" + ",\n".join(f"{_json(k)}: {_lines(v)}" for k, v in document.items()) + "\n}\n"
 
 
 def decode(text: str) -> ScheduledProgram:
@@ -61,7 +64,10 @@ def decode(text: str) -> ScheduledProgram:
     document = Field(_parsed(text))
     members = document.members()
     _check_versions(members)
-    members = document.record((*_VERSIONS, *_MEMBERS))
+    return _program(document.record((*_VERSIONS, *_MEMBERS)))
+
+
+def _program(members: Mapping[str, Field]) -> ScheduledProgram:
     _check_device(members)
     graph = decode_graph(members)
     _check_fits_device(graph, members["device"])
@@ -73,6 +79,7 @@ def decode(text: str) -> ScheduledProgram:
         device=members["device"].line(),
         hardware=members["hardware"].line(),
         sizes={name: n.integer() for name, n in members["sizes"].members().items()},
+        folded=_decode_folded(members["folded"]),
     )
 
 
@@ -100,8 +107,15 @@ def read(path: Path) -> str:
         raise FileError(f"it cannot be read: {error}") from error
 
 
+def _text(document: Mapping[str, Any]) -> str:
+    """JSON with each member on lines of its own."""
+    return "{\n" + ",\n".join(f"{_json(k)}: {_lines(v)}" for k, v in document.items()) + "\n}"
+
+
 def _lines(value: Any) -> str:
-    """JSON with each item of a list on its own line."""
+    """JSON with each item of a list, and each member of a program, on its own line."""
+    if isinstance(value, dict) and value.keys() == set(_MEMBERS):
+        return _text(value)
     if not isinstance(value, list) or not value:
         return _json(value)
     return "[\n" + ",\n".join(f"  {_json(item)}" for item in value) + "\n]"
@@ -174,6 +188,16 @@ def _decode_constants(graph: TaskGraph, field: Field) -> dict[str, Tensor]:
         return {of.name: decode_tensor(members[of.name], of) for of in graph.constants}
     except (RuntimeError, OverflowError) as error:  # more than torch can address
         raise FileError(f"a constant cannot be created: {error}") from error
+
+
+def _decode_folded(field: Field) -> ScheduledProgram | None:
+    """The program of the folded weights."""
+    if field.value is None:
+        return None
+    folded = _program(field.record(_MEMBERS))
+    if folded.folded is not None:
+        raise field.error("a program that takes no folded weights itself")
+    return folded
 
 
 def _decode_parameters(graph: TaskGraph, field: Field) -> dict[str, str]:

@@ -3,9 +3,8 @@
 from nimble_fx.errors import FileError
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import does_what_its_schema_says, schema_of
 
-_PYTORCH_NAMESPACES = {"aten", "prims"}
 _WITH_SIDE_EFFECTS = {"aten::from_file", "aten::_print"}
 """Operators with effects outside of tensors: the first maps, and may create, any file."""
 
@@ -24,7 +23,7 @@ def check_harmless(graph: TaskGraph) -> None:
         if not isinstance(target, OpOverload):
             continue
         name = schema_of(target).name
-        if target.namespace not in _PYTORCH_NAMESPACES or name in _WITH_SIDE_EFFECTS:
+        if not does_what_its_schema_says(target) or name in _WITH_SIDE_EFFECTS:
             raise FileError(
                 f"{task.name} calls {name}, which is not one of PyTorch's operators of tensors; if "
                 "you know who wrote the file, load it with trust_source=True"

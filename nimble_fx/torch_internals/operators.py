@@ -4,6 +4,13 @@ from typing import Any
 
 from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_key
 
+_ONEDNN = {"mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise.binary"}
+
+
+def does_what_its_schema_says(op: OpOverload) -> bool:
+    """Whether it is one of PyTorch's operators of tensors: custom ones may do anything."""
+    return op.namespace in {"aten", "prims"} or op.name() in _ONEDNN  # type: ignore[no-untyped-call]
+
 
 def schema_of(op: OpOverload) -> Any:
     """The operator's schema: its arguments and returns, and which of them alias."""

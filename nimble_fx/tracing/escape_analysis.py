@@ -8,6 +8,7 @@ from torch.fx import Graph, Node
 
 from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
 from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.operators import does_what_its_schema_says
 from nimble_fx.torch_internals.storages import storage_key
 
 
@@ -39,7 +40,7 @@ def _bases(node: Node) -> Iterator[Node]:
 def _escaping_args(node: Node) -> Iterator[Node]:
     """The arguments that the node writes, returns to the caller, or passes to a custom operator."""
     target = node.target
-    if isinstance(target, OpOverload) and target.namespace == "aten":
+    if isinstance(target, OpOverload) and does_what_its_schema_says(target):
         for i, parameter, is_written, _ in written_or_returned(target):
             if is_written:
                 yield from _argument(node, i, parameter)

@@ -12,7 +12,6 @@ import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.scheduled_program import FOLDED
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo import ViewAndMutationMeta
@@ -85,7 +84,7 @@ class InputNames:
         """
         for result, source in sources.items():
             self.static.add(result)
-            self._wanted[result] = self._wanted.get(source, source) + FOLDED
+            self._wanted[result] = f"{self._wanted.get(source, source)}_folded"
             self._path_of[result] = ""
 
     def better(self, gm: GraphModule) -> dict[str, str]:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.errors import InputError
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_status import CaptureStatus
@@ -160,7 +161,8 @@ def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
 
 def test_an_input_that_was_none_stays_none() -> None:
     graph = TaskGraph("program", (Input("x", None),), (), (), (Ref("x"),))
-    run = BoundProgram(graph, {}, {}, lambda values: values, CaptureStatus())
+    program = ScheduledProgram(graph, source="", device="cpu")
+    run = BoundProgram(program, {}, lambda values: values, CaptureStatus())
     assert run(None) == [None]
     with pytest.raises(InputError, match="input x is of type Tensor, and was compiled for None"):
         run(X)

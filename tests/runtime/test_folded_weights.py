@@ -24,9 +24,14 @@ class Doubling:
         return [2 * weight for weight in weights]
 
 
+def doubled(n: int = 1) -> FoldedWeights:
+    """Twice each of so many weights."""
+    return FoldedWeights(Doubling(), [None] * n)
+
+
 def test_it_is_computed_once_for_the_same_weights() -> None:
     compute, weights = Doubling(), [torch.ones(2), torch.zeros(3)]
-    folded = FoldedWeights(compute)
+    folded = FoldedWeights(compute, [None, None])
     first = folded(weights)
     assert all(one is other for one, other in zip(first, folded(weights), strict=True))
     assert compute.n == 1
@@ -52,7 +57,7 @@ CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_is_noticed(change: Callable[[nn.Linear], Any]) -> None:
-    model, folded = nn.Linear(2, 2), FoldedWeights(Doubling())
+    model, folded = nn.Linear(2, 2), doubled(2)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     folded([model.weight, model.bias])
@@ -64,7 +69,7 @@ def test_a_change_is_noticed(change: Callable[[nn.Linear], Any]) -> None:
 
 
 def test_the_ends_of_a_large_weight_are_compared() -> None:
-    weight, folded = torch.zeros(COMPARED_WHOLE), FoldedWeights(Doubling())
+    weight, folded = torch.zeros(COMPARED_WHOLE), doubled()
     for i in (0, -1):
         folded([weight])
         weight.data[i] = 1
@@ -72,7 +77,7 @@ def test_the_ends_of_a_large_weight_are_compared() -> None:
 
 
 def test_memory_that_is_allocated_again_is_another_weights() -> None:
-    folded = FoldedWeights(Doubling())
+    folded = doubled()
     for value in range(20):
         weight = torch.full((COMPARED_WHOLE,), 0.0)
         weight.data[1000] = value  # not counted, and not at an end
@@ -81,20 +86,20 @@ def test_memory_that_is_allocated_again_is_another_weights() -> None:
 
 
 def test_results_have_no_gradient() -> None:
-    (result,) = FoldedWeights(Doubling())([nn.Parameter(torch.ones(2))])
+    (result,) = doubled()([nn.Parameter(torch.ones(2))])
     assert not result.requires_grad
 
 
 def test_weights_without_versions_are_computed_with_in_each_call() -> None:
     with torch.inference_mode():
-        weight, folded = torch.ones(2), FoldedWeights(Doubling())
+        weight, folded = torch.ones(2), doubled()
         folded([weight])
         weight.add_(1)
         assert folded([weight])[0].tolist() == [4, 4]
 
 
 def test_fake_weights_and_tangents_are_computed_with_in_each_call() -> None:
-    weight, folded = torch.ones(2), FoldedWeights(Doubling())
+    weight, folded = torch.ones(2), doubled()
     folded([weight])
     with FakeTensorMode() as mode:
         assert isinstance(folded([mode.from_tensor(weight)])[0], FakeTensor)
@@ -105,7 +110,7 @@ def test_fake_weights_and_tangents_are_computed_with_in_each_call() -> None:
 
 
 def test_threads_get_the_tensors_of_their_weights() -> None:
-    folded, wrong = FoldedWeights(Doubling()), []
+    folded, wrong = doubled(), []
 
     def calls(value: float) -> None:
         weight = torch.full((100,), value)
@@ -122,7 +127,7 @@ def test_threads_get_the_tensors_of_their_weights() -> None:
 
 
 def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
-    run = with_folded(list, FoldedWeights(Doubling()), sources=[0, 2], kept=[1, 2])
+    run = with_folded(list, doubled(2), sources=[0, 2], kept=[1, 2])
     weight, x, both, arguments = torch.ones(1), torch.zeros(1), torch.full((1,), 3.0), list[Any]()
     arguments += [weight, x, both]
     assert [value.item() for value in run(arguments)] == [0, 3, 2, 6]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,8 +72,18 @@ def test_the_module_shows_what_is_folded() -> None:
     assert "batch_norm" not in program.source
     assert "p.one_weight_folded" in program.source
     program.verify()
-    with pytest.raises(nimble_fx.InputError, match=r"_folded.*fold_weights=False"):
-        program.bind(model)
+
+
+def test_a_saved_program_folds_the_weights_that_it_is_bound_to(tmp_path: Path) -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    (program,) = nimble_fx.compile(model, x, fold_weights=True).programs
+    loaded = nimble_fx.load(program.save(tmp_path / "program.json"))
+    other = Convolutions().eval()
+    run = loaded.bind(other)
+    assert_as_accurate(other, (x,), tuple(run(x)))
+    with torch.no_grad():
+        other.one.weight.mul_(2)
+    assert_as_accurate(other, (x,), tuple(run(x)))
 
 
 def test_training_folds_nothing() -> None:

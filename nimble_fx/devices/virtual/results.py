@@ -20,7 +20,7 @@ from nimble_fx.torch_internals.names import (
     disable_modes,
     pytree,
 )
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import does_what_its_schema_says, schema_of
 from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 _NEED_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
@@ -150,7 +150,7 @@ def _find_out(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None:
         return None
     except Exception as raised:  # some kernels accept arguments that their fakes do not
         error = raised
-    if func.namespace in {"aten", "prims"} and schema_of(func).returns:
+    if does_what_its_schema_says(func) and schema_of(func).returns:
         try:
             return _of_synthetic_values(func, args, kwargs)
         except Exception as raised:

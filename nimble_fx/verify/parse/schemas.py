@@ -64,7 +64,7 @@ _REPLACES_STORAGE = {
     "inductor::resize_storage_bytes_",
     "prims::resize",
 }
-_PYTORCH_NAMESPACES = ("aten", "prims")
+_PYTORCH_NAMESPACES = ("aten", "mkldnn", "prims")
 _STREAM_NAMESPACE = "streams"
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 

@@ -1,0 +1,68 @@
+"""oneDNN's convolutions on a CPU, which also add a tensor and apply an activation.
+
+`CONVOLUTION` takes (x, weight, bias, padding, stride, dilation, groups, activation, its numbers,
+its variant); `CONVOLUTION_ADD` takes (x, other, weight, bias, padding, stride, dilation, groups,
+"add", factor of other, activation, its numbers, its variant).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
+
+CONVOLUTION = lookup("torch.ops.mkldnn._convolution_pointwise.default")
+CONVOLUTION_ADD = lookup("torch.ops.mkldnn._convolution_pointwise.binary")
+
+_BACKEND = lookup("torch._C._ConvBackend.Mkldnn")
+_select_backend = lookup("torch._C._select_conv_backend")
+_reorder_weight = lookup("torch.ops.aten.mkldnn_reorder_conv2d_weight.default")
+
+
+def is_available() -> bool:
+    """Whether this PyTorch has oneDNN, and the user has not turned it off."""
+    backend: Any = torch.backends.mkldnn
+    return bool(backend.is_available() and backend.enabled)
+
+
+def packed(
+    weight: Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    input_size: Sequence[int],
+) -> Tensor:
+    """A convolution's weight in the layout that oneDNN prefers, which its operators alone read.
+
+    Args:
+        weight: of a convolution in two dimensions.
+        padding: of the convolution, like the next three.
+        stride: see `padding`.
+        dilation: see `padding`.
+        groups: see `padding`.
+        input_size: of the images that it will be applied to; others are computed rightly too.
+    """
+    layout = [list(padding), list(stride), list(dilation), groups, list(input_size)]
+    result: Tensor = _reorder_weight(weight.to_mkldnn(), *layout)
+    return result
+
+
+def _convolution_add(x: Tensor, other: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """What `CONVOLUTION_ADD` returns for tensors without data, which PyTorch does not say."""
+    bias, padding, stride, dilation, groups = rest[:5]
+    result: Tensor = CONVOLUTION(
+        x, weight, bias, padding, stride, dilation, groups, "none", [], None
+    )
+    if result.shape != other.shape:
+        raise ValueError(f"adds a tensor of {list(other.shape)} to one of {list(result.shape)}")
+    return result
+
+
+_meta_kernels: Any = torch.library.Library(  # type: ignore[no-untyped-call]
+    "mkldnn", "IMPL", "Meta"
+)
+if is_available() and not has_kernel_for_dispatch_key(CONVOLUTION_ADD.name(), "Meta"):
+    _meta_kernels.impl(CONVOLUTION_ADD, _convolution_add)
