@@ -62,7 +62,7 @@ class Options:
     copy_outputs: bool = True
     max_graphs: int = 8
     on_fallback: OnFallback = "warn"
-    fold_weights: bool = False
+    fold_weights: bool = True
     verify: bool = True
     dump: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None

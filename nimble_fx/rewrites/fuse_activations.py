@@ -1,9 +1,8 @@
-"""Lets oneDNN's convolutions on a CPU add a tensor and apply an activation themselves.
+"""Lets oneDNN's convolutions on a CPU add a tensor, or apply an activation, themselves.
 
-Before: y = convolution(x, weight, bias); z = relu(y + other).
-After: z = one operator, `mkldnn::_convolution_pointwise`, which reads and writes each number of the
-result once. The addition, the activation or both may be missing; then it is the operator for the
-rest, which takes a packed weight.
+Before: y = convolution(x, weight, bias); z = sigmoid(y), or z = y + other.
+After: z = one operator, `mkldnn::_convolution_pointwise`, which writes each number of the result
+once. Without one of these after it, a convolution becomes that operator too, for its packed weight.
 """
 
 from collections.abc import Callable, Collection
@@ -23,27 +22,24 @@ _aten = torch.ops.aten
 _Epilogue = tuple[str, list[float], str | None]
 """An activation as oneDNN takes it: its name, its numbers, and which variant of it."""
 
-_RELU = _aten.relu.default
 _ACTIVATIONS: dict[Any, Callable[[Node], _Epilogue]] = {
-    _RELU: lambda node: ("relu", [], None),
     _aten.sigmoid.default: lambda node: ("sigmoid", [], None),
     _aten.tanh.default: lambda node: ("tanh", [], None),
     _aten.silu.default: lambda node: ("swish", [], None),
     _aten.hardswish.default: lambda node: ("hardswish", [], None),
-    _aten.hardsigmoid.default: lambda node: ("hardsigmoid", [], None),
-    _aten.hardtanh.default: lambda node: ("hardtanh", _numbers(node, "min_val", "max_val"), None),
-    _aten.leaky_relu.default: lambda node: ("leaky_relu", _numbers(node, "negative_slope"), None),
-    _aten.gelu.default: lambda node: ("gelu", [], _argument(node, "approximate")),
+    _aten.leaky_relu.default: lambda node: ("leaky_relu", [_negative_slope(node)], None),
 }
+"""Not relu, hardtanh, hardsigmoid and gelu: oneDNN's make a number of what is not one (NaN)."""
 
 
 def fuse_activations(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """Replaces convolutions, with the operators after them, by oneDNN's.
 
     Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, whose weight is
-    among `weights`; nothing else reads what is replaced. An addition's other operand has the same
-    shape and type, and nothing is written in place between the two.
-    Ensures: the same values up to rounding, of the same shapes, in the channels-last format.
+    among `weights`, and whose result is in the channels-last format; nothing else reads what is
+    replaced. An addition's other operand has the same shape and type, and nothing is written in
+    place between the two.
+    Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
@@ -69,61 +65,48 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A convolution, the addition of its result and the activation of that; each may be missing."""
+    """A convolution, and the addition or activation of its result, if there is one."""
 
     convolution: Node
-    addition: Node | None
-    activation: Node | None
+    last: Node
 
     @staticmethod
     def of(convolution: Node) -> "_Fusion":
         """A convolution with what can be fused with it."""
         user = _only_user(convolution)
-        if user is not None and user.target in _ACTIVATIONS:
-            return _Fusion(convolution, None, user)
-        if user is None or not _is_fusible_addition(user, convolution):
-            return _Fusion(convolution, None, None)
-        after = _only_user(user)
-        return _Fusion(convolution, user, after if after and after.target is _RELU else None)
+        if user is None or _strides(user) != _strides(convolution):
+            return _Fusion(convolution, convolution)
+        is_fused = user.target in _ACTIVATIONS or _is_fusible_addition(user, convolution)
+        return _Fusion(convolution, user if is_fused else convolution)
 
     def replace(self, gm: GraphModule) -> None:
-        """Writes the operator that does it all, in the place of the last but the activation."""
-        replaced = [node for node in (self.activation, self.addition, self.convolution) if node]
-        with gm.graph.inserting_before(self.addition or self.convolution):
-            fused = self._added(gm) if self.addition else self._alone(gm)
-        replaced[0].replace_all_uses_with(fused)
-        for node in replaced:
+        """Writes the operator that does it all, in the place of the last."""
+        with gm.graph.inserting_before(self.last):
+            fused = call(gm.graph, self.last, *self._call())
+        self.last.replace_all_uses_with(fused)
+        for node in dict.fromkeys((self.last, self.convolution)):
             gm.graph.erase_node(node)
 
-    def _alone(self, gm: GraphModule) -> Node:
-        x, weight, bias, *_ = self.convolution.args
-        epilogue = self._epilogue or ("none", [], None)
-        args = (x, weight, bias, *self._window, *epilogue)
-        return call(gm.graph, self.activation or self.convolution, CONVOLUTION, *args)
-
-    def _added(self, gm: GraphModule) -> Node:
-        addition = cast(Node, self.addition)
-        (other,) = [arg for arg in addition.all_input_nodes if arg is not self.convolution]
-        x, weight, bias, *_ = self.convolution.args
-        epilogue = self._epilogue or (None, [], None)
-        args = (x, other, weight, bias, *self._window, "add", 1.0, *epilogue)
-        return call(gm.graph, self.activation or addition, CONVOLUTION_ADD, *args)
-
-    @property
-    def _window(self) -> tuple[Any, ...]:
-        """Padding, stride, dilation and groups."""
-        _, _, _, stride, padding, dilation, _, _, groups = self.convolution.args
-        return padding, stride, dilation, groups
-
-    @property
-    def _epilogue(self) -> _Epilogue | None:
-        last = self.activation
-        return None if last is None else _ACTIVATIONS[last.target](last)
+    def _call(self) -> tuple[Any, ...]:
+        """The operator that does it all, and its arguments."""
+        x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
+        window = (padding, stride, dilation, groups)
+        if self.last.target is _aten.add.Tensor:
+            (other,) = (arg for arg in self.last.all_input_nodes if arg is not self.convolution)
+            return CONVOLUTION_ADD, x, other, weight, bias, *window, "add", 1.0, None, [], None
+        known = _ACTIVATIONS.get(self.last.target)
+        activation = known(self.last) if known else ("none", [], None)
+        return CONVOLUTION, x, weight, bias, *window, *activation
 
 
 def _only_user(node: Node) -> Node | None:
     users = list(node.users)
     return users[0] if len(users) == 1 else None
+
+
+def _strides(node: Node) -> object:
+    value = node.meta.get("val")
+    return value.stride() if isinstance(value, Tensor) else None
 
 
 def _is_fusible_addition(user: Node, convolution: Node) -> bool:
@@ -147,14 +130,6 @@ def _is_written_between(start: Node, end: Node) -> bool:
     return False
 
 
-def _argument(node: Node, name: str) -> Any:
-    """An argument of an operator call, by position, by name or by default."""
-    for i, argument in enumerate(schema_of(cast(OpOverload, node.target)).arguments):
-        if argument.name == name:
-            given = node.args[i] if i < len(node.args) else node.kwargs.get(name)
-            return argument.default_value if given is None else given
-    raise KeyError(name)
-
-
-def _numbers(node: Node, *names: str) -> list[float]:
-    return [float(_argument(node, name)) for name in names]
+def _negative_slope(node: Node) -> float:
+    slope: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
+    return float(slope)

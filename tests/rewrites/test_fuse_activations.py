@@ -1,0 +1,162 @@
+"""oneDNN's convolutions do what follows them too, where nothing else reads what is between."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nimble_fx.rewrites.channels_last import channels_last
+from nimble_fx.rewrites.fuse_activations import fuse_activations
+from nimble_fx.rewrites.hoist_weights import fixed_nodes
+from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD
+from tests.support.accuracy import assert_as_accurate
+from tests.support.inference_graphs import InferenceGraph, inference_graph
+
+X = torch.randn(2, 4, 6, 6)
+OTHER = torch.randn(2, 6, 4, 4)
+aten = torch.ops.aten
+
+
+class Then(nn.Module):
+    """A function of a convolution's result, and of another tensor of its shape."""
+
+    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = layer, function
+
+    def forward(self, x: Tensor, other: Tensor = OTHER) -> Tensor:
+        return self.function(self.layer(x), other).contiguous()
+
+
+def rewritten(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
+    """A model's graph after the rewrite."""
+    graph = inference_graph(model.eval(), *inputs)
+    inputs_of_graph = graph.gm.graph.find_nodes(op="placeholder")
+    weights = {node for node in inputs_of_graph if node.name in graph.static}
+    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, weights))
+    copies = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, copies))
+    graph.gm.graph.lint()
+    return graph
+
+
+def operators(model: nn.Module, *inputs: Tensor) -> list[object]:
+    """The operators after the rewrite, without copies and views; it computes the same."""
+    graph = rewritten(model, *inputs)
+    with torch.no_grad():
+        assert_as_accurate(model, inputs, graph.gm(*graph.arguments))
+    targets = [node.target for node in graph.gm.graph.nodes if node.op == "call_function"]
+    return [target for target in targets if target is not aten.clone.default]
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "none": lambda y, _: y,
+    "sigmoid": lambda y, _: torch.sigmoid(y),
+    "tanh": lambda y, _: torch.tanh(y),
+    "silu": lambda y, _: functional.silu(y),
+    "hardswish": lambda y, _: functional.hardswish(y),
+    "leaky": lambda y, _: functional.leaky_relu(y),
+    "leaky by 0.3": lambda y, _: functional.leaky_relu(y, 0.3),
+}
+ADDITIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "added": lambda y, other: y + other,
+    "added to": lambda y, other: y.add(other),
+    "of other strides": lambda y, other: y + other.transpose(2, 3),
+    "of a few numbers": lambda y, other: y + other[:, :, :1].expand(2, 6, 4, 4),
+}
+LAYERS: tuple[Callable[[], nn.Module], ...] = (
+    partial(nn.Conv2d, 4, 6, 3),
+    partial(nn.Conv2d, 4, 6, 5, padding=1, bias=False),
+    partial(nn.Conv2d, 4, 6, 3, stride=2, padding=2, dilation=1, groups=2),
+    partial(nn.Conv2d, 4, 6, 1, padding=(1, 0), stride=(2, 1)),
+)
+
+
+@pytest.mark.parametrize(("layer", "then"), list(product(LAYERS, ACTIVATIONS)))
+def test_an_activation_is_fused(layer: Callable[[], nn.Module], then: str) -> None:
+    assert operators(Then(layer(), ACTIVATIONS[then]), X) == [CONVOLUTION]
+
+
+@pytest.mark.parametrize("then", ADDITIONS.values(), ids=ADDITIONS)
+def test_an_addition_is_fused(then: Callable[[Tensor, Tensor], Tensor]) -> None:
+    fused = operators(Then(nn.Conv2d(4, 6, 3), then), X, OTHER)
+    assert [target for target in fused if target is CONVOLUTION_ADD] == [CONVOLUTION_ADD]
+    assert aten.add.Tensor not in fused
+
+
+def test_the_branch_of_a_residual_is_added_where_it_is_known() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(4, 6, 3), nn.Conv2d(4, 6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.one(x) + self.two(-x)).contiguous()
+
+    fused = operators(Residual(), X)
+    assert sorted(map(str, fused)) == sorted(
+        map(str, [aten.neg.default, CONVOLUTION, CONVOLUTION_ADD])
+    )
+
+
+LEFT_ALONE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda y, _: torch.relu(y),
+    "relu6": lambda y, _: functional.relu6(y),
+    "gelu": lambda y, _: functional.gelu(y),
+    "hardsigmoid": lambda y, _: functional.hardsigmoid(y),
+    "read twice": lambda y, _: torch.sigmoid(y) * y,
+    "added twice": lambda y, other: torch.add(y, other, alpha=2),
+    "added to itself": lambda y, _: y + y,
+    "broadcast": lambda y, other: y + other[:, :, :1],
+    "in the other's format": lambda y, other: other + y,
+    "a number": lambda y, _: y + 1,
+    "of another type": lambda y, other: y + other.double(),
+}
+
+
+@pytest.mark.parametrize("then", LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_what_follows_is_left_alone(then: Callable[[Tensor, Tensor], Tensor]) -> None:
+    found = operators(Then(nn.Conv2d(4, 6, 3), then), X, OTHER)
+    assert CONVOLUTION in found
+    assert CONVOLUTION_ADD not in found
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (nn.Conv1d(4, 2, 2), torch.randn(1, 4, 5)),
+        (nn.Conv3d(4, 2, 2), torch.randn(1, 4, 3, 3, 3)),
+        (nn.ConvTranspose2d(4, 2, 2), X),
+        (nn.Conv2d(4, 2, 2).double(), X.double()),
+        (nn.Conv2d(4, 2, 2).bfloat16(), X.bfloat16()),
+    ],
+)
+def test_other_convolutions_are_left_alone(layer: nn.Module, x: Tensor) -> None:
+    graph = rewritten(layer, x)
+    assert CONVOLUTION not in [node.target for node in graph.gm.graph.nodes]
+
+
+def test_nothing_changes_where_the_user_turned_the_library_off() -> None:
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert CONVOLUTION not in operators(nn.Conv2d(4, 2, 2), X)
+
+
+@pytest.mark.parametrize(
+    "then", [*ACTIVATIONS.values(), *ADDITIONS.values()], ids=[*ACTIVATIONS, *ADDITIONS]
+)
+def test_what_is_not_a_number_stays_so(then: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x, other = X.clone(), OTHER.clone()
+    x[0, 0, 2, 2], x[1, 1, 1, 1], x[1, 2, 5, 5] = torch.nan, torch.inf, -torch.inf
+    other[1, 3, 3, 3], other[1, 0, 3, 3] = torch.nan, torch.inf
+    model = Then(nn.Conv2d(4, 6, 3), then)
+    graph = rewritten(model, x, other)
+    with torch.no_grad():
+        expected = model(x, other)
+        (result,) = graph.gm(*graph.arguments)
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.isinf(), expected.isinf())
