@@ -76,13 +76,25 @@ class Launcher:
         inputs, static = self.split(args)
         args.clear()
         outputs: Sequence[Any] = ()
+        is_nested = self.device.exclusive().is_held_here
         with self.device.exclusive():
-            streams = self.device.streams(self.loaded.n_streams)
+            streams = self._streams(is_nested)
             try:
                 outputs = self.enqueue(inputs, static, streams)
             finally:
                 self.device.settle(streams, outputs)
         return outputs
+
+    def _streams(self, is_nested: bool) -> tuple[Stream, ...]:
+        """The streams of a call.
+
+        Args:
+            is_nested: whether an operator of another program makes the call. Side streams may be
+                those of that program, which frees memory without regard to this one: so all tasks
+                run on the operator's stream.
+        """
+        n = self.loaded.n_streams
+        return self.device.streams(1) * n if is_nested else self.device.streams(n)
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Splits the arguments of a call into inputs, and parameters and buffers."""

@@ -89,7 +89,7 @@ class Gpu(Virtual):
 
     def record_stream(self, tensor: Tensor, stream: "Stream") -> None:
         if not self.keeps_alive(tensor):
-            self._pool.use_on(stream.index, tensor.untyped_storage())
+            self._host.scratch.use_on(stream.index, tensor.untyped_storage())
 
     def use_workspace(self) -> None:
         """Queues what cuBLAS does before it multiplies: it writes into the stream's workspace."""

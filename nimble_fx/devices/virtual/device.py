@@ -92,8 +92,8 @@ class Virtual:
         self._random = Random(seed)
         self._live: set[int] = set()
         self._streams = [VirtualStream(self, 0)]
-        self._pool, self._queues = self.pool(), Queues()
-        self._host, self._launching = ThreadState(self._pool), LaunchMode(self)
+        self._queues = Queues()
+        self._host, self._launching = ThreadState(self.pool()), LaunchMode(self)
         self._capture: VirtualCapture | None = None
         self.may_synchronize = True
 
@@ -131,17 +131,17 @@ class Virtual:
         queues = self._queues.take()  # so that frees during the run queue nothing on them
         if not queues:
             return
-        with self._host.outside():  # a kernel may itself run a program
-            try:
+        try:
+            with self._host.outside(self.pool()):  # a kernel may itself run a program
                 queues.run(self._order())
-            finally:
-                self._pool.poison_free()
+        finally:
+            self._host.scratch.poison_free()
 
     def wait_for(self, stream: VirtualStream) -> None:
         """Runs one stream's queue to its end, and others as far as the order picks them."""
         self._refuse_in_capture()
         mark = self._queues.mark(stream.index)
-        with self._host.outside():
+        with self._host.outside(self.pool()):
             self._queues.prepend(self._queues.take().run(self._order(), until=mark))
 
     def wait_for_values(self) -> None:

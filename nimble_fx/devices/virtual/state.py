@@ -57,10 +57,12 @@ class ThreadState(threading.local):
 
     Attributes:
         pool: the pool for memory outside of captures.
+        scratch: the pool of all programs that are not being captured, at this level: programs that
+            a kernel runs have another than those whose kernel it is.
     """
 
     def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+        self.pool = self.scratch = pool
         self._entered = [0]
 
     @property
@@ -86,14 +88,19 @@ class ThreadState(threading.local):
         self._entered.pop()
 
     @contextmanager
-    def outside(self) -> Iterator[None]:
-        """Leaves all streams within the block, so that operators run at once."""
-        before, self._entered = self._entered, [0]
+    def outside(self, pool: Pool) -> Iterator[None]:
+        """Leaves all streams within the block, so that operators run at once.
+
+        Args:
+            pool: for programs that kernels run within the block.
+        """
+        before, before_pools = self._entered, (self.pool, self.scratch)
+        self._entered, self.pool, self.scratch = [0], pool, pool
         try:
             with disable_modes():
                 yield
         finally:
-            self._entered = before
+            self._entered, (self.pool, self.scratch) = before, before_pools
 
     @contextmanager
     def using(self, pool: Pool) -> Iterator[None]:
