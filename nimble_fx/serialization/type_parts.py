@@ -27,11 +27,11 @@ def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> i
     if op not in _BY_LENGTH | _ONE_BY_ONE | _AT_MOST | _BY_NUMBER:
         return 0
     names = [parameter.name for parameter in schema_of(op).arguments]
-    whole, *how = {**dict(zip(names, args, strict=False)), **kwargs}.items()
-    by_name: dict[str, Any] = dict(how)
+    by_name: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+    whole = by_name.pop(names[0], None)
     dim = by_name.pop("dim", 0)
     number = next((n for n in by_name.values() if isinstance(n, int)), 1)
-    length = _length(whole[1], dim)
+    length = _length(whole, dim)
     if op in _BY_LENGTH:
         return -(-length // max(number, 1))
     if op in _AT_MOST:

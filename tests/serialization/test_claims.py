@@ -241,3 +241,10 @@ def test_asking_draws_no_random_numbers() -> None:
     state = torch.get_rng_state()
     check_claims(graph_of(DROPOUT, x=of(4)), {})
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("operator", [aten.split.Tensor, aten.chunk.default, aten.unbind.int])
+def test_a_split_without_arguments_is_refused(operator: Any) -> None:
+    task = Task("parts", operator, type=TupleType((of(2), of(2))))
+    with pytest.raises(FileError, match="parts cannot call aten"):
+        check_claims(graph_of(task), {})
