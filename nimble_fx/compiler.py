@@ -143,28 +143,30 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
-        hoisted = self._hoisted(gm)
-        if hoisted is None:
+        hoisted = fold_weights(gm, self._inputs.static) if self._options.fold_weights else None
+        graph = self._foldable(hoisted)
+        if hoisted is None or graph is None:
             return self.build(gm, self._name, self._capture)
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
-        folded = folded_weights(trace(hoisted.main).graph, self._folded)
         run = self.build(hoisted.main, self._name, self._capture)
+        folded = folded_weights(graph, self._folded)
         return with_folded(run, folded, hoisted.sources, hoisted.kept)
 
-    def _hoisted(self, gm: GraphModule) -> Hoisted | None:
-        """The graph with folded weights; None if there is nothing to fold, or it may not be.
+    def _foldable(self, hoisted: Hoisted | None) -> TaskGraph | None:
+        """The graph of a program that takes folded weights; None if there can be none.
 
-        Not for the virtual device, which stands for another than the CPU; nor if the graph writes
-        to its inputs, as one of these could be a view of a weight.
+        It has to run on the CPU itself, and may not write to its inputs, as one of these could be a
+        view of a weight.
         """
-        if not self._options.fold_weights or self._options.device is not None:
+        if hoisted is None:
             return None
         try:
-            graph = trace(gm).graph
+            graph = trace(hoisted.main).graph
+            is_here = self._target.runtime_for(graph).name == "cpu"
         except UnsupportedError:
-            return None  # it cannot be scheduled, which `build` reports
-        return None if written_inputs(graph) else fold_weights(gm, self._inputs.static)
+            return None  # which `build` reports
+        return graph if is_here and not written_inputs(graph) else None
 
     def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""

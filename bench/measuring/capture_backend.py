@@ -31,7 +31,7 @@ class KeptPrograms:
         self._last: dict[str, tuple[Boxed, list[Any]]] = {}
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = Options(policy=self.policy, on_fallback="error")
+        options = Options(policy=self.policy, on_fallback="error", fold_weights=False)
         here = this_machine(options, on_program=self.programs.append)
 
         def compile_graph(

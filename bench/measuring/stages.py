@@ -65,7 +65,7 @@ def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
         return trace(*args, **kwargs)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = Options(policy=policy)
+        options = Options(policy=policy, fold_weights=False)
         target = this_machine(options, lambda program: ends.append((perf_counter(), program)))
         return lower(gm, inputs, Compiler(gm, options, target))
 

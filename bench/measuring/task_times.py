@@ -40,7 +40,7 @@ class TimedTasks:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         unlisted: list[Program] = []  # what is timed is none of the user's programs
-        options = Options(policy="serial", freeze=False)
+        options = Options(policy="serial", freeze=False, fold_weights=False)
         here = this_machine(options, on_program=unlisted.append)
 
         def compile_graph(

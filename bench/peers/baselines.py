@@ -22,7 +22,7 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 ALL_PEERS = (
     *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
-    *("max-autotune", "folded", "onnxruntime"),
+    *("max-autotune", "unfolded", "onnxruntime"),
 )
 
 
@@ -42,7 +42,7 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
     """The peers that there are on a device, by name; eager first.
 
     On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
-    without faster kernels, and "folded" is nimble_fx with them: with `fold_weights`.
+    without faster kernels, and "unfolded" is nimble_fx without them: with `fold_weights=False`.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -55,7 +55,7 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["aot_eager"] = _by_torch(backend="aot_eager")
         found["inductor"] = _by_torch()
     if not training and device.type == "cpu":
-        found["folded"] = _by_torch(backend=nimble, options={"fold_weights": True})
+        found["unfolded"] = _by_torch(backend=nimble, options={"fold_weights": False})
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
         found["onnxruntime"] = partial(_onnxruntime, device)
     return found

@@ -27,7 +27,7 @@ class Traces:
         self.graphs: list[TaskGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = Options()
+        options = Options(fold_weights=False)
         target = replace(this_machine(options), compile_graph=self._compile_graph)
         return lower(gm, example_inputs, Compiler(gm, options, target))
 

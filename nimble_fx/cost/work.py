@@ -19,6 +19,7 @@ from nimble_fx.ir.task_graph import (
     Type,
     target_name,
 )
+from nimble_fx.torch_internals.onednn import WEIGHT_POSITION
 
 _aten = torch.ops.aten
 _SAME_FORMULA = {
@@ -30,6 +31,7 @@ _SAME_FORMULA = {
 """Operators that PyTorch has no formula for, by equivalents that have one."""
 
 _CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
+_WEIGHT_POSITION = {_aten.convolution.default: 1, **WEIGHT_POSITION}
 _LOOK_UPS = {
     _aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only, _aten.gather,
     _aten.index, _aten.index_select,
@@ -84,7 +86,7 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
         n_elements=max(n_written or counts, default=0),
         dtype=next(iter(floating_types(task, types)), torch.float32),
         is_product=product is not None,
-        is_convolution=_packet(task) in _CONVOLUTIONS,
+        is_convolution=_is_convolution(task),
         n_channels=_n_channels(task, types),
     )
 
@@ -111,6 +113,10 @@ def value_types(graph: TaskGraph) -> dict[str, Type | None]:
 
 def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:
     """The operations of a task by PyTorch's formula; None if it has none."""
+    if task.target in WEIGHT_POSITION:
+        x, weight = task.args[0], task.args[WEIGHT_POSITION[task.target]]
+        same = (x, weight, None, (), (), (), False)
+        task = task.updated(target=_aten.convolution.default, args=same)
     packet = _packet(task)
     formula = flop_registry.get(_SAME_FORMULA.get(packet, packet))
     if formula is None:
@@ -153,10 +159,14 @@ def _elements_read(task: Task, read: Sequence[TensorType]) -> list[int]:
 
 def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
     """The second size of a convolution's weight; 0 for other operators."""
-    if _packet(task) not in _CONVOLUTIONS:
+    if not _is_convolution(task):
         return 0
-    weight = types[task.args[1 if _packet(task) is _aten.convolution else 2].name]
+    weight = types[task.args[_WEIGHT_POSITION.get(task.target, 2)].name]
     return int(_shape(weight)[1])
+
+
+def _is_convolution(task: Task) -> bool:
+    return _packet(task) in _CONVOLUTIONS or task.target in WEIGHT_POSITION
 
 
 def _packet(task: Task) -> Any:

@@ -41,7 +41,8 @@ def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """The graph with convolutions in the channels-last format; the graph itself if there is none.
 
     Requires: a convolution in two dimensions, not transposed, on a CPU, of floating-point numbers,
-    whose weight is among `weights`.
+    whose weight is among `weights`; all images among the other inputs are in the default format
+    (others are likely to be in this one already).
     Ensures: the same values up to rounding; outputs of the same shapes and strides. What is not in
     `_TAKE_ANY_FORMAT` gets its arguments as they were.
 
@@ -50,6 +51,9 @@ def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
         weights: nodes that are computed outside of the calls.
     """
     if not any(_is_convertible(node, weights) for node in gm.graph.nodes):
+        return gm
+    images = set(gm.graph.find_nodes(op="placeholder")).difference(weights)
+    if not all(map(_is_in_default_format, images)):
         return gm
     try:
         return _Conversion(gm, weights).run()
@@ -66,6 +70,11 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
     value: Tensor = weight.meta["val"]
     is_image = value.dim() == 4 and value.device.type == "cpu" and value.is_floating_point()
     return bool(is_image and value.is_contiguous())
+
+
+def _is_in_default_format(node: Node) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, Tensor) or value.dim() != 4 or value.is_contiguous()
 
 
 class _CannotRestoreError(Exception):

@@ -27,7 +27,8 @@ def fold_batch_norm(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """Replaces each convolution and the batch normalization of its result by a convolution.
 
     Requires: nothing else reads the convolution's result; its weight and bias and the arguments of
-    the normalization are among `weights`, all of the type of the result.
+    the normalization are among `weights`, all of the type of the result. It has several channels:
+    the normalization may return another format than an image of one channel has.
     Ensures: the same values up to rounding, and the same shapes and strides.
 
     Args:
@@ -62,6 +63,7 @@ class _Pair:
         used = [*convolution.all_input_nodes[1:], *norm.all_input_nodes[1:]]
         dtypes = {node.meta["val"].dtype for node in [*used, convolution]}
         is_folded = len(dtypes) == 1 and all(node in weights for node in used)
+        is_folded = is_folded and convolution.meta["val"].shape[1] > 1
         return _Pair(convolution, norm) if is_folded else None
 
     def replace(self, gm: GraphModule) -> None:

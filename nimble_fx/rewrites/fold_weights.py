@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
@@ -20,15 +20,22 @@ def fold_weights(gm: GraphModule, static: Collection[str]) -> Hoisted | None:
     Requires: all tensors are on a CPU; for another graph it returns None.
 
     Args:
-        gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it may be changed.
+        gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
     """
     if not all(map(_is_on_cpu, gm.graph.nodes)):
         return None
+    gm = _copy(gm)
     gm = fold_batch_norm(gm, _weights(gm, static))
     gm = channels_last(gm, fixed_nodes(gm, _weights(gm, static)))
     gm = fuse_activations(gm, fixed_nodes(gm, _weights(gm, static)))
     return hoist_weights(gm, _weights(gm, static))
+
+
+def _copy(gm: GraphModule) -> GraphModule:
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return GraphModule(gm, graph)
 
 
 def _weights(gm: GraphModule, static: Collection[str]) -> set[Node]:

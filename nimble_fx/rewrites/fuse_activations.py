@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.operators import schema_of
@@ -80,12 +80,12 @@ class _Fusion:
         return _Fusion(convolution, user if is_fused else convolution)
 
     def replace(self, gm: GraphModule) -> None:
-        """Writes the operator that does it all, in the place of the last."""
-        with gm.graph.inserting_before(self.last):
-            fused = call(gm.graph, self.last, *self._call())
-        self.last.replace_all_uses_with(fused)
-        for node in dict.fromkeys((self.last, self.convolution)):
-            gm.graph.erase_node(node)
+        """Makes the last of them the operator that does it all."""
+        self.last.target, *args = self._call()
+        self.last.args, self.last.kwargs = tuple(args), {}
+        self.last.meta = self.last.meta | {"val": fake_result(self.last)}
+        if self.last is not self.convolution:
+            gm.graph.erase_node(self.convolution)
 
     def _call(self) -> tuple[Any, ...]:
         """The operator that does it all, and its arguments."""

@@ -5,10 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, TensorType
-from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD
-
-_WEIGHT = {CONVOLUTION: 1, CONVOLUTION_ADD: 2}
-"""Its position among the arguments; a bias, padding, stride, dilation and groups follow."""
+from nimble_fx.torch_internals.onednn import WEIGHT_POSITION
 
 Layout = tuple[Any, ...]
 """What a weight is packed for: padding, stride, dilation, groups and the size of the images."""
@@ -35,13 +32,13 @@ def _layout(name: str, tasks: Sequence[Task], types: Mapping[str, Any]) -> Layou
     images: TensorType = types[first.args[0].name]
     if any(type(n) is not int for n in images.shape):
         return None
-    start = _WEIGHT[first.target] + 2
+    start = WEIGHT_POSITION[first.target] + 2
     return (*first.args[start : start + 4], images.shape)
 
 
 def _is_weight(name: str, task: Task) -> bool:
     """Whether a value is the weight of a convolution, and no other argument of it."""
-    if task.target not in _WEIGHT:
+    if task.target not in WEIGHT_POSITION:
         return False
     position = [i for i, arg in enumerate(task.args) if arg == Ref(name)]
-    return position == [_WEIGHT[task.target]]
+    return position == [WEIGHT_POSITION[task.target]]

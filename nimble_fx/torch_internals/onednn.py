@@ -16,8 +16,9 @@ from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
 CONVOLUTION = lookup("torch.ops.mkldnn._convolution_pointwise.default")
 CONVOLUTION_ADD = lookup("torch.ops.mkldnn._convolution_pointwise.binary")
 
-_BACKEND = lookup("torch._C._ConvBackend.Mkldnn")
-_select_backend = lookup("torch._C._select_conv_backend")
+WEIGHT_POSITION = {CONVOLUTION: 1, CONVOLUTION_ADD: 2}
+"""The place of the weight among the arguments; bias, padding, stride, dilation, groups follow."""
+
 _reorder_weight = lookup("torch.ops.aten.mkldnn_reorder_conv2d_weight.default")
 
 

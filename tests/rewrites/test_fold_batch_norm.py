@@ -91,3 +91,7 @@ def test_what_is_not_among_the_weights_is_left_alone() -> None:
     for name in graph.static:
         if "num_batches" not in name:
             assert n_norms(model, X, graph.static - {name}) == 1
+
+
+def test_an_image_of_one_channel_is_left_alone_as_its_format_may_change() -> None:
+    assert n_norms(Pair(nn.Conv2d(4, 1, 1), nn.BatchNorm2d(1)).eval(), X) == 1

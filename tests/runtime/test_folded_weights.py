@@ -68,12 +68,18 @@ def test_a_change_is_noticed(change: Callable[[nn.Linear], Any]) -> None:
         assert torch.equal(one, other)
 
 
-def test_the_ends_of_a_large_weight_are_compared() -> None:
-    weight, folded = torch.zeros(COMPARED_WHOLE), doubled()
-    for i in (0, -1):
-        folded([weight])
-        weight.data[i] = 1
-        assert folded([weight])[0][i] == 2
+@pytest.mark.parametrize("shape", [(64, 64, 3, 3), (256, 128, 1, 1), (200, 100), (90, 4, 7, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex128])
+def test_a_row_or_column_of_a_large_weight_is_noticed(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    weight, folded = torch.ones(shape, dtype=dtype), doubled()
+    folded([weight])
+    for dimension in range(2):
+        for i in range(shape[dimension]):
+            weight.data.select(dimension, i).mul_(-1)
+            (result,) = folded([weight])
+            assert torch.equal(result, 2 * weight), (dimension, i)
 
 
 def test_memory_that_is_allocated_again_is_another_weights() -> None:

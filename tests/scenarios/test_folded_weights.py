@@ -1,6 +1,7 @@
 """Models whose weights are folded, and change."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 import nimble_fx
 from tests.support.accuracy import assert_as_accurate
-from tests.support.beside_eager import CPU, VIRTUAL
 from tests.support.models import CASES
 
 
@@ -40,11 +40,10 @@ CHANGES: tuple[Callable[[Convolutions], Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("options", [CPU, VIRTUAL], ids=["cpu", "virtual"])
-def test_changed_weights_are_folded_again(options: dict[str, Any]) -> None:
+def test_changed_weights_are_folded_again() -> None:
     torch.manual_seed(0)
     model = Convolutions().eval()
-    compiled = torch.compile(model, backend="nimble", options=options | {"fold_weights": True})
+    compiled = torch.compile(model, backend="nimble")
     with torch.no_grad():
         for change in (lambda m: m, *CHANGES):
             change(model)
@@ -54,11 +53,10 @@ def test_changed_weights_are_folded_again(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["googlenet", "branchy", "views"])
-@pytest.mark.parametrize("options", [CPU, VIRTUAL], ids=["cpu", "virtual"])
-def test_models_compute_what_they_did(name: str, options: dict[str, Any]) -> None:
+def test_models_compute_what_they_did(name: str) -> None:
     case = CASES[name]
-    model, folds = case.model().eval(), options | {"fold_weights": True}
-    compiled = torch.compile(model, backend="nimble", options=folds)
+    model = case.model().eval()
+    compiled = torch.compile(model, backend="nimble")
     inputs = case.inputs()
     with torch.no_grad():
         assert_as_accurate(model, inputs, compiled(*inputs))
@@ -67,8 +65,8 @@ def test_models_compute_what_they_did(name: str, options: dict[str, Any]) -> Non
 def test_the_module_shows_what_is_folded() -> None:
     model = Convolutions().eval()
     compiled = partial(nimble_fx.compile, model, torch.randn(2, 3, 5, 5))
-    assert compiled().programs[0].source.count("batch_norm") == 2
-    (program,) = compiled(fold_weights=True).programs
+    assert compiled(fold_weights=False).programs[0].source.count("batch_norm") == 2
+    (program,) = compiled().programs
     assert "batch_norm" not in program.source
     assert "p.one_weight_folded" in program.source
     program.verify()
@@ -76,7 +74,7 @@ def test_the_module_shows_what_is_folded() -> None:
 
 def test_a_saved_program_folds_the_weights_that_it_is_bound_to(tmp_path: Path) -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
-    (program,) = nimble_fx.compile(model, x, fold_weights=True).programs
+    (program,) = nimble_fx.compile(model, x).programs
     loaded = nimble_fx.load(program.save(tmp_path / "program.json"))
     other = Convolutions().eval()
     run = loaded.bind(other)
@@ -88,5 +86,45 @@ def test_a_saved_program_folds_the_weights_that_it_is_bound_to(tmp_path: Path) -
 
 def test_training_folds_nothing() -> None:
     model, x = Convolutions(), torch.randn(2, 3, 5, 5)
-    programs = nimble_fx.compile(model, x, training=True, fold_weights=True).programs
+    programs = nimble_fx.compile(model, x, training=True).programs
     assert all("weight_folded" not in program.source for program in programs)
+
+
+def test_the_virtual_device_stands_for_another_and_folds_nothing() -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    programs = nimble_fx.compile(model, x, device="virtual").programs
+    assert all("weight_folded" not in program.source for program in programs)
+
+
+def test_nothing_is_folded_in_a_program_that_writes_to_what_may_be_a_weight() -> None:
+    model = Convolutions().eval()
+
+    def program(x: Tensor) -> Any:
+        x.mul_(2)
+        return model(x.view(1, 3, 4, 3))
+
+    copy = deepcopy(model)
+    with torch.no_grad():
+        compiled = torch.compile(program, backend="nimble")
+        compiled(torch.ones(36))
+        ours = compiled(model.one.weight.view(-1)[:36])
+        copy.one.weight.view(-1)[:36].mul_(2)
+        assert_as_accurate(copy, (copy.one.weight.view(-1)[:36].view(1, 3, 4, 3),), ours)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.Conv2d(1, 5, 3)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 1, 3), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(1, 5, 1), nn.ChannelShuffle(5), nn.Conv2d(5, 2, 1)),
+        nn.Sequential(nn.Conv2d(1, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1)),
+    ],
+)
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_results_have_eagers_strides(model: nn.Module, memory_format: torch.memory_format) -> None:
+    compiled = torch.compile(model.eval(), backend="nimble")
+    for n_images in (1, 2):
+        x = torch.randn(n_images, 1, 7, 7).contiguous(memory_format=memory_format)
+        with torch.no_grad():
+            assert_as_accurate(model, (x,), compiled(x))

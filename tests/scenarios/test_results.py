@@ -274,7 +274,8 @@ def test_parameters_updated_in_place_and_loaded_are_seen() -> None:
 
 def test_threads_call_one_compiled_model_at_once() -> None:
     model = Inception().eval()
-    compiled = torch.compile(model, backend="nimble", options=NIMBLE)
+    options = NIMBLE | {"fold_weights": False}  # eager's bits
+    compiled = torch.compile(model, backend="nimble", options=options)
     inputs = [torch.randn(1, 8, 6, 6) for _ in range(8)]
     with torch.no_grad():
         compiled(inputs[0])

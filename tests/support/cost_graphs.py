@@ -47,9 +47,9 @@ def one_task(
 
 
 def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> TaskGraph:
-    """The one graph that a model's inference is."""
+    """The one graph that a model's inference is, with PyTorch's kernels."""
     graphs: list[TaskGraph] = []
-    options = Options()
+    options = Options(fold_weights=False)
 
     def keep(compiler: Compiler, gm: GraphModule, name: str, _: CaptureOptions) -> Boxed:
         graphs.append(compiler.trace(gm, name).traced.graph)
