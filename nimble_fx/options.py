@@ -40,9 +40,9 @@ class Options:
         on_fallback: what to do when something runs slower than asked for: "warn" once, "error", or
             "silent"; `nimble_fx.fallbacks()` lists the fallbacks of programs that can still run.
         fold_weights: in inference on a CPU, compute once what depends on parameters and buffers
-            alone: batch normalization is folded into convolutions, which work in the channels-last
-            format. A weight that changes is folded again at the next call, unless it is written to
-            through `.data` or NumPy, which PyTorch does not count.
+            alone: batch normalization is folded into convolutions, which run by oneDNN's operators
+            on packed weights. A weight that changes is folded again at the next call; a write of a
+            few numbers through `.data` or NumPy, which PyTorch does not count, may be missed.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program reuse.

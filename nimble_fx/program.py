@@ -13,8 +13,8 @@ from nimble_fx.devices.specs import Device
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.symbolic_sizes import Sizes
-from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.symbolic_sizes import Sizes, n_elements
+from nimble_fx.ir.task_graph import TaskGraph, TensorType
 from nimble_fx.registry import WeakList
 from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
@@ -203,6 +203,7 @@ class Program:
             "runs on": self.device,
             "frozen": _frozen(self.status),
             "memory": _memory(self.status),
+            "folded": _folded(self.scheduled),
             "module": str(self.path or self.file),
             "passes": "\n           ".join(graph.provenance),
         }
@@ -245,6 +246,16 @@ def _memory(status: CaptureStatus) -> str:
     most = ", ".join(f"s{i} {_size(nbytes)}" for i, nbytes in by_stream[:4])
     more = ", ..." if len(by_stream) > 4 else ""
     return f"{_size(sum(status.nbytes))} ({most}{more}), workspaces of libraries included"
+
+
+def _folded(scheduled: ScheduledProgram) -> str:
+    """The inputs that are computed from parameters, and their memory, as a text."""
+    if scheduled.folded is None:
+        return ""
+    types = [value.type for value in scheduled.graph.inputs[-scheduled.n_folded :]]
+    tensors = [each for each in types if isinstance(each, TensorType)]
+    nbytes = sum(n_elements(each) * each.dtype.itemsize for each in tensors)
+    return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed again when one changes"
 
 
 def _size(nbytes: int) -> str:

@@ -69,6 +69,7 @@ def test_the_module_shows_what_is_folded() -> None:
     (program,) = compiled().programs
     assert "batch_norm" not in program.source
     assert "p.one_weight_folded" in program.source
+    assert "4 weights of 1 KiB, computed again when one changes" in program.summary()
     program.verify()
 
 
