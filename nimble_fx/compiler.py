@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -151,7 +151,8 @@ class Compiler:
         self._inputs.add_folded(hoisted.sources_by_result)
         run = self.build(hoisted.main, self._name, self._capture)
         folded = folded_weights(graph, self._folded)
-        return with_folded(run, folded, hoisted.sources, hoisted.kept)
+        unfolded = make_boxed_func(gm.forward)
+        return with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
 
     def _foldable(self, hoisted: Hoisted | None) -> TaskGraph | None:
         """The graph of a program that takes folded weights; None if there can be none.

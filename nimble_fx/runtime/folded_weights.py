@@ -57,7 +57,7 @@ class FoldedWeights:
 
     def __call__(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         """The tensors for the weights as they are now."""
-        if are_fake(weights) or carry_tangents(weights):
+        if are_fake(weights):
             return self._computed(weights)
         known = self._known
         if known is not None and known.are_of(weights):
@@ -154,6 +154,7 @@ def with_folded(
     folded: FoldedWeights,
     sources: Sequence[int],
     kept: Sequence[int],
+    unfolded: Callable[[list[Any]], Sequence[Any]],
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A program that takes folded weights, as one that takes the weights themselves.
 
@@ -162,9 +163,13 @@ def with_folded(
         folded: computes these.
         sources: the positions of its weights among the arguments.
         kept: the positions of the arguments that `run` takes.
+        unfolded: runs the program with PyTorch's kernels. Those of oneDNN drop the tangents of
+            forward-mode differentiation.
     """
 
     def call(args: list[Any]) -> Sequence[Any]:
+        if carry_tangents(args):
+            return unfolded(args)
         values = folded([args[i] for i in sources])
         inputs = [*[args[i] for i in kept], *values]
         args.clear()

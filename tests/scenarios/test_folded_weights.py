@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 import nimble_fx
 from tests.support.accuracy import assert_as_accurate
@@ -129,3 +130,19 @@ def test_results_have_eagers_strides(model: nn.Module, memory_format: torch.memo
         x = torch.randn(n_images, 1, 7, 7).contiguous(memory_format=memory_format)
         with torch.no_grad():
             assert_as_accurate(model, (x,), compiled(x))
+
+
+def test_forward_mode_differentiation_is_eagers() -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    compiled = torch.compile(model, backend="nimble")
+
+    def tangents(function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> list[Any]:
+        with forward_ad.dual_level():
+            results = function(forward_ad.make_dual(x, x + 1))
+            return [forward_ad.unpack_dual(result).tangent for result in results]
+
+    with torch.no_grad():
+        compiled(x)
+        for ours, expected in zip(tangents(compiled), tangents(model), strict=True):
+            torch.testing.assert_close(ours, expected)
+        assert_as_accurate(model, (x,), compiled(x))
