@@ -12,6 +12,7 @@ from nimble_fx.errors import (
     NotPreparedError,
     OptionError,
     PassError,
+    RewriteError,
     ScheduleError,
     UnsupportedError,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "PassError",
     "Program",
     "Ref",
+    "RewriteError",
     "ScheduleError",
     "Task",
     "TaskGraph",

@@ -25,6 +25,7 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.folded_weights import folded_weights, with_folded
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
@@ -152,7 +153,8 @@ class Compiler:
         run = self.build(hoisted.main, self._name, self._capture)
         folded = folded_weights(graph, self._folded)
         unfolded = make_boxed_func(gm.forward)
-        return with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
+        run = with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
+        return compared_once(run, gm, self._name) if self._options.verify == "values" else run
 
     def _foldable(self, hoisted: Hoisted | None) -> TaskGraph | None:
         """The graph of a program that takes folded weights; None if there can be none.

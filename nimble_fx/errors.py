@@ -60,6 +60,13 @@ class OperatorError(NimbleError, RuntimeError):
     """An operator's result differs from its schema or from its result on fake tensors."""
 
 
+class RewriteError(NimbleError, RuntimeError):
+    """A program whose kernels were replaced computes other values than before: a bug in a rewrite.
+
+    Only `options={"verify": "values"}` looks for it.
+    """
+
+
 class StateError(NimbleError, RuntimeError):
     """Buffers that a warm-up changed could not be restored."""
 

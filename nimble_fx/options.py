@@ -44,6 +44,8 @@ class Options:
             on packed weights. A weight that changes is folded again at the next call; a write of a
             few numbers through `.data` or NumPy, which PyTorch does not count, may be missed.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
+            "values": also compare, at the first call of a program with other kernels than PyTorch
+            would call, what it computes with what these do.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program reuse.
         cost_dir: a directory of measured times of tasks, which "auto" and "critical-path" use as
@@ -63,7 +65,7 @@ class Options:
     max_graphs: int = 8
     on_fallback: OnFallback = "warn"
     fold_weights: bool = True
-    verify: bool = True
+    verify: bool | Literal["values"] = True
     dump: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None
     cost_dir: str | os.PathLike[str] | None = None
@@ -93,7 +95,8 @@ class Options:
         _require(
             type(self.fold_weights) is bool, "fold_weights", self.fold_weights, "True or False"
         )
-        _require(type(self.verify) is bool, "verify", self.verify, "True or False")
+        verified = type(self.verify) is bool or self.verify == "values"
+        _require(verified, "verify", self.verify, "True, False or 'values'")
         for name in ("dump", "cache_dir", "cost_dir"):
             path = getattr(self, name)
             problem = None if path is None else _why_no_directory(path)

@@ -1,0 +1,88 @@
+"""Compares what a rewritten program computes with what it computed before, at its first call."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter
+
+from nimble_fx.errors import RewriteError
+from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.names import lookup, pytree
+
+Run = Callable[[list[Any]], Sequence[Any]]
+
+_same = lookup("torch._dynamo.utils.same")
+
+
+def compared_once(run: Run, traced: GraphModule, name: str) -> Run:
+    """A program whose first call also runs the graph that it was rewritten from.
+
+    The rule is PyTorch's (`torch._dynamo.utils.same`): the error against the graph in float64 may
+    not be larger than that of the graph itself, by more than a factor and a tolerance. Random
+    numbers are drawn as if the program had run once.
+
+    Args:
+        run: the rewritten program, which writes to none of its arguments.
+        traced: the graph as it was traced.
+        name: the program's, for errors.
+    """
+    is_compared = False
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        nonlocal is_compared
+        if is_compared or are_fake(args):
+            return run(args)
+        with torch.random.fork_rng(devices=[]):
+            expected = traced(*args)
+        with torch.random.fork_rng(devices=[]):
+            exact = _InFloat64(traced).run(*args)
+        results = run(args)
+        for i, values in enumerate(zip(expected, results, exact, strict=True)):
+            _check(name, i, *values)
+        is_compared = True
+        return results
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+    return call
+
+
+def _check(name: str, i: int, expected: Any, result: Any, exact: Any) -> None:
+    if not isinstance(expected, Tensor):
+        return
+    if expected.shape != result.shape:
+        what = f"has the shape {list(result.shape)}, not {list(expected.shape)},"
+    elif not _same(expected, result, exact, equal_nan=True):
+        error = (result.double() - exact.double()).abs().max().item()
+        what = f"is off float64 by up to {error:.3g}"
+    else:
+        return
+    raise RewriteError(
+        f"output {i} of {name} {what} after its kernels were replaced. This is a bug in nimble_fx, "
+        "please report it; fold_weights=False keeps PyTorch's kernels"
+    )
+
+
+class _InFloat64(Interpreter):
+    """Runs a graph with float64 in place of each narrower type."""
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        return _in_float64(super().run_node(node))
+
+    def fetch_args_kwargs_from_env(
+        self, node: torch.fx.Node
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = super().fetch_args_kwargs_from_env(node)
+        return _in_float64(args), _in_float64(kwargs)
+
+
+def _in_float64(values: Any) -> Any:
+    return pytree.tree_map(_leaf_in_float64, values)
+
+
+def _leaf_in_float64(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.double()
+    is_type = isinstance(value, torch.dtype) and value.is_floating_point
+    return torch.float64 if is_type else value

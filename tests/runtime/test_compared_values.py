@@ -1,0 +1,68 @@
+"""A rewritten program that computes something else is found at its first call."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.rewrites import fold_batch_norm
+from nimble_fx.runtime.compared_values import compared_once
+from tests.support.inference_graphs import inference_graph
+from tests.support.models import CASES
+
+
+class Noisy(nn.Module):
+    """Has random numbers, a type of its own, several results and a number among them."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int, Tensor]:
+        noise = torch.rand(3, dtype=torch.float32)
+        return x.to(torch.bfloat16).float() + noise, len(x), (x > 0).long()
+
+
+def test_the_same_values_pass_and_random_numbers_are_drawn_once() -> None:
+    graph, x = inference_graph(Noisy(), torch.randn(3)), torch.randn(3)
+    run = compared_once(lambda args: graph.gm(*args), graph.gm, "noisy")
+    torch.manual_seed(0)
+    expected = Noisy()(x)[0]
+    torch.manual_seed(0)
+    assert torch.equal(run([x])[0], expected)
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y + 1e-2, lambda y: y * torch.nan, lambda y: y[:2]])
+def test_other_values_are_an_error_until_they_are_right(wrong: Any) -> None:
+    graph, x = inference_graph(nn.Linear(4, 4), torch.randn(3, 4)), torch.randn(3, 4)
+    arguments = [x if value.shape == x.shape else value for value in graph.arguments]
+    run = compared_once(lambda args: [wrong(graph.gm(*args)[0])], graph.gm, "linear")
+    for _ in range(2):
+        with pytest.raises(nimble_fx.RewriteError, match=r"output 0 of linear .*fold_weights"):
+            run(list(arguments))
+
+
+@pytest.mark.parametrize("name", ["googlenet", "branchy", "views", "transformer_dropout"])
+def test_models_with_folded_weights_pass(name: str) -> None:
+    model, inputs = CASES[name].model().eval(), CASES[name].inputs()
+    compiled = torch.compile(model, backend="nimble", options={"verify": "values"})
+    with torch.no_grad():
+        for _ in range(2):
+            compiled(*inputs)
+
+
+def test_a_defect_in_a_rewrite_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(pair: Any, gm: Any, target: Any, *args: Any) -> Any:
+        is_scale = target is torch.ops.aten.rsqrt.default
+        return original(pair, gm, torch.ops.aten.sqrt.default if is_scale else target, *args)
+
+    original = fold_batch_norm._Pair._call
+    monkeypatch.setattr(fold_batch_norm._Pair, "_call", wrong)
+    norm = nn.BatchNorm2d(4)
+    nn.init.constant_(norm.running_var, 4.0)  # type: ignore[arg-type]
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), norm).eval()
+    x = torch.randn(1, 3, 5, 5)
+    with torch.no_grad():
+        torch.compile(model, backend="nimble")(x)
+        torch.compiler.reset()
+        compiled = torch.compile(model, backend="nimble", options={"verify": "values"})
+        with pytest.raises(nimble_fx.RewriteError):
+            compiled(x)
