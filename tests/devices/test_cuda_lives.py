@@ -1,8 +1,8 @@
 """Any life of compiled models on CUDA gives eager's results, and all of its memory back.
 
-Beside what `tests.scenarios.test_life` has happen to a model: streams that are not ordered with each
-other, the user's own captures, caches that are written in place, faults, too little memory, models
-that share a program and come and go. Nothing waits for the device until results are looked at.
+Beside what `tests.scenarios.test_life` has happen to a model: streams that do not wait for
+each other, the user's own captures, a cache that is written in place, faults, too little memory,
+models that share a program and come and go. Nothing waits for the device until results are looked at.
 """
 
 import copy
@@ -28,7 +28,7 @@ MODELS = st.integers(0, 1)
 STREAMS = st.integers(0, 2)
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """What `passes` raises."""
 
 
@@ -47,7 +47,7 @@ class Passes:
             cls.fails_in -= 1
             if cls.fails_in < 0:
                 cls.fails_in = None
-                raise Fault
+                raise FaultError
         return x.clone()
 
 
@@ -106,15 +106,17 @@ class LifeOnCuda(Life):
         self.streams = [torch.cuda.Stream() for _ in range(3)]
         torch.cuda.synchronize()
 
-    @rule(stream=STREAMS, which=MODELS, rows=SHAPES, seed=SEEDS, writes=st.booleans())
-    def call_on_a_stream(self, stream: int, which: int, rows: int, seed: int, writes: bool) -> None:
-        with torch.no_grad(), torch.cuda.stream(self.streams[stream]):
-            x, _ = self.inputs(rows, seed)
-            ours, expected = self.frozen(self.nets[which], x), run(self.nets[which], x)
-            if writes:
+    @rule(calls=st.lists(st.tuples(STREAMS, MODELS, SHAPES, SEEDS), min_size=2, max_size=6))
+    def call_on_streams_that_do_not_wait_for_each_other(
+        self, calls: list[tuple[int, int, int, int]]
+    ) -> None:
+        for stream, which, rows, seed in calls:
+            with torch.no_grad(), torch.cuda.stream(self.streams[stream]):
+                x, _ = self.inputs(rows, seed)
+                ours, expected = self.frozen(self.nets[which], x), run(self.nets[which], x)
                 for outputs in (ours, expected):
                     outputs[0].add_(1)  # the second is a view of it
-        self.kept.append((ours, expected))
+            self.kept.append((ours, expected))
 
     @rule(stream=STREAMS, rows=SHAPES, seed=SEEDS)
     def train_step_on_a_stream(self, stream: int, rows: int, seed: int) -> None:
@@ -162,7 +164,7 @@ class LifeOnCuda(Life):
     @rule(rows=SHAPES, seed=SEEDS, which=MODELS, fails_in=st.integers(0, 5))
     def fail(self, rows: int, seed: int, which: int, fails_in: int) -> None:
         Passes.fails_in = fails_in
-        self.call_that_may_fail(Fault, rows, seed, which)
+        self.call_that_may_fail(FaultError, rows, seed, which)
         Passes.fails_in = None
 
     @rule(rows=SHAPES, seed=SEEDS, which=MODELS)

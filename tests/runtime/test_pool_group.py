@@ -109,6 +109,16 @@ def test_a_forward_whose_result_is_dropped_is_waited_for_by_nobody(
     assert device.n_captures == 1
 
 
+def test_who_refers_to_a_weight_or_an_input_keeps_no_graph_waiting(device: ReplayingDevice) -> None:
+    model, _, compiled = both()
+    x = torch.randn(2, 4)
+    held = list[Tensor]()
+    for _ in range(3):
+        compiled(x).sum().backward()
+        held += [model.b.weight.detach(), x.detach()]
+    assert device.n_captures == 2
+
+
 def test_gradients_are_the_callers_even_without_copies(device: ReplayingDevice) -> None:
     model, eager, compiled = both(copy_outputs=False)
     for run in (compiled, eager):
