@@ -1,8 +1,8 @@
 """Any life of compiled models on CUDA gives eager's results, and all of its memory back.
 
-Beside what `tests.scenarios.test_life` has happen to a model: streams that do not wait for
-each other, the user's own captures, a cache that is written in place, faults, too little memory,
-models that share a program and come and go. Nothing waits for the device until results are looked at.
+Beside what `tests.scenarios.test_life` has happen to a model: streams that do not wait for each
+other, the user's own captures, a cache that is written in place, faults, too little memory, models
+that share a program and come and go. Nothing waits for the device until results are looked at.
 """
 
 import copy
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.gpu
 
 MODELS = st.integers(0, 1)
 STREAMS = st.integers(0, 2)
+OPTIONS = st.sampled_from([{}, {}, {"max_graphs": 1}, {"freeze": False}])
 
 
 class FaultError(Exception):
@@ -83,22 +84,21 @@ class LifeOnCuda(Life):
     """The life of one model that trains, of one with a cache, and of two that share a program."""
 
     device: ClassVar[str] = "cuda"
-    options: ClassVar[dict[str, Any]] = {"policy": "nimble", "on_fallback": "silent"}
+    dynamic: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
         self.memory = memory()
 
-    @initialize(seed=SEEDS)
-    def begin(self, seed: int) -> None:
+    @initialize(seed=SEEDS, options=OPTIONS)
+    def begin(self, seed: int, options: dict[str, Any]) -> None:  # type: ignore[override]
+        self.options = {"policy": "nimble", "on_fallback": "silent", **options}  # type: ignore[misc]
         super().begin(seed)
         self.unseen: list[Callable[[], None]] = []
         self.users_captures: list[tuple[Any, Tensor, Any, int]] = []
-        self.frozen: Callable[..., Any] = torch.compile(
-            run, backend="nimble", dynamic=True, options=self.options
-        )
-        self.aliasing: Callable[..., Any] = torch.compile(
-            run, backend="nimble", options={**self.options, "copy_outputs": False}
+        self.frozen, self.aliasing = (
+            torch.compile(run, backend="nimble", dynamic=True, options=each)
+            for each in (self.options, {**self.options, "copy_outputs": False})
         )
         self.nets: list[nn.Module] = [Branches().cuda() for _ in range(2)]
         self.cache: nn.Module = Cache().cuda()
@@ -126,14 +126,15 @@ class LifeOnCuda(Life):
             self.train_step(rows, seed)
         here.wait_stream(side)
 
-    @rule(rows=SHAPES, seed=SEEDS, which=MODELS)
-    def call_for_outputs_that_the_next_call_overwrites(
-        self, rows: int, seed: int, which: int
+    @rule(rows=SHAPES, other=SHAPES, seed=SEEDS)
+    def call_for_outputs_that_only_the_models_next_call_overwrites(
+        self, rows: int, other: int, seed: int
     ) -> None:
-        x, _ = self.inputs(rows, seed)
+        xs = [self.inputs(n, seed)[0] for n in (rows, other)]
         with torch.no_grad():
-            ours = [output.clone() for output in self.aliasing(self.nets[which], x)]
-            self.expect(ours, list(run(self.nets[which], x)))
+            outputs = [self.aliasing(net, x) for net, x in zip(self.nets, xs, strict=True)]
+            ours = [[y.clone() for y in each] for each in outputs]
+            self.expect(ours, [list(run(net, x)) for net, x in zip(self.nets, xs, strict=True)])
 
     @rule(place=st.integers(0, 7), seed=SEEDS)
     def write_to_the_cache(self, place: int, seed: int) -> None:

@@ -270,6 +270,15 @@ def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
         assert torch.equal(seen, torch.full((64,), float(i)))
 
 
+def test_no_run_waits_for_one_in_a_capture_of_the_users() -> None:
+    device = ReplayingDevice()
+    pool_group = PoolGroup(device)
+    run = pool_group.ordered(lambda args: [args[0].exp()])
+    with torch.no_grad():
+        device.capture(1, lambda streams: run([torch.zeros(2)]), device.pool())
+    pool_group.wait_for_last()
+
+
 def test_a_capture_comes_after_the_last_replay(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
