@@ -74,7 +74,7 @@ endif
 
 # One order of work, by mode and seed.
 $(ORDERS):
-	LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
+	LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in STANDIN_DEVICES=2 \
 		STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@)) \
 		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider \
 		-m gpu $(STANDIN_TESTS)

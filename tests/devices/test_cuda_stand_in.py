@@ -322,7 +322,7 @@ def multiplied(gpu: Gpu, x: Tensor) -> Capture:
 def test_a_capture_shares_no_workspace_with_what_runs_before_or_after_it(gpu: Gpu) -> None:
     x = torch.randn(3, 3)
     (stream,) = gpu.cuda._capture_streams(1, None)
-    captured = multiplied(gpu, x)
+    multiplied(gpu, x)
     assert gpu.workspaces == {}
     with stream:
         x @ x
@@ -333,9 +333,7 @@ def test_a_capture_shares_no_workspace_with_what_runs_before_or_after_it(gpu: Gp
             return [x @ x]
 
     captured = gpu.cuda.capture(1, run, gpu.cuda.pool())
-    gpu.workspaces.clear()
-    captured.replay()
-    assert_same_bits(list(captured.outputs), [x @ x])
+    assert captured.nbytes[0] >= cuda_stand_in.WORKSPACE_NBYTES + x.nbytes
 
 
 def second_of_two(gpu: Gpu, x: Tensor) -> Capture:
