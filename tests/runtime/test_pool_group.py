@@ -149,6 +149,28 @@ def test_an_output_that_is_also_saved_is_the_callers(device: ReplayingDevice) ->
         assert_same(ours, expected)
 
 
+class SavedGradient(torch.autograd.Function):
+    """Its gradient is what it saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        saved = x.exp()
+        ctx.save_for_backward(saved)
+        return saved.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return ctx.saved_tensors[0]
+
+
+def test_a_gradient_that_a_forward_saved_is_handed_out(device: ReplayingDevice) -> None:
+    compiled = torch.compile(lambda x: SavedGradient.apply(x), backend="nimble")
+    for _ in range(2):
+        x = torch.randn(2, 4, requires_grad=True)
+        compiled(x).sum().backward()
+        assert_same(x.grad, x.detach().exp())
+
+
 FORWARDS = st.tuples(st.integers(0, 1), st.integers(2, 4))
 BACKWARDS = st.integers(0, 3)
 
