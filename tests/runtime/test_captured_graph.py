@@ -177,12 +177,23 @@ def test_a_program_that_is_dropped_gives_its_memory_back_at_once(device: Replayi
     assert torch.equal(kept, torch.ones(4).exp() + torch.ones(4).sin())
 
 
-@pytest.mark.parametrize("layers", [1, 2])  # of two the backward reads a weight
-def test_a_compiled_model_that_is_dropped_gives_all_memory_back(
-    layers: int, device: ReplayingDevice
+def test_a_model_that_shares_a_program_gives_its_memory_back_when_it_is_dropped(
+    device: ReplayingDevice,
 ) -> None:
     pools = watched_pools(device)
-    model, x = nn.Sequential(*(Branchy() for _ in range(layers))), torch.randn(2, 4)
+    models = [nn.Sequential(Branchy(), Branchy()) for _ in range(2)]  # a weight is saved
+    compiled = torch.compile(lambda model, x: model(x), backend="nimble")
+    for i in range(2):
+        compiled(models[i], torch.randn(2, 4)).sum().backward()
+    assert len(pools) == 2
+    del models[0]
+    gc.collect()
+    assert len(pools) == 1
+
+
+def test_a_compiled_model_that_is_dropped_gives_all_memory_back(device: ReplayingDevice) -> None:
+    pools = watched_pools(device)
+    model, x = Branchy(), torch.randn(2, 4)
     compiled = torch.compile(model, backend="nimble")
     compiled(x).sum().backward()
     assert len(pools) == 1  # the backward allocates from the forward's

@@ -150,25 +150,26 @@ def test_an_output_that_is_also_saved_is_the_callers(device: ReplayingDevice) ->
 
 
 class SavedGradient(torch.autograd.Function):
-    """Its gradient is what it saved."""
+    """The gradient of one input is what it saved; that of the other is computed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Any:
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
         saved = x.exp()
         ctx.save_for_backward(saved)
-        return saved.sin()
+        return saved.sin() + y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return ctx.saved_tensors[0]
+        return ctx.saved_tensors[0], grad * 3
 
 
 def test_a_gradient_that_a_forward_saved_is_handed_out(device: ReplayingDevice) -> None:
-    compiled = torch.compile(lambda x: SavedGradient.apply(x), backend="nimble")
+    compiled = torch.compile(lambda x, y: SavedGradient.apply(x, y), backend="nimble")
     for _ in range(2):
-        x = torch.randn(2, 4, requires_grad=True)
-        compiled(x).sum().backward()
-        assert_same(x.grad, x.detach().exp())
+        x, y = (torch.randn(2, 4, requires_grad=True) for _ in range(2))
+        compiled(x, y).sum().backward()
+        assert_same([x.grad, y.grad], [x.detach().exp(), torch.full((2, 4), 3.0)])
+    assert device.n_captures > 0
 
 
 FORWARDS = st.tuples(st.integers(0, 1), st.integers(2, 4))
