@@ -295,7 +295,12 @@ def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
 
 def test_a_program_without_captures_runs_alone_in_its_group() -> None:
     pool_group, is_free = PoolGroup(ReplayingDevice()), list[bool]()
-    run = pool_group.ordered(lambda args: [is_free.append(pool_group.acquire())])
+
+    def call(args: list[Any]) -> list[Any]:
+        is_free.append(pool_group.acquire())
+        return []
+
+    run = pool_group.ordered(call)
     run([])
     assert pool_group.acquire()
     run([])  # a call of a program in the group, which does not end the turn

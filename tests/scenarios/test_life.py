@@ -82,7 +82,7 @@ class Life(RuleBasedStateMachine):
             first, second = run(*self.inputs(rows, seed))
             (first.square().sum() + second.sum()).backward()
             grads.append([p.grad for p in net.parameters()])
-        self.expect(*grads, rtol=1e-4, atol=1e-5)
+        self.expect(grads[0], grads[1], rtol=1e-4, atol=1e-5)
 
     @rule(rows=st.lists(SHAPES, min_size=2, max_size=4), seed=SEEDS, in_order=st.booleans())
     def forwards_before_their_backwards(self, rows: list[int], seed: int, in_order: bool) -> None:
@@ -162,7 +162,7 @@ class Life(RuleBasedStateMachine):
             for first, second in results if in_order else results[::-1]:
                 (first.square().sum() + second.sum()).backward()
             grads.append([p.grad for p in net.parameters()])
-        self.expect(*grads, rtol=1e-4, atol=1e-5)
+        self.expect(grads[0], grads[1], rtol=1e-4, atol=1e-5)
 
     def seeded(self, seed: int) -> Iterator[Callable[..., Any]]:
         """The compiled model and its twin, each once random numbers have begun anew."""
@@ -175,9 +175,11 @@ class Life(RuleBasedStateMachine):
         x = torch.linspace(-1, 1 + seed, rows * 4, device=self.device).sin().view(rows, 4)
         return x, (torch.arange(rows, device=self.device) + seed) % 5
 
-    def expect(self, ours: Any, expected: Any, **tolerance: float) -> None:
+    def expect(
+        self, ours: Any, expected: Any, rtol: float | None = None, atol: float | None = None
+    ) -> None:
         """Compares results of the model and its twin."""
-        torch.testing.assert_close(ours, expected, **tolerance)
+        torch.testing.assert_close(ours, expected, rtol=rtol, atol=atol)
 
 
 @contextmanager
