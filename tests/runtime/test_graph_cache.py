@@ -153,9 +153,12 @@ def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> 
 def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
     forward, pool_group, _ = cache_of()
     backward, parameter = GraphCache(pool_group, 2, CaptureStatus()), torch.zeros(3)
+    other = torch.zeros(3)
     add(forward, GraphKey((), (1,), ()), static=[parameter])
+    add(forward, GraphKey((), (2,), ()), static=[other])
     add(backward, GraphKey((), (), ()))
-    assert len(backward) == 1
+    del other
+    assert (len(forward), len(backward)) == (1, 1)
     del parameter
     assert (len(forward), len(backward)) == (0, 0)
 
