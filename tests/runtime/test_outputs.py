@@ -142,6 +142,17 @@ def test_an_output_that_is_an_input_or_a_view_of_one_is_the_callers(
         assert rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
+def test_a_conjugate_comes_before_what_it_is_the_conjugate_of(device: ReplayingDevice) -> None:
+    def program(z: Tensor) -> tuple[Tensor, Tensor]:
+        twice = z * 2
+        return twice.conj(), twice
+
+    for z in (torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)):
+        ours, expected = frozen(program, z, device=device)([z]), program(z)
+        assert_same(list(ours), list(expected))
+        assert ours[0].is_conj()
+
+
 def conjugates(z: Tensor) -> tuple[Tensor, ...]:
     twice = z * 2
     return twice, twice.conj(), twice.conj().imag, torch.view_as_real(twice), z.conj()
