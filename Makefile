@@ -72,12 +72,15 @@ test-cuda: $(CUDA_VENV)/.built
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
 endif
 
-# One order of work, by mode and seed.
+# One order of work, by mode and seed: all tests, and those that need a second device.
+$(ORDERS): STANDIN = LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
+	STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@))
+$(ORDERS): PYTEST = $(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin \
+	-p no:cacheprovider -m gpu
 $(ORDERS):
-	LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
-		STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@)) \
-		$(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin -p no:cacheprovider \
-		-m gpu $(STANDIN_TESTS)
+	$(STANDIN) $(PYTEST) $(STANDIN_TESTS)
+	$(STANDIN) STANDIN_DEVICES=2 $(PYTEST) tests/devices/test_cuda_devices.py \
+		tests/failure_modes/test_streams.py
 
 $(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(shell find tests/cuda_runtime/native -type f) \
 		$(addprefix tests/cuda_runtime/,build.py stubs.py wheel.py)

@@ -76,10 +76,12 @@ class Fuzzer:
             self.failures[name] = path
 
     def _lives(self) -> Iterator[tuple[str, Run, Callable[[str], str]]]:
+        from tests.devices.test_cuda_lives import LifeOnCuda
         from tests.scenarios.test_life import LIVES, many_programs
         from tests.scenarios.test_lifetime import Lifetime
 
-        for machine in (*LIVES, Lifetime):
+        on_gpu = [LifeOnCuda] if torch.cuda.is_available() else []
+        for machine in (*LIVES, Lifetime, *on_gpu):
             name = f"{machine.__module__}.{machine.__name__}"
 
             def batch(machine: type = machine, name: str = name) -> None:

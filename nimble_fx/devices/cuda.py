@@ -31,9 +31,6 @@ MAX_STREAMS = POOL_SIZE - 1
 NORMAL, HIGH = 0, -1
 """Priorities of streams. Kernels captured on a stream keep its priority in the graph."""
 
-MAX_CALLERS = 4 * POOL_SIZE
-"""The most streams of callers whose objects are kept."""
-
 N_REPEATS = 50
 N_SAMPLES = 3
 """A call is timed by `N_SAMPLES` replays of a graph of `N_REPEATS` calls."""
@@ -159,17 +156,18 @@ class Cuda:
     def settle(self, streams: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Joins the streams both ways and records the caller's stream on the outputs.
 
-        Does nothing in a capture, whose own joins are enough: both would last beyond the capture.
+        Does nothing for one stream, nor in a capture, whose own joins are enough: both would last
+        beyond the capture.
         """
-        if self.is_capturing:
-            return
         caller, *sides = streams
+        if not sides or self.is_capturing:
+            return
         for side in sides:
             caller.wait_stream(side)
         for side in sides:
             side.wait_stream(caller)
         for value in outputs:
-            if sides and isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor):
                 value.record_stream(caller)
 
     def pool(self) -> Any:
@@ -285,8 +283,6 @@ class Cuda:
         handle = current_cuda_stream(index)
         caller = self._callers.get(handle)
         if caller is None:
-            if len(self._callers) >= MAX_CALLERS:
-                self._callers.clear()
             caller = self._callers[handle] = torch.cuda.current_stream(self._device)
         return caller
 
@@ -301,12 +297,11 @@ class Cuda:
     def _side_streams(self, n: int, caller: int, priority: int = NORMAL) -> tuple[Any, ...]:
         """`n` distinct streams of a priority other than the caller's, the same ones each time."""
         known = self._streams[priority]
-        with torch.cuda.device(self._device):
-            for _ in range(2 * POOL_SIZE):
-                if len(known.keys() - {caller}) >= n:
-                    break
-                new: Any = torch.cuda.Stream
-                stream = new(self._device, priority=priority)
-                known.setdefault(stream.cuda_stream, stream)
+        for _ in range(2 * POOL_SIZE):
+            if len(known.keys() - {caller}) >= n:
+                break
+            new: Any = torch.cuda.Stream
+            stream = new(self._device, priority=priority)
+            known[stream.cuda_stream] = stream
         usable = [stream for address, stream in known.items() if address != caller]
         return tuple(usable[: max(n, 0)])

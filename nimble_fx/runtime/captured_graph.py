@@ -102,7 +102,7 @@ class CapturedGraph:
     @property
     def awaits_backward(self) -> bool:
         """Whether tensors that the last replay saved in place are still referenced."""
-        return bool(self._saved_storages) and self._count_references() != self._n_references
+        return self._count_references() != self._n_references
 
     def replay(self, inputs: list[Any], static: list[Tensor]) -> list[Any]:
         """Replays the graph on new inputs, on the current stream; returns the outputs."""

@@ -214,7 +214,7 @@ def _view_of_copy(n: int, view: _View, call: Call) -> Tensor:
 
 def _fills_its_storage(value: Tensor) -> bool:
     """Whether a tensor covers each byte of its storage once, without conjugate or negative bit."""
-    if value.is_conj() or value.is_neg() or value.storage_offset():
+    if value.is_conj() or value.is_neg():
         return False
     is_whole = value.numel() * value.itemsize == value.untyped_storage().nbytes()
     return is_whole and torch.empty_like(value).stride() == value.stride()

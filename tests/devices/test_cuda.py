@@ -195,3 +195,8 @@ def test_what_cannot_be_captured_is_an_error_and_leaves_the_current_stream() -> 
         device.seconds([x.item])
     assert torch.cuda.current_stream() == stream
     assert x.item() == 1
+
+
+def test_a_device_without_an_index_is_the_current_one() -> None:
+    caller, side = Cuda(torch.device("cuda")).streams(2)
+    assert caller == torch.cuda.current_stream() != side

@@ -4,7 +4,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from math import ceil
 from typing import Any
@@ -116,6 +116,13 @@ def test_a_caller_on_a_stream_of_the_pool_leaves_enough_for_a_capture(gpu: Gpu) 
     assert [len(set(streams)) for streams in seen] == [MAX_STREAMS] * 3
 
 
+def test_a_caller_on_a_stream_of_the_pool_is_not_captured_on_it(gpu: Gpu) -> None:
+    seen = list[tuple[Any, ...]]()
+    with gpu.cuda.streams(2)[1] as caller:
+        gpu.cuda.warm_up(1, seen.append, gpu.cuda.pool(), may_synchronize=True)
+    assert caller not in seen[0]
+
+
 def test_a_caller_on_a_stream_of_high_priority_is_not_captured_on_it(gpu: Gpu) -> None:
     seen = list[tuple[Any, ...]]()
 
@@ -203,6 +210,43 @@ def test_what_breaks_a_capture_is_what_is_raised(error: type[BaseException], gpu
         gpu.cuda.capture(2, run, gpu.cuda.pool())
 
 
+def test_a_capture_that_breaks_keeps_no_memory_until_garbage_is_collected(gpu: Gpu) -> None:
+    seen = list[weakref.ref[Tensor]]()
+
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        x = torch.zeros(2)
+        seen.append(weakref.ref(x))
+        raise ZeroDivisionError
+
+    gc.disable()
+    try:
+        with suppress(ZeroDivisionError):
+            gpu.cuda.capture(2, run, gpu.cuda.pool())
+        assert seen[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_garbage_is_gone_before_a_capture(gpu: Gpu) -> None:
+    class Garbage:
+        """It refers to itself."""
+
+    garbage: Any = Garbage()
+    garbage.itself, alive, gone = garbage, weakref.ref(garbage), list[bool]()
+    del garbage
+
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        gone.append(alive() is None)
+        return ()
+
+    gc.disable()
+    try:
+        gpu.cuda.capture(1, run, gpu.cuda.pool())
+    finally:
+        gc.enable()
+    assert gone == [True]
+
+
 def fork(streams: Sequence[Any]) -> Sequence[Any]:
     """Forks a stream that never joins."""
     event = cuda_stand_in.Event()
@@ -275,6 +319,23 @@ def multiplied(gpu: Gpu, x: Tensor) -> Capture:
     return gpu.cuda.capture(1, run, pool)
 
 
+def test_a_capture_shares_no_workspace_with_what_runs_before_or_after_it(gpu: Gpu) -> None:
+    x = torch.randn(3, 3)
+    (stream,) = gpu.cuda._capture_streams(1, None)
+    multiplied(gpu, x)
+    assert gpu.workspaces == {}
+    with stream:
+        x @ x
+    gpu.synchronize()
+
+    def run(streams: Sequence[Any]) -> list[Tensor]:
+        with streams[0]:
+            return [x @ x]
+
+    captured = gpu.cuda.capture(1, run, gpu.cuda.pool())
+    assert captured.nbytes[0] >= cuda_stand_in.WORKSPACE_NBYTES + x.nbytes
+
+
 def second_of_two(gpu: Gpu, x: Tensor) -> Capture:
     """Captures two graphs on one stream, drops the first; the second, which squares `x`."""
     first = multiplied(gpu, torch.eye(3))
@@ -338,6 +399,18 @@ def test_a_call_takes_its_part_of_a_replay(n_calls: int, gpu: Gpu) -> None:
     assert n_replays == 1 + N_SAMPLES
     expected = 1 + 1 + n_replays * n_repeats  # what it was, the warm-up, the replays
     assert_same_bits(xs, [torch.full((2,), float(expected))] * n_calls)
+
+
+def test_calls_are_timed_while_no_other_thread_captures(gpu: Gpu) -> None:
+    held = list[bool]()
+    gpu.cuda.seconds([lambda: held.append(gpu.cuda.exclusive().is_held_here)])
+    assert all(held)
+
+
+def test_a_replay_that_is_timed_draws_no_random_numbers_of_the_users(gpu: Gpu) -> None:
+    before = torch.get_rng_state()
+    gpu.cuda.time_us(lambda: torch.rand(3), 2)  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_call_that_waits_for_the_device_is_not_timed(gpu: Gpu) -> None:

@@ -80,9 +80,13 @@ def test_whatever_is_seen_of_the_memory_around_an_input_is_eagers(
 
 
 @pytest.mark.parametrize("look", ["from the view's beginning", "through a view"])
-def test_what_stays_within_a_dense_input_is_frozen(look: str) -> None:
+@pytest.mark.parametrize(
+    "x",
+    [BASE[3:8], BASE[:6].view(2, 3), BASE[:6].view(2, 3).t(), BASE[:6].as_strided((3, 1), (1, 7))],
+)
+def test_what_stays_within_a_dense_input_is_frozen(x: Tensor, look: str) -> None:
     with torch.no_grad():
-        torch.compile(LOOKS[look], backend="nimble", options={"device": "virtual"})(BASE[3:8])
+        torch.compile(LOOKS[look], backend="nimble", options={"device": "virtual"})(x)
     (program,) = nimble_fx.programs()
     assert program.status.frozen
 
@@ -98,3 +102,5 @@ def test_what_may_be_around_an_input_is_refused_with_the_users_line(x: Tensor, l
     ) as refused:
         check_capturable(graph)
     assert refused.value.node == "as_strided"
+    parameters = tuple(replace(value, static=True) for value in graph.inputs)
+    check_capturable(replace(graph, inputs=parameters))  # which are read where they are

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.devices.virtual.memory import Pool
-from nimble_fx.errors import NimbleWarning
+from nimble_fx.errors import NimbleWarning, StateError
 from nimble_fx.runtime.captured_graph import WARM_UPS
+from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.eager import (
     assert_same,
     twins,
@@ -92,11 +94,60 @@ def test_a_failure_in_warm_up_leaves_state_as_it_was(
     assert_same(dict(model.state_dict()), dict(eager.state_dict()))
 
 
+def test_state_that_cannot_be_restored_is_an_error(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, warm_up = CASES["cache"].model(), ReplayingDevice.warm_up
+
+    def then_resize(self: ReplayingDevice, *args: Any, **kwargs: Any) -> None:
+        warm_up(self, *args, **kwargs)
+        dict(model.named_buffers())["keys"].resize_(2)
+
+    monkeypatch.setattr(ReplayingDevice, "warm_up", then_resize)
+    compiled = torch.compile(model, backend="nimble")
+    with torch.no_grad(), pytest.raises(StateError, match="Load the model's state again"):
+        compiled(*CASES["cache"].inputs())
+
+
 def test_an_expanded_input_is_fed_each_element_once(device: ReplayingDevice) -> None:
     run = frozen(lambda x: x.exp(), torch.zeros(1, 2).expand(3, 2), device=device)
     for _ in range(2):
         x = torch.randn(1, 2).expand(3, 2)
         assert_same(list(run([x])), [x.exp()])
+    empty = torch.randn(1, 2).expand(0, 2)
+    assert_same(list(frozen(lambda x: x + 1, empty, device=device)([empty])), [empty + 1])
+
+
+def test_each_timing_begins_with_the_calls_inputs_after_the_last_run_and_restores_state(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, mutated = frozen(lambda x: x.add_(1) * 2, torch.zeros(2), device=device), torch.tensor(3)
+    run([torch.zeros(2)])
+    (graph,) = run._cache._graphs.values()
+    order, wait, record = list[str](), PoolGroup.wait_for_last, PoolGroup.record_end
+
+    def waited(pool_group: PoolGroup) -> Any:
+        order.append("waits")
+        return wait(pool_group)
+
+    def recorded(pool_group: PoolGroup, *args: Any) -> None:
+        order.append("ends")
+        record(pool_group, *args)
+
+    def timed(replay: Callable[[], None], n: int) -> float:
+        order.append("replays")
+        assert torch.equal(graph._buffers[0], torch.zeros(2))
+        mutated.add_(1)
+        replay()
+        return 1.0
+
+    monkeypatch.setattr(PoolGroup, "wait_for_last", waited)
+    monkeypatch.setattr(PoolGroup, "record_end", recorded)
+    monkeypatch.setattr(device, "time_us", timed, raising=False)
+    for _ in range(2):
+        assert graph.time_us([torch.zeros(2)], [mutated], 1) == 1.0
+    assert order == ["waits", "replays", "ends"] * 2
+    assert mutated == 3
 
 
 def watched_pools(device: ReplayingDevice) -> "weakref.WeakSet[Pool]":
@@ -126,12 +177,26 @@ def test_a_program_that_is_dropped_gives_its_memory_back_at_once(device: Replayi
     assert torch.equal(kept, torch.ones(4).exp() + torch.ones(4).sin())
 
 
+def test_a_model_that_shares_a_program_gives_its_memory_back_when_it_is_dropped(
+    device: ReplayingDevice,
+) -> None:
+    pools = watched_pools(device)
+    models = [nn.Sequential(Branchy(), Branchy()) for _ in range(2)]  # a weight is saved
+    compiled = torch.compile(lambda model, x: model(x), backend="nimble")
+    for i in range(2):
+        compiled(models[i], torch.randn(2, 4)).sum().backward()
+    assert len(pools) == 2
+    del models[0]
+    gc.collect()
+    assert len(pools) == 1
+
+
 def test_a_compiled_model_that_is_dropped_gives_all_memory_back(device: ReplayingDevice) -> None:
     pools = watched_pools(device)
     model, x = Branchy(), torch.randn(2, 4)
     compiled = torch.compile(model, backend="nimble")
     compiled(x).sum().backward()
-    assert len(pools) > 0
+    assert len(pools) == 1  # the backward allocates from the forward's
     del compiled, model
     gc.collect()
     assert len(pools) == 0

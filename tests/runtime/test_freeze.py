@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning
+from nimble_fx.fallback import Reporter
+from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
+from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.eager import (
     assert_inference_is_eagers,
     assert_same,
@@ -264,3 +270,26 @@ def test_a_program_that_an_operator_of_its_own_calls_runs_it_unfrozen(
         with torch.no_grad():
             for _ in range(2):
                 assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 65.0))
+
+
+def test_the_winner_of_autotuning_runs_from_then_on_and_nothing_is_timed_again(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (frozen(torch.exp, torch.zeros(2), device=device)._launcher for _ in range(2))
+    results, used, enqueue = list[AutotuneResult](), list[Launcher](), Launcher.enqueue
+
+    def watched(launcher: Launcher, *args: Any) -> Any:
+        used.append(launcher)
+        return enqueue(launcher, *args)
+
+    monkeypatch.setattr(Launcher, "enqueue", watched)
+    monkeypatch.setattr(Autotuner, "run", lambda *_: AutotuneResult(1, [2.0, 1.0]))
+    autotuner = Autotuner([first, second], results.append)
+    group, status = PoolGroup(device), CaptureStatus()
+    run = FrozenProgram(first, group, status, Reporter(), CaptureOptions(), autotuner)
+    for _ in range(2):
+        run([torch.zeros(2)])
+        (key,) = run._cache._graphs
+        run._cache.remove(key)
+    assert set(used) == {second}
+    assert len(results) == 1

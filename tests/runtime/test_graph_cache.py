@@ -67,6 +67,17 @@ def test_of_each_set_of_parameters_the_last_few_are_kept(
     assert status.n_graphs == sum(map(len, expected.values()))
 
 
+def test_a_graph_that_is_used_again_outlives_one_that_is_not() -> None:
+    cache, *_ = cache_of(max_graphs=2)
+    used, unused, new = (GraphKey((size,), (), ()) for size in range(3))
+    add(cache, used)
+    add(cache, unused)
+    assert cache.get(used) is not None
+    add(cache, new)
+    assert cache.get(unused) is None
+    assert cache.get(used) is not None
+
+
 def test_past_the_limit_all_graphs_of_the_parameters_that_were_used_least_recently_are_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,25 +145,34 @@ def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> 
         assert not cache.should_capture(often)
         assert not cache.should_capture(GraphKey((-2 - size,), (), ()))
     assert cache.should_capture(often)
+    add(cache, often)
+    cache.remove(often)
+    assert not cache.should_capture(often)  # it has to come as often again
 
 
 def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:
     forward, pool_group, _ = cache_of()
     backward, parameter = GraphCache(pool_group, 2, CaptureStatus()), torch.zeros(3)
+    other = torch.zeros(3)
     add(forward, GraphKey((), (1,), ()), static=[parameter])
+    add(forward, GraphKey((), (2,), ()), static=[other])
     add(backward, GraphKey((), (), ()))
-    assert len(backward) == 1
+    del other
+    assert (len(forward), len(backward)) == (1, 1)
     del parameter
     assert (len(forward), len(backward)) == (0, 0)
 
 
-def test_captures_that_go_while_another_is_made_wait_for_its_end() -> None:
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_captures_that_go_while_another_is_made_wait_for_its_end(is_removed: bool) -> None:
     cache, *_ = cache_of()
     recorded = FakeGraph()
     gone = weakref.ref(recorded)
     add(cache, GraphKey((), (1,), ()), recorded)
     del recorded
     with gc_guard.paused():
+        if is_removed:
+            cache.remove(GraphKey((), (1,), ()))
         del cache
         assert gone() is not None
     assert gone() is None

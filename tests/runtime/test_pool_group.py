@@ -15,7 +15,7 @@ import nimble_fx
 from nimble_fx.runtime.freeze import FrozenProgram
 from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.eager import assert_same
-from tests.support.replaying import ReplayingDevice
+from tests.support.replaying import ReplayingDevice, frozen
 
 
 class Deep(nn.Module):
@@ -72,10 +72,10 @@ def test_a_backward_reads_what_was_saved_where_the_forward_left_it(
     assert len(key.fixed) >= 2
 
 
-@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_two_forwards_before_their_backwards(order: list[int], device: ReplayingDevice) -> None:
+@pytest.mark.parametrize("order", [[0, 1], [1, 0], [2, 0, 1]])
+def test_several_forwards_before_their_backwards(order: list[int], device: ReplayingDevice) -> None:
     model, eager, compiled = both()
-    xs = [torch.randn(2, 4), torch.randn(2, 4)]
+    xs = [torch.randn(2, 4) for _ in order]
     for _ in range(2):
         for net, run in ((model, compiled), (eager, eager)):
             net.zero_grad()
@@ -109,6 +109,16 @@ def test_a_forward_whose_result_is_dropped_is_waited_for_by_nobody(
     assert device.n_captures == 1
 
 
+def test_who_refers_to_a_weight_or_an_input_keeps_no_graph_waiting(device: ReplayingDevice) -> None:
+    model, _, compiled = both()
+    x = torch.randn(2, 4)
+    held = list[Tensor]()
+    for _ in range(3):
+        compiled(x).sum().backward()
+        held += [model.b.weight.detach(), x.detach()]
+    assert device.n_captures == 2
+
+
 def test_gradients_are_the_callers_even_without_copies(device: ReplayingDevice) -> None:
     model, eager, compiled = both(copy_outputs=False)
     for run in (compiled, eager):
@@ -137,6 +147,29 @@ def test_an_output_that_is_also_saved_is_the_callers(device: ReplayingDevice) ->
         assert_same(gradients(model), gradients(eager))
     for ours, expected in kept:
         assert_same(ours, expected)
+
+
+class SavedGradient(torch.autograd.Function):
+    """The gradient of one input is what it saved; that of the other is computed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        saved = x.exp()
+        ctx.save_for_backward(saved)
+        return saved.sin() + y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return ctx.saved_tensors[0], grad * 3
+
+
+def test_a_gradient_that_a_forward_saved_is_handed_out(device: ReplayingDevice) -> None:
+    compiled = torch.compile(lambda x, y: SavedGradient.apply(x, y), backend="nimble")
+    for _ in range(2):
+        x, y = (torch.randn(2, 4, requires_grad=True) for _ in range(2))
+        compiled(x, y).sum().backward()
+        assert_same([x.grad, y.grad], [x.detach().exp(), torch.full((2, 4), 3.0)])
+    assert device.n_captures > 0
 
 
 FORWARDS = st.tuples(st.integers(0, 1), st.integers(2, 4))
@@ -260,6 +293,77 @@ def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
         assert torch.equal(seen, torch.full((64,), float(i)))
 
 
+def test_a_program_without_captures_runs_alone_in_its_group() -> None:
+    pool_group, is_free = PoolGroup(ReplayingDevice()), list[bool]()
+
+    def call(args: list[Any]) -> list[Any]:
+        is_free.append(pool_group.acquire())
+        return []
+
+    run = pool_group.ordered(call)
+    run([])
+    assert pool_group.acquire()
+    run([])  # a call of a program in the group, which does not end the turn
+    assert not pool_group.acquire()
+    assert is_free == [False, False]
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[PoolGroup]:
+    """The groups of runs whose end is recorded, in order."""
+    ended, record_end = list[PoolGroup](), PoolGroup.record_end
+
+    def watched(pool_group: PoolGroup, *args: Any) -> None:
+        ended.append(pool_group)
+        record_end(pool_group, *args)
+
+    monkeypatch.setattr(PoolGroup, "record_end", watched)
+    return ended
+
+
+def test_a_run_whose_capture_failed_is_waited_for_by_the_next(ended: list[PoolGroup]) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=ReplayingDevice(fail=True))
+    with pytest.warns(nimble_fx.NimbleWarning, match="capture failed"):
+        run([torch.ones(2)])
+    run([torch.ones(2)])
+    assert len(ended) == 2
+
+
+def test_a_run_of_buffers_that_share_memory_by_now_is_waited_for_by_the_next(
+    ended: list[PoolGroup], device: ReplayingDevice
+) -> None:
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.zeros(2))
+            self.register_buffer("b", torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.a: Tensor
+            self.b: Tensor
+            self.a += x
+            return self.b * 2
+
+    model = Adds()
+    compiled = torch.compile(model, backend="nimble", options={"on_fallback": "silent"})
+    with torch.no_grad():
+        compiled(torch.ones(2))
+        model.b.data = model.a.data
+        ended.clear()
+        compiled(torch.ones(2))
+    assert len(ended) == 1
+    assert device.n_captures == 1
+
+
+def test_no_run_waits_for_one_in_a_capture_of_the_users() -> None:
+    device = ReplayingDevice()
+    pool_group = PoolGroup(device)
+    run = pool_group.ordered(lambda args: [args[0].exp()])
+    with torch.no_grad():
+        device.capture(1, lambda streams: run([torch.zeros(2)]), device.pool())
+    pool_group.wait_for_last()
+
+
 def test_a_capture_comes_after_the_last_replay(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,23 +388,15 @@ def test_a_capture_comes_after_the_last_replay(
 
 
 def test_a_backward_that_is_not_frozen_takes_its_turn_too(
-    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+    device: ReplayingDevice, ended: list[PoolGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left: list[PoolGroup] = []
-    record_end = PoolGroup.record_end
-
-    def watched(pool_group: PoolGroup, *args: Any) -> None:
-        left.append(pool_group)
-        record_end(pool_group, *args)
-
-    monkeypatch.setattr(PoolGroup, "record_end", watched)
     monkeypatch.setattr("nimble_fx.runtime.capture_checks.check_capturable", refuse_backwards)
     model, eager, compiled = both(on_fallback="silent")
     for run in (compiled, eager):
         run(torch.ones(2, 4)).sum().backward()
     assert_same(gradients(model), gradients(eager))
-    assert len(left) == 2
-    assert left[0] is left[1]
+    assert len(ended) == 2
+    assert ended[0] is ended[1]
     (fallback,) = nimble_fx.fallbacks()
     assert "backward" in fallback.program
 
