@@ -25,9 +25,13 @@ IN_THE_GRAPH = {"views": (0, 1, 3, 7)}
 """Outputs that the graph makes, where Dynamo makes others around it."""
 
 
-def compiled(model: nn.Module, *inputs: Any, **options: Any) -> nimble_fx.Program:
+def compiled(
+    model: nn.Module, *inputs: Any, options: dict[str, Any] | None = None, dynamic: bool = False
+) -> nimble_fx.Program:
+    """The program of a model with PyTorch's kernels, which give eager's bits."""
+    every = {"fold_weights": False, **(options or {})}
     with torch.no_grad():
-        torch.compile(model, backend="nimble", **options)(*inputs)
+        torch.compile(model, backend="nimble", options=every, dynamic=dynamic or None)(*inputs)
     return nimble_fx.programs()[-1]
 
 
