@@ -40,8 +40,9 @@ def is_importable(target: object) -> bool:
 
 def runtime_function(target: Callable[..., Any]) -> Callable[..., Any]:
     """The function that a loaded module calls for a task's target."""
-    is_aten = isinstance(target, OpOverload) and target.namespace == "aten"
-    return fastest_binding(target) if is_aten else target
+    if isinstance(target, OpOverload) and target.namespace == "aten":
+        return fastest_binding(target)
+    return target
 
 
 def serialized_name(target: Callable[..., Any]) -> str | None:
