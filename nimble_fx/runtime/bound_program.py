@@ -56,6 +56,7 @@ class BoundProgram:
         self._values = _static_values(graph.name, given, program.parameters, tensors, self._sizes)
         self._folded = _folded_of(program, tensors)
         self._inferred = _inferred_sizes(graph)
+        self._integers = program.sizes.keys()
         self._positions = [
             i
             for i, value in enumerate(graph.inputs)
@@ -82,6 +83,7 @@ class BoundProgram:
         for i, actual in zip(self._positions, inputs, strict=True):
             value = self._graph.inputs[i]
             _check(value, actual, f"input {value.name}", sizes)
+            self._check_integer(value, actual)
             values[i] = actual
         for i, size in self._inferred.items():
             values[i] = sizes[size]
@@ -94,6 +96,20 @@ class BoundProgram:
     def __repr__(self) -> str:
         names = ", ".join(self._graph.inputs[i].name for i in self._positions)
         return f"<{self._graph.name}({names}) with its parameters>"
+
+    def _check_integer(self, value: Input, actual: Any) -> None:
+        """Checks that a number that is a size is an integer that PyTorch can take.
+
+        Raises:
+            InputError: it is not.
+        """
+        if not isinstance(value.type, ScalarType) or value.type.expression not in self._integers:
+            return
+        if type(actual) is not int or not -(2**63) <= actual < 2**63:
+            size = value.type.expression
+            raise InputError(
+                f"input {value.name} is {actual!r:.30} for the size {size}, not an integer of 64 bits"
+            )
 
     def _check_memory(self, values: Sequence[Any]) -> None:
         """Checks that inputs alias each other only as they did when the graph was traced.

@@ -246,3 +246,15 @@ def test_what_holds_no_parameters_by_name_is_refused(nothing: Any) -> None:
     program = compiled(Branchy(), torch.ones(3, 4))
     with pytest.raises(InputError, match="bind takes a module, or a mapping of tensors by name"):
         program.bind(nothing)
+
+
+@pytest.mark.parametrize("number", [7.5, True, 2**63, -(2**70), "7"])
+def test_a_number_that_is_a_size_must_be_an_integer(number: Any) -> None:
+    def program(x: Tensor, n: int) -> Tensor:
+        return x.new_zeros(n) + x.sum()
+
+    program_ = compiled(program, torch.ones(3), 7, dynamic=True)  # type: ignore[arg-type]
+    run = program_.bind({})
+    assert_same_bits(run(torch.ones(3), 9), [torch.full((9,), 3.0)])
+    with pytest.raises(InputError, match="integer of 64 bits|of type str"):
+        run(torch.ones(3), number)
