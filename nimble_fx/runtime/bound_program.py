@@ -108,7 +108,8 @@ class BoundProgram:
         if type(actual) is not int or not -(2**63) <= actual < 2**63:
             size = value.type.expression
             raise InputError(
-                f"input {value.name} is {actual!r:.30} for the size {size}, not an integer of 64 bits"
+                f"input {value.name} is {actual!r:.30} for the size {size}, not an "
+                "integer of 64 bits"
             )
 
     def _check_memory(self, values: Sequence[Any]) -> None:
