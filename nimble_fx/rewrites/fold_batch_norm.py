@@ -67,7 +67,7 @@ class _Pair:
         return _Pair(convolution, norm) if is_folded else None
 
     def replace(self, gm: GraphModule) -> None:
-        """Writes the convolution that does both, in the place of the first."""
+        """Makes the convolution do both."""
         graph, (x, weight, bias, *rest) = gm.graph, self.convolution.args
         n_others = self.convolution.meta["val"].dim() - 1
         _, gamma, beta, mean, variance, _, eps = self.norm.args
@@ -84,12 +84,11 @@ class _Pair:
                 shift = self._call(gm, _aten.add.Tensor, shift, beta)
             column = self._call(gm, _aten.view.default, scale, [-1] + [1] * n_others)
             folded = self._call(gm, _aten.mul.Tensor, weight, column)
-            both = self._call(gm, _aten.convolution.default, x, folded, shift, *rest)
+        self.convolution.args = (x, folded, shift, *rest)
         for item in list(self.norm.users):
-            item.replace_all_uses_with(both)
+            item.replace_all_uses_with(self.convolution)
             graph.erase_node(item)
         graph.erase_node(self.norm)
-        graph.erase_node(self.convolution)
 
     def _call(self, gm: GraphModule, target: OpOverload, *args: object) -> Node:
         return call(gm.graph, self.convolution, target, *args)
