@@ -144,7 +144,7 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
-        hoisted = fold_weights(gm, self._inputs.static) if self._options.fold_weights else None
+        hoisted = fold_weights(gm, self._inputs.weights) if self._options.fold_weights else None
         graph = self._foldable(hoisted)
         if hoisted is None or graph is None:
             return self.build(gm, self._name, self._capture)

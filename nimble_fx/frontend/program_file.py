@@ -53,5 +53,6 @@ def _proved(stored: ScheduledProgram, trust_source: bool) -> ScheduledProgram:
     verify_source(scheduled.source, graph)
     if stored.folded is None:
         return scheduled
+    folded = _proved(stored.folded, trust_source)
     serialization.check_folded(stored)
-    return replace(scheduled, folded=_proved(stored.folded, trust_source))
+    return replace(scheduled, folded=folded)

@@ -27,8 +27,9 @@ def fold_batch_norm(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """Replaces each convolution and the batch normalization of its result by a convolution.
 
     Requires: nothing else reads the convolution's result; its weight and bias and the arguments of
-    the normalization are among `weights`, all of the type of the result. It has several channels:
-    the normalization may return another format than an image of one channel has.
+    the normalization are among `weights`, all of the type of the result, but not float16, in which
+    `eps` may be 0. It has several channels: the normalization may return another format than an
+    image of one channel has.
     Ensures: the same values up to rounding, and the same shapes and strides.
 
     Args:
@@ -63,7 +64,8 @@ class _Pair:
         used = [*convolution.all_input_nodes[1:], *norm.all_input_nodes[1:]]
         dtypes = {node.meta["val"].dtype for node in [*used, convolution]}
         is_folded = len(dtypes) == 1 and all(node in weights for node in used)
-        is_folded = is_folded and convolution.meta["val"].shape[1] > 1
+        result = convolution.meta["val"]
+        is_folded = is_folded and result.shape[1] > 1 and result.dtype != torch.float16
         return _Pair(convolution, norm) if is_folded else None
 
     def replace(self, gm: GraphModule) -> None:

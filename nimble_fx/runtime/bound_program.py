@@ -17,6 +17,8 @@ from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.folded_weights import folded_weights
 from nimble_fx.runtime.shared_memory import SharedMemory
+from nimble_fx.torch_internals.forward_ad import carry_tangents
+from nimble_fx.torch_internals.names import DisableAutocast
 
 _NUMBERS = (int, float, bool)
 
@@ -90,7 +92,12 @@ class BoundProgram:
         for i in self._positions:
             _check_strides(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
-        with torch.no_grad():
+        if self._n_given < len(self._graph.inputs) and carry_tangents(inputs):
+            raise InputError(
+                f"an input of {self._graph.name} carries a tangent, which oneDNN's operators drop: "
+                "compile with fold_weights=False"
+            )
+        with torch.no_grad(), DisableAutocast():
             return list(self._run([*values, *self._folded()]))
 
     def __repr__(self) -> str:

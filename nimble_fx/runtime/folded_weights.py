@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from ctypes import c_char
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +20,12 @@ from nimble_fx.runtime.shared_memory import byte_range
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.onednn import packed
+from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 COMPARED_WHOLE = 16 * 1024
-"""The most bytes of a weight that are compared in each call; of a larger one samples are."""
+"""The most bytes of a weight that are compared in each call; of a larger one a part is."""
 
-_MOST_SAMPLES = 512
-_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _version = attrgetter("_version")
 
 
@@ -35,11 +35,11 @@ class FoldedWeights:
     A weight has changed if its memory is another or its version counter has risen: by an operator
     in place, an optimizer, `load_state_dict`, a new tensor in its place. Some writes are not
     counted: BatchNorm's to its statistics in training, those through `tensor.data` or NumPy. So
-    bytes are compared too: all of a small weight, and of a large one samples, in each row another
-    column. What goes unnoticed is a write that is not counted and meets none of them.
+    bytes are compared too: all of a small weight, and of a large one a row and an element of each
+    row. What goes unnoticed is a write that is not counted and meets none of them.
 
-    Cost: about 0.2 microseconds a weight in each call, for a large one 10; and memory for the
-    results.
+    Cost: about 0.2 microseconds a weight in each call, for a large one a few more; and memory for
+    the results.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class FoldedWeights:
     def __call__(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         """The tensors for the weights as they are now."""
         if are_fake(weights):
-            return self._computed(weights)
+            with torch.no_grad():
+                return self._compute(*weights)
         known = self._known
         if known is not None and known.are_of(weights):
             return known.results
@@ -71,7 +72,7 @@ class FoldedWeights:
         return results
 
     def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        with torch.no_grad():
+        with plain_eager_mode():  # they are not of this call alone
             return self._compute(*weights)
 
     def _packed(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -86,9 +87,10 @@ class _Known:
         self.results = results
         self._addresses = [copy.address for copy in copies]
         self._versions = [copy.version for copy in copies]
-        self._small = [copy.bytes for copy in copies if copy.is_small]
-        self._large = [copy.bytes for copy in copies if not copy.is_small]
-        self._saved = self._values()
+        self._bytes = [copy.bytes for copy in copies]
+        columns = [copy.column for copy in copies if copy.column is not None]
+        self._columns = [[c for c in columns if c.dtype == d] for d in {c.dtype for c in columns}]
+        self._saved_bytes, self._saved_columns = b"".join(self._bytes), self._read_columns()
         self._freed: list[Any] = []
         self._storages = [weakref.ref(copy.storage, self._freed.append) for copy in copies]
 
@@ -98,42 +100,41 @@ class _Known:
             not self._freed
             and list(map(Tensor.data_ptr, weights)) == self._addresses
             and list(map(_version, weights)) == self._versions
-            and self._values() == self._saved
+            and b"".join(self._bytes) == self._saved_bytes
+            and all(map(torch.equal, self._read_columns(), self._saved_columns))
         )
 
-    def _values(self) -> tuple[bytes, list[bytes]]:
-        return b"".join(self._small), [samples.tobytes() for samples in self._large]
+    def _read_columns(self) -> list[Tensor]:
+        return [torch.cat(columns) for columns in self._columns]
 
 
 class _Copy:
-    """What is compared of a weight.
+    """What is compared of a weight, in place.
+
+    The outermost dimension in memory is that of the rows: the output channels of a contiguous
+    weight. One row has all columns, and all positions of a convolution's window.
 
     Attributes:
         storage: its memory; if that is freed, another weight may get it.
-        is_small: whether all of it is compared.
-        bytes: what is compared, in place.
+        bytes: all of a small weight, and a row of a large one.
+        column: of a large weight an element of each row, as integers; None for a small one.
     """
 
     def __init__(self, weight: Tensor) -> None:
         self.address, self.version = weight.data_ptr(), weight._version
         self.storage = weight.untyped_storage()
         start, end = byte_range(weight)
-        self.is_small = end - start <= COMPARED_WHOLE
-        memory = memoryview((c_char * (end - start)).from_address(start)).cast("B")
-        self.bytes = memory if self.is_small else _samples(memory, weight)
-
-
-def _samples(memory: memoryview, weight: Tensor) -> memoryview:
-    """Elements of a weight, in each row another column.
-
-    In a contiguous weight of a convolution each row and column is an output and an input channel.
-    """
-    unit = min(weight.itemsize, 8)
-    elements: memoryview = memory.cast(_FORMATS[unit])
-    row = weight.numel() // len(weight)
-    column = row // weight.shape[1] if weight.dim() > 1 else 0
-    step = max(row - column, weight.numel() // _MOST_SAMPLES, 1)
-    return elements[:: step * (weight.itemsize // unit)]
+        memory = (c_char * (end - start)).from_address(start)
+        self.bytes = memoryview(memory).cast("B")
+        self.column: Tensor | None = None
+        if end - start > COMPARED_WHOLE:
+            row = max(*weight.stride(), 1) * weight.itemsize
+            middle = (end - start) // row // 2 * row
+            self.bytes = self.bytes[middle : middle + row]
+            dtype = _INTEGERS[min(weight.itemsize, 8)]
+            elements = torch.frombuffer(memory, dtype=dtype)
+            step = max(row // dtype.itemsize - 1, 1)  # not the same place in each row
+            self.column = elements[::step]
 
 
 def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:

@@ -71,6 +71,11 @@ class InputNames:
         if metadata is not None:
             self.static = {placeholders[i] for i in metadata.static_input_indices}
 
+    @property
+    def weights(self) -> set[str]:
+        """Those of `static` that are a module's: users write to other inputs at fixed addresses."""
+        return {name for name in self.static if self._path_of.get(name)}
+
     def rename_moved(self, moved: Mapping[str, str]) -> None:
         """Gives copies of inputs on another device the names of the inputs."""
         for copy, original in moved.items():

@@ -95,3 +95,10 @@ def test_what_is_not_among_the_weights_is_left_alone() -> None:
 
 def test_an_image_of_one_channel_is_left_alone_as_its_format_may_change() -> None:
     assert n_norms(Pair(nn.Conv2d(4, 1, 1), nn.BatchNorm2d(1)).eval(), X) == 1
+
+
+def test_float16_is_left_alone_as_eps_may_be_nothing_in_it() -> None:
+    model = Pair(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, eps=1e-8)).eval().half()
+    graph = inference_graph(model, X.half())
+    fold_batch_norm(graph.gm, set(graph.gm.graph.find_nodes(op="placeholder")))
+    assert any("batch_norm" in str(node.target) for node in graph.gm.graph.nodes)

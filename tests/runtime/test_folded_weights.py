@@ -67,18 +67,35 @@ def test_a_change_is_noticed(change: Callable[[nn.Linear], Any]) -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("shape", [(64, 64, 3, 3), (256, 128, 1, 1), (200, 100), (90, 4, 7, 7)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex128])
-def test_a_row_or_column_of_a_large_weight_is_noticed(
-    shape: tuple[int, ...], dtype: torch.dtype
+SHAPES = [(64, 64, 3, 3), (96, 3, 11, 11), (32, 200, 3, 3), (1024, 8, 1, 1), (100, 300), (8, 999)]
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": torch.Tensor.contiguous,
+    "channels last": lambda w: w.movedim(1, -1).contiguous().movedim(-1, 1),
+    "transposed": lambda w: w.transpose(0, 1).contiguous().transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_write_to_a_row_column_or_position_of_a_large_weight_is_noticed(
+    shape: tuple[int, ...], dtype: torch.dtype, layout: Callable[[Tensor], Tensor]
 ) -> None:
-    weight, folded = torch.ones(shape, dtype=dtype), doubled()
+    weight, folded = layout(torch.ones(shape, dtype=dtype)), doubled()
     folded([weight])
-    for dimension in range(2):
-        for i in range(shape[dimension]):
+    for dimension, n in enumerate(shape):
+        for i in {*range(0, n, 7), n - 1}:
             weight.data.select(dimension, i).mul_(-1)
             (result,) = folded([weight])
             assert torch.equal(result, 2 * weight), (dimension, i)
+
+
+def test_what_is_computed_under_autocast_is_not_rounded() -> None:
+    folded = FoldedWeights(lambda a, b: [a @ b], [None])
+    a, b = torch.randn(2, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        (result,) = folded([a, b])
+    assert torch.equal(result, a @ b)
 
 
 def test_memory_that_is_allocated_again_is_another_weights() -> None:

@@ -146,3 +146,25 @@ def test_forward_mode_differentiation_is_eagers() -> None:
         for ours, expected in zip(tangents(compiled), tangents(model), strict=True):
             torch.testing.assert_close(ours, expected)
         assert_as_accurate(model, (x,), compiled(x))
+
+
+def test_an_input_at_a_fixed_address_is_no_weight() -> None:
+    model, frame = Convolutions().eval(), torch.zeros(2, 3, 100, 100)
+    torch._dynamo.mark_static_address(frame)
+    compiled = torch.compile(lambda: model(frame), backend="nimble")
+    with torch.no_grad():
+        for value in range(3):
+            frame.data[:, :, 40:50, 40:50] = value
+            assert_as_accurate(model, (frame,), compiled())
+
+
+def test_a_bound_program_refuses_tangents_and_is_not_of_the_callers_autocast() -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    (program,) = nimble_fx.compile(model, x).programs
+    run = program.bind(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        under_autocast = run(x)
+    assert_as_accurate(model, (x,), tuple(under_autocast))
+    assert_as_accurate(model, (x,), tuple(run(x)))
+    with forward_ad.dual_level(), pytest.raises(nimble_fx.InputError, match="carries a tangent"):
+        run(forward_ad.make_dual(x, x))
