@@ -49,16 +49,16 @@ def assert_nested_calls_are_eagers(device: str, options: dict[str, Any], inner_f
             torch.testing.assert_close(compiled(x), wanted)
 
 
+WAYS: list[dict[str, Any]] = [
+    CPU,
+    *(VIRTUAL | {"policy": p, "freeze": f} for p in ("nimble", "serial") for f in (False, True)),
+]
+
+
 @pytest.mark.parametrize("inner_first", [False, True])
-@pytest.mark.parametrize("freeze", [False, True])
-@pytest.mark.parametrize("policy", ["nimble", "serial"])
-@pytest.mark.parametrize("options", [CPU, VIRTUAL], ids=["cpu", "virtual"])
-def test_nested_calls_are_eagers(
-    options: dict[str, Any], policy: str, freeze: bool, inner_first: bool
-) -> None:
-    assert_nested_calls_are_eagers(
-        "cpu", options | {"policy": policy, "freeze": freeze}, inner_first
-    )
+@pytest.mark.parametrize("options", WAYS)
+def test_nested_calls_are_eagers(options: dict[str, Any], inner_first: bool) -> None:
+    assert_nested_calls_are_eagers("cpu", options, inner_first)
 
 
 @pytest.mark.gpu
@@ -68,13 +68,9 @@ def test_nested_calls_are_eagers_on_a_gpu(freeze: bool, inner_first: bool) -> No
     assert_nested_calls_are_eagers("cuda", {"policy": "nimble", "freeze": freeze}, inner_first)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("freeze", [False, True])
-@pytest.mark.parametrize("policy", ["nimble", "serial"])
-@pytest.mark.parametrize("options", [CPU, VIRTUAL], ids=["cpu", "virtual"])
-def test_a_program_may_call_itself(
-    options: dict[str, Any], policy: str, freeze: bool, depth: int
-) -> None:
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("options", WAYS)
+def test_a_program_may_call_itself(options: dict[str, Any], depth: int) -> None:
     torch.compiler.reset()
     step = torch.tensor([1.0, 0.0, 0.0])
 
@@ -89,7 +85,6 @@ def test_a_program_may_call_itself(
     _function[:] = [function, recursive]
     expected = [function(x) for x in inputs]
     with torch.no_grad():
-        every = options | {"policy": policy, "freeze": freeze}
-        _function[0] = torch.compile(function, backend="nimble", options=every)
+        _function[0] = torch.compile(function, backend="nimble", options=options)
         for x, wanted in zip(inputs, expected, strict=True):
             torch.testing.assert_close(_function[0](x), wanted)
