@@ -27,6 +27,7 @@ _TAKE_ANY_FORMAT = {
     _aten.constant_pad_nd.default,
     _aten.convolution.default,
     _aten.hardswish.default,
+    _aten.leaky_relu.default,
     _aten.max_pool2d_with_indices.default,
     _aten.mean.dim,
     _aten.sum.dim_IntList,
