@@ -5,7 +5,7 @@ After: z = one operator, `mkldnn::_convolution_pointwise`, which writes each num
 once. Without one of these after it, a convolution becomes that operator too, for its packed weight.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,17 +19,14 @@ from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD, is_av
 from nimble_fx.torch_internals.operators import schema_of
 
 _aten = torch.ops.aten
-_Epilogue = tuple[str, list[float], str | None]
-"""An activation as oneDNN takes it: its name, its numbers, and which variant of it."""
-
-_ACTIVATIONS: dict[Any, Callable[[Node], _Epilogue]] = {
-    _aten.sigmoid.default: lambda node: ("sigmoid", [], None),
-    _aten.tanh.default: lambda node: ("tanh", [], None),
-    _aten.silu.default: lambda node: ("swish", [], None),
-    _aten.hardswish.default: lambda node: ("hardswish", [], None),
-    _aten.leaky_relu.default: lambda node: ("leaky_relu", [_negative_slope(node)], None),
+_ACTIVATIONS: dict[Any, str] = {
+    _aten.sigmoid.default: "sigmoid",
+    _aten.tanh.default: "tanh",
+    _aten.silu.default: "swish",
+    _aten.hardswish.default: "hardswish",
+    _aten.leaky_relu.default: "leaky_relu",
 }
-"""Not relu, hardtanh, hardsigmoid and gelu: oneDNN's make a number of what is not one (NaN)."""
+"""oneDNN's names. Not relu, hardtanh, hardsigmoid and gelu: its make a number of NaN."""
 
 
 def fuse_activations(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
@@ -94,9 +91,9 @@ class _Fusion:
         if self.last.target is _aten.add.Tensor:
             (other,) = (arg for arg in self.last.all_input_nodes if arg is not self.convolution)
             return CONVOLUTION_ADD, x, other, weight, bias, *window, "add", 1.0, None, [], None
-        known = _ACTIVATIONS.get(self.last.target)
-        activation = known(self.last) if known else ("none", [], None)
-        return CONVOLUTION, x, weight, bias, *window, *activation
+        activation = _ACTIVATIONS.get(self.last.target, "none")
+        numbers = [_negative_slope(self.last)] if activation == "leaky_relu" else []
+        return CONVOLUTION, x, weight, bias, *window, activation, numbers, None
 
 
 def _only_user(node: Node) -> Node | None:

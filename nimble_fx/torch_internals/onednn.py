@@ -51,19 +51,26 @@ def packed(
     return result
 
 
-def _convolution_add(x: Tensor, other: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+def _convolution_add(
+    x: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *_: Any,
+) -> Tensor:
     """What `CONVOLUTION_ADD` returns for tensors without data, which PyTorch does not say."""
-    bias, padding, stride, dilation, groups = rest[:5]
-    result: Tensor = CONVOLUTION(
-        x, weight, bias, padding, stride, dilation, groups, "none", [], None
-    )
+    window = (padding, stride, dilation, groups)
+    result: Tensor = CONVOLUTION(x, weight, bias, *window, "none", [], None)
     if result.shape != other.shape:
         raise ValueError(f"adds a tensor of {list(other.shape)} to one of {list(result.shape)}")
     return result
 
 
-_meta_kernels: Any = torch.library.Library(  # type: ignore[no-untyped-call]
-    "mkldnn", "IMPL", "Meta"
-)
-if is_available() and not has_kernel_for_dispatch_key(CONVOLUTION_ADD.name(), "Meta"):
+_is_built: Any = torch.backends.mkldnn.is_available
+if _is_built() and not has_kernel_for_dispatch_key(CONVOLUTION_ADD.name(), "Meta"):
+    _meta_kernels: Any = torch.library.Library("mkldnn", "IMPL", "Meta")  # type: ignore[no-untyped-call]
     _meta_kernels.impl(CONVOLUTION_ADD, _convolution_add)

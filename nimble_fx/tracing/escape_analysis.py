@@ -40,12 +40,17 @@ def _bases(node: Node) -> Iterator[Node]:
 def _escaping_args(node: Node) -> Iterator[Node]:
     """The arguments that the node writes, returns to the caller, or passes to a custom operator."""
     target = node.target
-    if isinstance(target, OpOverload) and does_what_its_schema_says(target):
+    if isinstance(target, OpOverload) and _keeps_to_its_schema(target):
         for i, parameter, is_written, _ in written_or_returned(target):
             if is_written:
                 yield from _argument(node, i, parameter)
     elif target is not operator.getitem:
         yield from node.all_input_nodes
+
+
+def _keeps_to_its_schema(op: OpOverload) -> bool:
+    """Not prims, some of which return an argument without saying so."""
+    return does_what_its_schema_says(op) and op.namespace != "prims"
 
 
 def _argument(node: Node, i: int, parameter: str) -> Iterable[Node]:

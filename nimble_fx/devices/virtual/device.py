@@ -132,7 +132,7 @@ class Virtual:
         if not queues:
             return
         scratch = self._host.scratch
-        with self._host.outside(self._new_pool()):  # a kernel may itself run a program
+        with self._host.outside(self.pool()):  # a kernel may itself run a program
             try:
                 queues.run(self._order())
             finally:
@@ -142,7 +142,7 @@ class Virtual:
         """Runs one stream's queue to its end, and others as far as the order picks them."""
         self._refuse_in_capture()
         mark = self._queues.mark(stream.index)
-        with self._host.outside(self._new_pool()):
+        with self._host.outside(self.pool()):
             self._queues.prepend(self._queues.take().run(self._order(), until=mark))
 
     def wait_for_values(self) -> None:
@@ -157,7 +157,7 @@ class Virtual:
 
     def pool(self) -> Pool:
         """A memory pool for captures. The device does not keep it alive."""
-        return self._new_pool()
+        return Pool(self._live, weakref.WeakMethod(self._overwrite))
 
     def warm_up(
         self,
@@ -309,9 +309,6 @@ class Virtual:
             return True
         is_captured = self._capture_of(self._host.current) is not None
         return not is_captured and storage.data_ptr() not in self._live
-
-    def _new_pool(self) -> Pool:
-        return Pool(self._live, weakref.WeakMethod(self._overwrite))
 
     def _overwrite(self, stream: int, block: torch.Tensor) -> None:
         """Queues a kernel that overwrites a freed block, as its next user would, in a program."""

@@ -64,7 +64,8 @@ _REPLACES_STORAGE = {
     "inductor::resize_storage_bytes_",
     "prims::resize",
 }
-_PYTORCH_NAMESPACES = ("aten", "mkldnn", "prims")
+_PYTORCH_NAMESPACES = ("aten", "prims")
+_OF_ONEDNN = {"mkldnn::_convolution_pointwise"}
 _STREAM_NAMESPACE = "streams"
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
@@ -228,8 +229,12 @@ def _signature(op: OpOverload) -> _Signature:
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
         lists=frozenset(i for i, r in enumerate(schema.returns) if str(r.type) == "List[Tensor]"),
         reads_no_data=is_view or schema.name in _METADATA_ONLY,
-        ordered=_draws(op) or not schema.returns or op.namespace not in _PYTORCH_NAMESPACES,
+        ordered=_draws(op) or not schema.returns or not _is_pytorchs(op),
     )
+
+
+def _is_pytorchs(op: OpOverload) -> bool:
+    return op.namespace in _PYTORCH_NAMESPACES or schema_of(op).name in _OF_ONEDNN
 
 
 def _draws(op: OpOverload) -> bool:
