@@ -3,8 +3,9 @@
 The lives of a graph's values are played to PyTorch's caching allocator by its rules. "Segments" is
 what it takes of CUDA, 2 or 20 MiB at a time and more, for each stream apart; none of it goes back
 while the graph lives. "A pool a stream" is what it would be without segments, the most that each
-stream has in use; "in use at once" is the most of all streams together. On a GPU the pools of the
-frozen programs are measured beside it; these hold the libraries' workspaces too.
+stream has in use; "in use at once" is the most of all streams together. Each stream with matrix
+products has a workspace of cuBLAS: an H100's, or 1 MiB where all products are small. On a GPU the
+pools of the frozen programs are measured beside it.
 """
 
 import argparse
@@ -92,7 +93,8 @@ def measure(model: Model, form: Form, batch: int, args: argparse.Namespace) -> M
 def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
     """What the graphs take when they share no memory with each other."""
     scheduled = [scheduled_by(find_policy(policy), graph) for graph in graphs]
-    footprints = [footprint(graph) for graph in scheduled]
+    nbytes = DEVICES[DEFAULT_GPU].workspace_nbytes
+    footprints = [footprint(graph, nbytes) for graph in scheduled]
     return Memory(
         n_streams=max((graph.n_streams for graph in scheduled), default=0),
         reserved_bytes=sum(each.reserved for each in footprints),

@@ -98,6 +98,12 @@ class DeviceRuntime(Protocol):
     def pool(self) -> Any:
         """A new memory pool, for captures that never run at the same time."""
 
+    def limited_workspaces(self, nbytes: int | None) -> AbstractContextManager[None]:
+        """Within, libraries take at most so many bytes of a capture's memory for each stream.
+
+        None: as many as they like. It affects speed and memory only, and a device may ignore it.
+        """
+
     def warm_up(
         self,
         n: int,

@@ -1,6 +1,7 @@
 """The CPU: operators run at once, in launch order, so streams and events do nothing."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -70,6 +71,10 @@ class Cpu:
 
     def pool(self) -> None:
         """None: there are no captures."""
+
+    def limited_workspaces(self, nbytes: int | None) -> AbstractContextManager[None]:
+        """Does nothing: libraries keep no workspaces here."""
+        return nullcontext()
 
     def warm_up(
         self,

@@ -3,7 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from math import ceil
 from statistics import median
@@ -17,9 +17,13 @@ from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES, Device, gpu
 from nimble_fx.torch_internals.names import (
+    Missing,
     clear_cublas_workspaces,
+    cublas_workspace_size,
     current_cuda_device,
     current_cuda_stream,
+    reset_cublas_workspace_size,
+    set_cublas_workspace_size,
 )
 
 POOL_SIZE = 32
@@ -63,6 +67,23 @@ def _fresh_workspaces() -> Iterator[None]:
         yield
     finally:
         clear_cublas_workspaces()
+
+
+@contextmanager
+def _workspaces_of(nbytes: int) -> Iterator[None]:
+    """Makes cuBLAS allocate workspaces of at most so many bytes.
+
+    What the user has set is kept; after `reset` the environment's setting counts again, or the
+    device's.
+    """
+    before = cublas_workspace_size()
+    set_cublas_workspace_size(min(before, nbytes))
+    try:
+        yield
+    finally:
+        reset_cublas_workspace_size()
+        if cublas_workspace_size() != before:
+            set_cublas_workspace_size(before)
 
 
 def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:
@@ -175,6 +196,12 @@ class Cuda:
         new: Any = torch.cuda.MemPool
         with torch.cuda.device(self._device):
             return new()
+
+    def limited_workspaces(self, nbytes: int | None) -> AbstractContextManager[None]:
+        """Limits the workspaces of cuBLAS. PyTorch can do that since 2.13."""
+        if nbytes is None or isinstance(set_cublas_workspace_size, Missing):
+            return nullcontext()
+        return _workspaces_of(nbytes)
 
     def warm_up(
         self,

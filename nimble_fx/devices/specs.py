@@ -29,9 +29,10 @@ class Device:
             tail.
         launch_us: the time of the host to call an operator, for programs that are not frozen.
         event_us: the delay of a wait for a task of another stream.
+        workspace_nbytes: the bytes that libraries take for each stream with matrix products.
 
     Raises:
-        OptionError: a figure is not a number above 0 (the last two may be 0), or the name has
+        OptionError: a figure is not a number above 0 (the last three may be 0), or the name has
             characters that are not allowed.
     """
 
@@ -46,14 +47,15 @@ class Device:
     kernel_us: float = 3.0
     launch_us: float = 5.0
     event_us: float = 0.3
+    workspace_nbytes: int = (8 << 20) + (128 << 10)
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "name" or (value is None and field.default is None):
                 continue
-            kinds = (int,) if field.name in ("sms", "max_streams") else (int, float)
-            least = 0.0 if field.name in ("launch_us", "event_us") else 1e-9
+            kinds = (int,) if field.type is int else (int, float)
+            least = 0.0 if field.name in ("launch_us", "event_us", "workspace_nbytes") else 1e-9
             if type(value) not in kinds or not least <= value <= MAX_FIGURE:
                 number = "a whole number" if kinds == (int,) else "a number"
                 raise OptionError(
@@ -77,11 +79,11 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             name="h100", sms=132, tflops=67, tf32_tflops=494.5, half_tflops=989.5,
-            double_tflops=34, gbps=3350,
+            double_tflops=34, gbps=3350, workspace_nbytes=32 << 20,
         ),
         Device(
             name="h200", sms=132, tflops=67, tf32_tflops=494.5, half_tflops=989.5,
-            double_tflops=34, gbps=4800,
+            double_tflops=34, gbps=4800, workspace_nbytes=32 << 20,
         ),
         Device(
             name="l4", sms=58, tflops=30.3, tf32_tflops=60, half_tflops=121,
@@ -93,12 +95,13 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             name="cpu", sms=2, tflops=0.24, gbps=60, max_streams=1, kernel_us=3.0,
-            launch_us=0.0, event_us=0.0,
+            launch_us=0.0, event_us=0.0, workspace_nbytes=0,
         ),
     )
 }  # fmt: skip
 """Named devices. The figures are the vendors', dense, of the SXM form where there are several;
-"cpu" is two cores of a server, which run one task after another."""
+"cpu" is two cores of a server, which run one task after another. Workspaces are what PyTorch lets
+cuBLAS have (aten/src/ATen/cuda/CublasHandlePool.cpp of 2.13)."""
 
 GPUS = tuple(name for name in DEVICES if name != "cpu")
 """The names of the devices that run several streams at a time."""

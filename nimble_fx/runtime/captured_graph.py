@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.errors import StateError
+from nimble_fx.ir.workspaces import workspace_limit
 from nimble_fx.runtime.foreach_copy import GroupedCopy
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.outputs import OutputBuilder
@@ -150,12 +151,13 @@ class CapturedGraph:
 
         self._pool_group.wait_for_last()
         mutated = [static[k] for k in launcher.mutated_static]
-        for i in range(WARM_UPS):
-            with _restored(mutated):  # each time: an index that counts calls could leave its table
-                self._copy_inputs(inputs)
-                may = i < WARM_UPS - 1
-                self._device.warm_up(n, run, pool, may_synchronize=may, urgent=urgent)
-        return self._device.capture(n, run, pool, urgent=urgent)
+        with self._device.limited_workspaces(workspace_limit(launcher.graph)):
+            for i in range(WARM_UPS):
+                with _restored(mutated):  # each time: an index of calls could leave its table
+                    self._copy_inputs(inputs)
+                    may = i < WARM_UPS - 1
+                    self._device.warm_up(n, run, pool, may_synchronize=may, urgent=urgent)
+            return self._device.capture(n, run, pool, urgent=urgent)
 
     def _in_place_inputs(self, inputs: list[Any], static: list[Tensor]) -> list[Tensor]:
         """The tensors that the graph reads in place."""

@@ -18,8 +18,8 @@ class Candidate:
         n_streams: how many streams it has.
         predicted_us: the simulated time of a replay in microseconds.
         measured_us: the measured time of a replay on the device; None if it was not timed.
-        peak_bytes: the device memory that its CUDA graph would own by the allocator's rules,
-            without workspaces of libraries.
+        peak_bytes: the device memory that its CUDA graph would own by the allocator's rules, with
+            a workspace of cuBLAS for each stream that has matrix products.
         chosen: whether it is the one that runs.
     """
 

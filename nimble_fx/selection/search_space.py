@@ -61,7 +61,7 @@ def scheduled_candidates(
     for name, passes in _policies(prepared, fixed, max_streams, timed, priorities):
         scheduled = schedule(prepared, (*passes, *completion_passes()))
         predicted_us = predict(scheduled, cost, costs.device, frozen=frozen).makespan_us
-        peak = footprint(concrete(scheduled, sizes)).reserved
+        peak = footprint(concrete(scheduled, sizes), costs.device.workspace_nbytes).reserved
         candidate = Candidate(name, scheduled.n_streams, predicted_us, None, peak)
         found.append(ScheduledCandidate(candidate, scheduled))
     serial = next(each for each in found if each.candidate.policy == "serial")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nimble_fx.ir.symbolic_sizes import extent, numbers
 from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.ir.workspaces import takes_workspace, workspace_limit
 from nimble_fx.simulation.caching_allocator import Allocator, Block
 
 
@@ -24,10 +25,15 @@ class Footprint:
     peak: int
 
 
-def footprint(graph: TaskGraph) -> Footprint:
+def footprint(graph: TaskGraph, workspace_nbytes: int = 0) -> Footprint:
     """The memory of a program, by simulating the allocations and frees of its capture.
 
-    Workspaces that kernels allocate while they run are not known and not counted.
+    What kernels allocate for themselves while they run is not known and not counted.
+
+    Args:
+        graph: a scheduled graph.
+        workspace_nbytes: what libraries take for each stream with matrix products, unless all of
+            these are so small that less suffices (see `ir.workspaces`).
 
     Raises:
         UnsupportedError: a size of a task's result is symbolic (see `symbolic_sizes.concrete`).
@@ -36,11 +42,17 @@ def footprint(graph: TaskGraph) -> Footprint:
     blocks: dict[str, Block] = {}
     holders: Counter[str] = Counter()
     holds = {value.name: value.holds for value in graph.values}
+    limit, with_workspace = workspace_limit(graph), set[int]()
+    workspace = workspace_nbytes if limit is None else min(limit, workspace_nbytes)
     for task in graph.tasks:
+        stream = task.stream or 0
         for storage, nbytes in allocated(task):
             if not nbytes:  # PyTorch asks its allocator for nothing
                 continue
-            blocks[storage] = allocator.allocate(nbytes, task.stream or 0)
+            blocks[storage] = allocator.allocate(nbytes, stream)
+        if workspace and stream not in with_workspace and takes_workspace(task):
+            with_workspace.add(stream)
+            allocator.allocate(workspace, stream)
         holders.update(task.holds)
         for name in task.frees:
             holders.subtract(holds[name])

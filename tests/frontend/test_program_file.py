@@ -28,6 +28,7 @@ from tests.support.saved import (
 from tests.support.trials import Trial, trials
 
 
+@pytest.mark.slow
 def test_a_loaded_program_is_the_one_that_was_saved(tmp_path: Path) -> None:
     for i, saved in enumerate(programs_of_models()):
         loaded = load_program(saved.save(tmp_path / f"{i}.json"))

@@ -28,7 +28,7 @@ def one_of_each(start: int, step: int, gradients: bool) -> list[Sample]:
 
 @pytest.mark.parametrize(
     ("device", "gradients", "start", "step"),
-    [("virtual", False, 0, 24), ("virtual", True, 4, 24), ("cpu", True, 7, 48)],
+    [("virtual", False, 0, 48), ("virtual", True, 4, 48), ("cpu", True, 7, 96)],
 )
 def test_samples_of_operators_are_as_in_eager(
     device: str, gradients: bool, start: int, step: int

@@ -261,6 +261,7 @@ def test_values_are_eagers(scenario: Any) -> None:
     assert_as_eager(scenario, VIRTUAL)
 
 
+@pytest.mark.slow
 def test_jagged_sizes_have_no_number_for_predictions() -> None:
     assert_as_eager(jagged_arguments, {"on_fallback": "silent"})
 

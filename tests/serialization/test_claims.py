@@ -205,6 +205,7 @@ def test_a_tensor_that_no_machine_here_holds_is_no_lie() -> None:
     check_claims(graph_of(task, x=of(10**12)), {})
 
 
+@pytest.mark.slow
 def test_symbolic_types_are_told_from_lies_at_the_sizes_of_one_call() -> None:
     program = next(p for p in programs_of_models() if p.sizes)
     for i, task in enumerate(program.graph.tasks):

@@ -1,5 +1,6 @@
 """A footprint is what the lives of a schedule's values take, whatever the streams."""
 
+import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
@@ -50,3 +51,17 @@ def test_no_more_is_freed_than_was_taken_and_what_is_returned_stays(graph: TaskG
     assert found.peak >= sum(sizes.get(storage, 0) for storage in kept)
     assert found.peak <= found.pooled <= found.reserved
     assert found.pooled <= sum(-(-max(n, 1) // 512) * 512 for n in sizes.values())
+
+
+@pytest.mark.parametrize(("width", "nbytes"), [(16, 2 * MIB), (1024, 32 * MIB)])
+def test_each_stream_with_products_has_one_workspace(width: int, nbytes: int) -> None:
+    def program(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return x @ w @ w, x.sigmoid() @ w, x.relu()
+
+    x, w = torch.empty(1, width, device="meta"), torch.empty(width, width, device="meta")
+    graph = schedule_of(program, x, w)
+    assert graph.n_streams == 3
+    without, found = (footprint(graph, each).reserved for each in (0, 32 * MIB))
+    # Small workspaces fit into the segments of the small values, of which each stream has one.
+    assert without == 3 * 2 * MIB
+    assert found - without == (0 if width == 16 else 2 * nbytes)

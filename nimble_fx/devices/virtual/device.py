@@ -12,6 +12,7 @@ once, where other threads may allocate; on a side stream before its next kernel.
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from types import SimpleNamespace, TracebackType
@@ -158,6 +159,10 @@ class Virtual:
     def pool(self) -> Pool:
         """A memory pool for captures. The device does not keep it alive."""
         return Pool(self._live, weakref.WeakMethod(self._overwrite))
+
+    def limited_workspaces(self, nbytes: int | None) -> AbstractContextManager[None]:
+        """Does nothing: libraries keep no workspaces here."""
+        return nullcontext()
 
     def warm_up(
         self,

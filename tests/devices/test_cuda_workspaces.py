@@ -1,0 +1,58 @@
+"""What cuBLAS takes for each stream of a capture: on PyTorch's own allocator."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.simulation.memory_model import footprint
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not hasattr(torch.backends.cuda, "cublas_workspace_size"),
+        reason="this PyTorch cannot limit workspaces",
+    ),
+]
+
+
+class Branches(nn.Module):
+    """Linear layers side by side."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(6))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [branch(x).relu() for branch in self.branches]
+
+
+def captured(width: int, policy: str) -> nimble_fx.Program:
+    torch.compiler.reset()
+    model, x = Branches(width).cuda(), torch.randn(8, width, device="cuda")
+    with torch.no_grad():
+        torch.compile(model, backend="nimble", options={"policy": policy})(x)
+    return nimble_fx.programs()[-1]
+
+
+@pytest.mark.parametrize(("width", "policy"), list(product([16, 1024], ["serial", "nimble"])))
+def test_a_capture_owns_what_the_model_of_memory_says(width: int, policy: str) -> None:
+    program = captured(width, policy)
+    nbytes = torch.backends.cuda.cublas_workspace_size()
+    assert sum(program.status.nbytes) == footprint(program.graph, nbytes).reserved
+
+
+def test_small_products_need_no_large_workspace_for_each_stream() -> None:
+    assert captured(16, "nimble").status.nbytes == (2 << 20,) * 6
+    assert min(captured(1024, "nimble").status.nbytes) >= 20 << 20
+
+
+@pytest.mark.parametrize("users", [None, 16 << 10, 4 << 20])
+def test_the_users_size_is_kept_and_never_exceeded(users: int | None) -> None:
+    default = torch.backends.cuda.cublas_workspace_size()
+    if users is not None:
+        torch.backends.cuda.cublas_workspace_size(users)
+    captured(16, "nimble")
+    assert torch.backends.cuda.cublas_workspace_size() == (users or default)
