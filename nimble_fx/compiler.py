@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import PassError, UnsupportedError
-from nimble_fx.fallback import Reporter
+from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
@@ -24,6 +24,7 @@ from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
+from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.folded_weights import folded_weights, with_folded
@@ -144,7 +145,8 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
-        hoisted = fold_weights(gm, self._inputs.weights) if self._options.fold_weights else None
+        is_folded = self._options.fold_weights and self._options.kernels == "aten"
+        hoisted = fold_weights(gm, self._inputs.weights) if is_folded else None
         graph = self._foldable(hoisted)
         if hoisted is None or graph is None:
             return self.build(gm, self._name, self._capture)
@@ -204,12 +206,24 @@ class Compiler:
         """The callable for an ATen graph: its part on the host, then the program of the rest."""
         parts = split(gm)
         if parts is None:
-            return self._target.compile_graph(self, gm, name, capture)
+            return self._target.compile_graph(self, self._with_kernels(gm, name), name, capture)
         self._inputs.rename_moved(parts.moved)
         if capture.n_user_outputs is not None:
             n_on_device = parts.n_on_device(capture.n_user_outputs)
             capture = replace(capture, n_user_outputs=n_on_device)
-        return parts.run(self._target.compile_graph(self, parts.device, name, capture))
+        device = self._with_kernels(parts.device, name)
+        return parts.run(self._target.compile_graph(self, device, name, capture))
+
+    def _with_kernels(self, gm: GraphModule, name: str) -> GraphModule:
+        """The graph with the kernels that the options ask for."""
+        if self._options.kernels != "inductor":
+            return gm
+        try:
+            return with_inductor_kernels(gm)
+        except UnsupportedError as error:
+            fallback = Fallback(name, "with PyTorch's kernels", str(error))
+            self._target.reporter.report(fallback)
+            return gm
 
     def trace(self, gm: GraphModule, name: str) -> TracedProgram:
         """Traces an ATen graph to a task graph with the user's names, and finds its device.

@@ -11,6 +11,7 @@ from nimble_fx.errors import OptionError
 from nimble_fx.fallback import OnFallback
 from nimble_fx.pipeline import Policy
 
+Kernels = Literal["aten", "inductor"]
 PolicyName = Literal["auto", "critical-path", "nimble", "serial"]
 
 _MODES: dict[str, dict[str, Any]] = {
@@ -43,6 +44,8 @@ class Options:
             alone: batch normalization is folded into convolutions, which run by oneDNN's operators
             on packed weights. A weight that changes is folded again at the next call; a write of a
             few numbers through `.data` or NumPy, which PyTorch does not count, may be missed.
+        kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
+            into, each scheduled as a task. What Inductor cannot compile has PyTorch's.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
             "values": also compare, at the first call of a program with other kernels than PyTorch
             would call, what it computes with what these do.
@@ -65,6 +68,7 @@ class Options:
     max_graphs: int = 8
     on_fallback: OnFallback = "warn"
     fold_weights: bool = True
+    kernels: Kernels = "aten"
     verify: bool | Literal["values"] = True
     dump: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None
@@ -95,6 +99,9 @@ class Options:
         _require(
             type(self.fold_weights) is bool, "fold_weights", self.fold_weights, "True or False"
         )
+        choices = get_args(Kernels)
+        known = isinstance(self.kernels, str) and self.kernels in choices
+        _require(known, "kernels", self.kernels, _choices(choices))
         verified = type(self.verify) is bool or self.verify == "values"
         _require(verified, "verify", self.verify, "True, False or 'values'")
         for name in ("dump", "cache_dir", "cost_dir"):

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.names import FakeTensorMode, OpOverload, pytree
 
 
 def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any) -> Node:
@@ -23,12 +23,16 @@ def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any
     return node
 
 
-def fake_result(node: Node) -> Any:
-    """What an operator call returns for the fake tensors of its arguments."""
+def fake_result(node: Node, mode: FakeTensorMode | None = None) -> Any:
+    """What an operator call returns for the fake tensors of its arguments.
+
+    Args:
+        node: the call.
+        mode: that of the fake tensors; None for that of the first among the arguments.
+    """
     args, kwargs = pytree.tree_map_only(Node, _value, (node.args, node.kwargs))
     tensors = (x for x in pytree.tree_leaves((args, kwargs)) if hasattr(x, "fake_mode"))
-    mode = next(tensors).fake_mode
-    with mode:
+    with mode or next(tensors).fake_mode:
         return node.target(*args, **kwargs)  # type: ignore[operator]  # call_function: callable
 
 

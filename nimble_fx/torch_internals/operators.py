@@ -4,12 +4,15 @@ from typing import Any
 
 from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_key
 
+KERNELS = "nimble_kernels"
+"""The namespace of kernels that Inductor compiled; see `rewrites.kernel_operators`."""
+
 _ONEDNN = {"mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise.binary"}
 
 
 def does_what_its_schema_says(op: OpOverload) -> bool:
     """Whether it is one of PyTorch's operators of tensors: custom ones may do anything."""
-    return op.namespace in {"aten", "prims"} or op.name() in _ONEDNN  # type: ignore[no-untyped-call]
+    return op.namespace in {"aten", "prims", KERNELS} or op.name() in _ONEDNN  # type: ignore[no-untyped-call]
 
 
 def schema_of(op: OpOverload) -> Any:

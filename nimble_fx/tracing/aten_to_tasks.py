@@ -30,7 +30,12 @@ from nimble_fx.ir.task_graph import (
     Type,
 )
 from nimble_fx.torch_internals.names import OpOverload, pytree
-from nimble_fx.torch_internals.operators import does_what_its_schema_says, is_composite, schema_of
+from nimble_fx.torch_internals.operators import (
+    KERNELS,
+    does_what_its_schema_says,
+    is_composite,
+    schema_of,
+)
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.user_names import source_of
 
@@ -264,7 +269,8 @@ def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
 def _keeps_program_order(op: OpOverload) -> bool:
     """Whether it draws random numbers or may have side effects, as any custom operator may."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
-    return seeded or not schema_of(op).returns or not does_what_its_schema_says(op)
+    returns = schema_of(op).returns or op.namespace == KERNELS
+    return seeded or not returns or not does_what_its_schema_says(op)
 
 
 def _common_storage(op: OpOverload, operands: Iterable[str], aliased: Iterable[str]) -> str | None:

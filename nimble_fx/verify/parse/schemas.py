@@ -65,6 +65,7 @@ _REPLACES_STORAGE = {
     "prims::resize",
 }
 _PYTORCH_NAMESPACES = ("aten", "prims")
+_KERNELS = "nimble_kernels"
 _OF_ONEDNN = {"mkldnn::_convolution_pointwise"}
 _STREAM_NAMESPACE = "streams"
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
@@ -229,7 +230,8 @@ def _signature(op: OpOverload) -> _Signature:
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
         lists=frozenset(i for i, r in enumerate(schema.returns) if str(r.type) == "List[Tensor]"),
         reads_no_data=is_view or schema.name in _METADATA_ONLY,
-        ordered=_draws(op) or not schema.returns or not _is_pytorchs(op),
+        ordered=op.namespace != _KERNELS
+        and (_draws(op) or not schema.returns or not _is_pytorchs(op)),
     )
 
 

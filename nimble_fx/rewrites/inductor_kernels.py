@@ -1,0 +1,256 @@
+"""Replaces a graph's operators by calls of the kernels that Inductor fuses them into.
+
+Before: relu(x) + sigmoid(x), as three operators.
+After:  cpp_fused_add_relu_sigmoid_0(x), one operator, whose kernel Inductor compiled.
+
+Requires: sizes are numbers; all tensors are on one device.
+Ensures: the same inputs and outputs, with the same strides; values as `torch.compile` computes them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.rewrites.inductor_statements import (
+    Allocation,
+    Calls,
+    Item,
+    KernelCall,
+    Name,
+    OperatorCall,
+    View,
+    kernel_parameters,
+    kernel_sources,
+    read_calls,
+)
+from nimble_fx.rewrites.kernel_operators import (
+    Argument,
+    Layout,
+    NewTensor,
+    Signature,
+    kernel_operator,
+)
+from nimble_fx.rewrites.new_nodes import fake_result
+from nimble_fx.torch_internals.inductor import InductorModule, compile_with_inductor
+from nimble_fx.torch_internals.names import OpOverload
+
+_aten = torch.ops.aten
+
+
+def with_inductor_kernels(gm: GraphModule) -> GraphModule:
+    """The graph with Inductor's kernels.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+
+    Raises:
+        UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
+    """
+    if next(iter(gm.graph.find_nodes(op="get_attr")), None) is not None:
+        raise UnsupportedError("it has constants")
+    module = compile_with_inductor(gm)
+    graph = _Builder(gm, module, read_calls(module.text)).build()
+    return GraphModule(gm, graph)
+
+
+@dataclass(frozen=True, eq=False)
+class _Unwritten:
+    """Memory that nothing has been written to yet: the first kernel that takes it allocates it."""
+
+    tensor: NewTensor
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of memory that nothing has been written to yet."""
+
+    of: _Unwritten
+    layout: Layout
+
+
+class _Builder:
+    """Builds the graph, statement by statement."""
+
+    def __init__(self, gm: GraphModule, module: InductorModule, calls: Calls) -> None:
+        self._gm, self._module, self._calls = gm, module, calls
+        self._parameters = kernel_parameters(module.text)
+        self._sources = kernel_sources(module.text)
+        self._graph = Graph()
+        self._values: dict[str, Any] = {}
+        self._written: dict[_Unwritten, Node] = {}
+
+    def build(self) -> Graph:
+        """The graph of all statements."""
+        placeholders = self._gm.graph.find_nodes(op="placeholder")
+        for name, node in zip(self._calls.inputs, placeholders, strict=True):
+            self._values[name] = self._graph.node_copy(node)
+        for statement in self._calls.statements:
+            value = self._evaluated(statement.value)
+            if statement.name is not None:
+                self._values[statement.name] = value
+        returned = [self._node(self._evaluated(value)) for value in self._calls.returned]
+        output = self._gm.graph.output_node()
+        _check_layouts(output.args[0], returned)
+        self._graph.output(tuple(returned)).meta = dict(output.meta)
+        for node in reversed(self._graph.find_nodes(op="call_function", target=getitem)):
+            if not node.users:
+                self._graph.erase_node(node)
+        return self._graph
+
+    def _evaluated(self, value: Any) -> Any:
+        """What a value stands for: a node, unwritten memory or a part of it, or a literal."""
+        match value:
+            case Name():
+                return self._values[value.name]
+            case Allocation(size, stride, dtype, device):
+                return _Unwritten(NewTensor(size, stride, dtype, device))
+            case View(base, size, stride, offset):
+                return self._view(self._values[base.name], Layout(size, stride, offset))
+            case Item(of, index):
+                return self._call(getitem, self._node(self._values[of.name]), index)
+            case KernelCall():
+                return self._kernel(value)
+            case OperatorCall():
+                return self._operator(value)
+            case tuple():
+                return tuple(self._evaluated(item) for item in value)
+        return value
+
+    def _view(self, base: Any, layout: Layout) -> Any:
+        """A part of a value's memory."""
+        match base:
+            case _Part(of, outer):
+                inner = Layout(layout.size, layout.stride, outer.offset + layout.offset)
+                return self._view(of, inner)
+            case _Unwritten() if base not in self._written:
+                return _Part(base, layout)
+        return self._part(self._node(base), layout)
+
+    def _part(self, tensor: Node, layout: Layout) -> Node:
+        """A view that begins `offset` elements after the tensor, wherever in memory that begins."""
+        if layout.offset:
+            end = layout.offset + extent(layout.size, layout.stride)
+            flat = self._call(_aten.as_strided.default, tensor, [end], [1])
+            tensor = self._call(_aten.slice.Tensor, flat, 0, layout.offset)
+        return self._call(_aten.as_strided.default, tensor, [*layout.size], [*layout.stride])
+
+    def _node(self, value: Any) -> Any:
+        """A value as an argument of an operator: unwritten memory is allocated by one."""
+        match value:
+            case _Unwritten():
+                if value not in self._written:
+                    self._written[value] = self._allocation(value.tensor)
+                return self._written[value]
+            case _Part(of, layout):
+                return self._view(self._node(of), layout)
+            case tuple():
+                return [self._node(item) for item in value]
+        return value
+
+    def _allocation(self, new: NewTensor) -> Node:
+        return self._call(
+            _aten.empty_strided.default,
+            list(new.size),
+            list(new.stride),
+            dtype=new.dtype,
+            device=torch.device(new.device),
+        )
+
+    def _kernel(self, call: KernelCall) -> None:
+        """Adds the call of a kernel's operator, which allocates what it is the first to write."""
+        kinds = self._parameters[call.kernel]
+        taken: dict[Node, bool] = {}
+        new: dict[_Unwritten, None] = {}
+        arguments = []
+        for kind, each in zip(kinds, call.args, strict=True):
+            value = self._evaluated(each)
+            of, layout = (value.of, value.layout) if isinstance(value, _Part) else (value, None)
+            if isinstance(of, _Unwritten) and of not in self._written:
+                new.setdefault(of)
+                arguments.append(Argument(True, list(new).index(of), layout))
+                continue
+            node = self._node(value)
+            if not isinstance(node, Node):
+                raise UnsupportedError(f"{call.kernel} takes {each!r:.99}, which is no tensor")
+            taken[node] = taken.get(node, False) or not kind.startswith("const ")
+            arguments.append(Argument(False, list(taken).index(node)))
+        signature = Signature(
+            tuple(taken.values()), tuple(each.tensor for each in new), tuple(arguments)
+        )
+        operator = kernel_operator(
+            call.kernel, self._module.kernel(call.kernel), self._sources[call.kernel], signature
+        )
+        result = self._call(operator, *taken, name=call.kernel)
+        several = len(new) > 1
+        for i, memory in enumerate(new):
+            self._written[memory] = self._call(getitem, result, i) if several else result
+
+    def _operator(self, call: OperatorCall) -> Any:
+        """Adds a call of one of PyTorch's operators."""
+        kwargs = {key: self._evaluated(value) for key, value in call.kwargs.items()}
+        args = [self._node(self._evaluated(value)) for value in call.args]
+        out = kwargs.pop("out", None)
+        kwargs = {key: self._node(value) for key, value in kwargs.items()}
+        if out is None:
+            return self._call(_overload(call, "default"), *args, **kwargs)
+        if isinstance(out, _Unwritten) and out not in self._written:
+            made = self._call(_overload(call, "default"), *args, **kwargs)
+            if _has_layout(made.meta["val"], out.tensor):
+                self._written[out] = made
+                return made
+            self._graph.erase_node(made)
+        return self._call(_overload(call, "out"), *args, **kwargs, out=self._node(out))
+
+    def _call(self, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Node:
+        name = name or target.__name__.partition(".")[0]
+        node = self._graph.create_node("call_function", target, args, kwargs, name)
+        if target is getitem:
+            node.meta["val"] = args[0].meta["val"][args[1]]
+        else:
+            node.meta["val"] = fake_result(node, self._module.fake_mode)
+        return node
+
+
+def _overload(call: OperatorCall, default: str) -> OpOverload:
+    namespace, name, overload = call.path
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    found = getattr(packet, overload or default, None)
+    if found is None:
+        raise UnsupportedError(f"Inductor calls {'.'.join(filter(None, call.path))}, unknown here")
+    operator: OpOverload = found
+    return operator
+
+
+def _has_layout(tensor: Any, new: NewTensor) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and (tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        == (new.size, new.stride, new.dtype)
+        and tensor.storage_offset() == 0
+    )
+
+
+def _check_layouts(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raises an error if an output differs in more than its values."""
+    for one, other in zip(before, after, strict=True):
+        if isinstance(one, Node) != isinstance(other, Node):
+            raise UnsupportedError("Inductor returns a tensor as a number")
+        if isinstance(one, Node):
+            was, is_now = one.meta["val"], other.meta["val"]
+            if _layout(was) != _layout(is_now):
+                raise UnsupportedError(
+                    f"Inductor returns {_layout(is_now)} where {_layout(was)} is traced"
+                )
+
+
+def _layout(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return type(value)
+    return tuple(value.shape), value.stride(), value.dtype, value.device

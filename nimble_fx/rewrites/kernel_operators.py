@@ -1,0 +1,146 @@
+"""Kernels as operators of PyTorch's dispatcher, so that a graph calls them like any other.
+
+An operator allocates what its kernel is the first to write, and returns it; its schema marks what
+the kernel writes besides. Operators stay registered for the life of the process, as the compiled
+code stays loaded; the same kernel is registered once.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import KERNELS
+
+_lock = threading.Lock()
+_operators: dict[str, OpOverload] = {}
+_sources: dict[str, str] = {}
+_library = torch.library.Library(KERNELS, "FRAGMENT")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor's place in memory that begins with another's; the offset is in elements."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor that a kernel's operator allocates and returns."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: str
+
+    def allocate(self) -> Tensor:
+        """It, with nothing in it."""
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor that a kernel takes.
+
+    Attributes:
+        is_new: whether it is one that the operator allocates, or one that it takes.
+        index: its position among these.
+        layout: the part of it that the kernel sees; None for itself.
+    """
+
+    is_new: bool
+    index: int
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What the operator of a kernel takes, returns, and hands to the kernel.
+
+    Attributes:
+        written: for each tensor that the operator takes, whether the kernel writes it.
+        new: the tensors that it allocates, which it returns in this order.
+        arguments: those of the kernel, in order.
+    """
+
+    written: tuple[bool, ...]
+    new: tuple[NewTensor, ...]
+    arguments: tuple[Argument, ...]
+
+    @property
+    def schema(self) -> str:
+        """The operator's parameters and results, such as "(Tensor a, Tensor(b!) b) -> Tensor"."""
+        takes = [f"Tensor({_letter(i)}!)" if w else "Tensor" for i, w in enumerate(self.written)]
+        named = ", ".join(f"{kind} {_letter(i)}" for i, kind in enumerate(takes))
+        results = ", ".join(["Tensor"] * len(self.new))
+        return f"({named}) -> " + (results if len(self.new) == 1 else f"({results})")
+
+
+def kernel_operator(
+    name: str, kernel: Callable[..., Any], source: str, signature: Signature
+) -> OpOverload:
+    """The operator of a kernel, made where there is none yet.
+
+    Args:
+        name: the kernel's, such as "cpp_fused_relu_0".
+        kernel: launches it on the current stream; takes the arguments of the signature.
+        source: its text.
+        signature: what the operator takes and returns.
+    """
+    digest = sha256(repr((source, signature, torch.get_num_threads())).encode()).hexdigest()
+    full = f"{name}_{digest[:8]}"
+    with _lock:
+        if full not in _operators:
+            _library.define(full + signature.schema)
+            _library.impl(full, _launcher(kernel, signature), "CompositeExplicitAutograd")
+            torch.library.register_fake(f"{KERNELS}::{full}", _fake(signature), lib=_library)
+            _operators[full] = getattr(getattr(torch.ops, KERNELS), full).default
+            _sources[full] = source
+    return _operators[full]
+
+
+def kernel_source(name: str) -> str | None:
+    """The text of a kernel by the name of its operator; None if there is none."""
+    return _sources.get(name)
+
+
+def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    def launch(*taken: Tensor) -> Any:
+        new = [each.allocate() for each in signature.new]
+        kernel(*[_seen(new if a.is_new else taken, a) for a in signature.arguments])
+        return _returned(new)
+
+    return launch
+
+
+def _fake(signature: Signature) -> Callable[..., Any]:
+    def fake(*taken: Tensor) -> Any:
+        return _returned([each.allocate() for each in signature.new])
+
+    return fake
+
+
+def _seen(tensors: Sequence[Tensor], argument: Argument) -> Tensor:
+    tensor, part = tensors[argument.index], argument.layout
+    if part is None:
+        return tensor
+    return tensor.as_strided(part.size, part.stride, tensor.storage_offset() + part.offset)
+
+
+def _returned(new: list[Tensor]) -> Any:
+    if len(new) == 1:
+        return new[0]
+    return tuple(new) if new else None
+
+
+def _letter(i: int) -> str:
+    """The `i`-th parameter's name."""
+    return f"x{i}"

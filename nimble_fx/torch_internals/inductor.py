@@ -1,0 +1,102 @@
+"""Compiles an ATen graph with Inductor, for its kernels and the order in which it calls them."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.torch_internals.names import FakeTensorMode, lookup
+
+_SETTINGS = {
+    "allow_buffer_reuse": False,  # memory that two values share would order their tasks
+    "inplace_buffers": False,
+    "memory_planning": False,
+    "graph_partition": False,
+    "cpp_wrapper": False,
+    "fallback_random": True,
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "nan_asserts": False,
+    "triton.cudagraphs": False,
+}
+_compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
+_decompositions = lookup("torch._inductor.decomposition.select_decomp_table")
+_joint_graph_passes = lookup("torch._inductor.fx_passes.joint_graph.joint_graph_passes")
+_load = lookup("torch._inductor.codecache.PyCodeCache.load")
+
+
+@dataclass(frozen=True)
+class InductorModule:
+    """What Inductor made of a graph.
+
+    Attributes:
+        text: a Python module with a function `call`, which takes the graph's inputs.
+        globals: what the names in it stand for, its kernels among them.
+        fake_mode: that of the graph's fake tensors.
+    """
+
+    text: str
+    globals: Mapping[str, Any]
+    fake_mode: FakeTensorMode
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        """A compiled kernel by its name in the text."""
+        found: Callable[..., Any] = self.globals[name]
+        return found
+
+
+def compile_with_inductor(gm: GraphModule) -> InductorModule:
+    """Compiles a graph without constants, whose sizes are all numbers.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`.
+
+    Raises:
+        UnsupportedError: Inductor cannot compile it; the message is the first line of its reason.
+
+    Cost: a call of the C++ compiler or of Triton for each kernel that is not in Inductor's cache.
+    """
+    inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    mode = next(x.fake_mode for x in inputs if isinstance(x, Tensor))
+    config = lookup("torch._inductor.config")
+    settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
+    try:
+        with config.patch(settings):
+            lowered = _decomposed(gm, inputs, mode)
+            compiled = _compile_fx_inner(lowered, inputs)
+            text: str = compiled.source_code
+            module = _load(text)
+    except UnsupportedError:
+        raise
+    except Exception as error:  # whatever a compiler raises
+        reason = str(error).strip().partition("\n")[0]
+        raise UnsupportedError(f"Inductor cannot compile it: {reason:.300}") from error
+    return InductorModule(text, vars(module), mode)
+
+
+def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> GraphModule:
+    """The graph in the operators that Inductor has lowerings for, as its own compile makes it."""
+    with ExitStack() as stack:
+        stack.enter_context(mode)
+        stack.enter_context(preserve_node_meta())
+        stack.enter_context(torch.no_grad())
+        traced = make_fx(Interpreter(gm).run, decomposition_table=_decompositions())(*inputs)
+    virtualized = lookup("torch._inductor.virtualized.V")
+    with virtualized.set_fake_mode(mode):
+        _joint_graph_passes(traced)
+    output = traced.graph.output_node()
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    made: GraphModule = traced
+    return made
+
+
+def _has(config: Any, name: str) -> bool:
+    first, _, rest = name.partition(".")
+    return hasattr(getattr(config, first), rest) if rest else hasattr(config, first)
