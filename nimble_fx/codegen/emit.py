@@ -159,7 +159,7 @@ class _ModuleWriter:
 
     def _schedule(self) -> Iterator[str]:
         """The tasks in launch order, in one block for each run of a stream, with source lines."""
-        source: Source | None = None
+        shown: tuple[Source, ...] = ()
         written_with_result = {item.name for item in self._only_items.values()}
         written = [task for task in self.graph.tasks if task.name not in written_with_result]
         for stream, tasks in _blocks(written):
@@ -167,11 +167,10 @@ class _ModuleWriter:
                 yield f"with s{stream}:"
             indent = "" if stream is None else _INDENT
             for task, waiting in _with_waits(tasks):
-                if task.source is not None and task.source != source:
-                    source = task.source
-                    file = PurePath(source.file).name
-                    file, code = (" ".join(text.split()) for text in (file, source.code))
-                    yield f"{indent}# {file}:{source.line}  {code}"  # a single line in any case
+                sources = () if task.source is None else (*task.fused, task.source)
+                if sources and sources != shown:
+                    shown = sources
+                    yield from (f"{indent}# {_line(source)}" for source in sources)
                 for line in (*self._waits(waiting), *self._task(task)):
                     yield indent + line
 
@@ -205,6 +204,12 @@ class _ModuleWriter:
 
     def _text(self, arg: Arg) -> str:
         return text_of(arg, self._names)
+
+
+def _line(source: Source) -> str:
+    """A line of the user's code, on a single line in any case: "model.py:12  y = relu(x)"."""
+    file, code = (" ".join(text.split()) for text in (PurePath(source.file).name, source.code))
+    return f"{file}:{source.line}  {code}"
 
 
 def _only_items(graph: TaskGraph) -> dict[str, Task]:

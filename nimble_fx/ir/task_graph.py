@@ -124,6 +124,8 @@ class Task:
         stream: where it runs; None while it is not scheduled, and if it launches nothing.
         waits: tasks on other streams whose event it waits for.
         frees: values whose last reference is dropped once it is launched.
+        source: the line of the user's code that it comes from.
+        fused: other lines that it computes, in program order, if its kernel fuses operators.
     """
 
     name: str
@@ -142,6 +144,7 @@ class Task:
     waits: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
     source: Source | None = None
+    fused: tuple[Source, ...] = ()
     _uses: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

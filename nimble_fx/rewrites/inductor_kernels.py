@@ -4,12 +4,12 @@ Before: relu(x) + sigmoid(x), as three operators.
 After:  cpp_fused_add_relu_sigmoid_0(x), one operator, whose kernel Inductor compiled.
 
 Requires: sizes are numbers; all tensors are on one device.
-Ensures: the same inputs and outputs, with the same strides; values as `torch.compile` computes them.
+Ensures: the same inputs and outputs, with the same strides; values as Inductor computes them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import getitem
+from operator import attrgetter, getitem
 from typing import Any
 
 import torch
@@ -36,10 +36,12 @@ from nimble_fx.rewrites.kernel_operators import (
     NewTensor,
     Signature,
     kernel_operator,
+    short_name,
 )
 from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.inductor import InductorModule, compile_with_inductor
-from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.names import FakeTensor, OpOverload
+from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
 
@@ -53,11 +55,33 @@ def with_inductor_kernels(gm: GraphModule) -> GraphModule:
     Raises:
         UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
     """
-    if next(iter(gm.graph.find_nodes(op="get_attr")), None) is not None:
-        raise UnsupportedError("it has constants")
-    module = compile_with_inductor(gm)
+    module = compile_with_inductor(_with_constants_as_inputs(gm))
     graph = _Builder(gm, module, read_calls(module.text)).build()
     return GraphModule(gm, graph)
+
+
+def _inputs(gm: GraphModule) -> list[Node]:
+    """The inputs and then the constants of a graph."""
+    return [*gm.graph.find_nodes(op="placeholder"), *gm.graph.find_nodes(op="get_attr")]
+
+
+def _with_constants_as_inputs(gm: GraphModule) -> GraphModule:
+    """The graph with an input in the place of each constant, after its own."""
+    graph, values = Graph(), dict[Node, Node]()
+    mode = next(n.meta["val"].fake_mode for n in gm.graph.nodes if _is_fake(n))
+    for node in _inputs(gm):
+        if node.op == "placeholder":
+            values[node] = graph.node_copy(node)
+        else:
+            values[node] = graph.placeholder(node.name)
+            constant = attrgetter(str(node.target))(gm)
+            values[node].meta["val"] = mode.from_tensor(constant, static_shapes=True)
+    graph.output(graph.graph_copy(gm.graph, values))
+    return GraphModule(gm, graph)
+
+
+def _is_fake(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), FakeTensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,24 +109,36 @@ class _Builder:
         self._graph = Graph()
         self._values: dict[str, Any] = {}
         self._written: dict[_Unwritten, Node] = {}
+        self._before = {node.name: node for node in gm.graph.nodes}
+        self._meta: dict[str, Any] = {}
 
     def build(self) -> Graph:
         """The graph of all statements."""
-        placeholders = self._gm.graph.find_nodes(op="placeholder")
-        for name, node in zip(self._calls.inputs, placeholders, strict=True):
+        for name, node in zip(self._calls.inputs, _inputs(self._gm), strict=True):
             self._values[name] = self._graph.node_copy(node)
         for statement in self._calls.statements:
+            self._meta = self._meta_of(statement.origin)
             value = self._evaluated(statement.value)
             if statement.name is not None:
                 self._values[statement.name] = value
         returned = [self._node(self._evaluated(value)) for value in self._calls.returned]
         output = self._gm.graph.output_node()
-        _check_layouts(output.args[0], returned)
+        _check_layouts(_returned(output), returned)
         self._graph.output(tuple(returned)).meta = dict(output.meta)
         for node in reversed(self._graph.find_nodes(op="call_function", target=getitem)):
             if not node.users:
                 self._graph.erase_node(node)
         return self._graph
+
+    def _meta_of(self, origin: str | None) -> dict[str, Any]:
+        """The lines of code that a call computes; the last one is its own."""
+        names = set(self._module.origins.get(origin or "", ()))
+        traces = [
+            node.meta["stack_trace"]
+            for name, node in self._before.items()
+            if name in names and "stack_trace" in node.meta
+        ]
+        return {"stack_trace": traces[-1], FUSED: traces} if traces else {}
 
     def _evaluated(self, value: Any) -> Any:
         """What a value stands for: a node, unwritten memory or a part of it, or a literal."""
@@ -187,7 +223,7 @@ class _Builder:
         operator = kernel_operator(
             call.kernel, self._module.kernel(call.kernel), self._sources[call.kernel], signature
         )
-        result = self._call(operator, *taken, name=call.kernel)
+        result = self._call(operator, *taken, name=short_name(call.kernel))
         several = len(new) > 1
         for i, memory in enumerate(new):
             self._written[memory] = self._call(getitem, result, i) if several else result
@@ -211,6 +247,7 @@ class _Builder:
     def _call(self, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Node:
         name = name or target.__name__.partition(".")[0]
         node = self._graph.create_node("call_function", target, args, kwargs, name)
+        node.meta = dict(self._meta)
         if target is getitem:
             node.meta["val"] = args[0].meta["val"][args[1]]
         else:
@@ -226,6 +263,11 @@ def _overload(call: OperatorCall, default: str) -> OpOverload:
         raise UnsupportedError(f"Inductor calls {'.'.join(filter(None, call.path))}, unknown here")
     operator: OpOverload = found
     return operator
+
+
+def _returned(output: Node) -> list[Any]:
+    values: Any = output.args[0]
+    return list(values)
 
 
 def _has_layout(tensor: Any, new: NewTensor) -> bool:

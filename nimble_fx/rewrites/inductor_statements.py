@@ -4,7 +4,8 @@ Whatever it does not know is an error, so that a statement of a newer Inductor i
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +74,15 @@ class Item:
 
 @dataclass(frozen=True)
 class Assignment:
-    """`name = value`; the name is None where the value is not used."""
+    """`name = value`; the name is None where the value is not used.
+
+    Attributes:
+        origin: the name of the call in the comment above it, such as "cpp_fused_relu_0:1".
+    """
 
     name: str | None
     value: Any
+    origin: str | None
 
 
 @dataclass(frozen=True)
@@ -102,13 +108,14 @@ def read_calls(text: str) -> Calls:
     """
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     (call,) = (node for node in functions if node.name == "call")
-    return _Reader().read(call)
+    return _Reader(text.split("\n")).read(call)
 
 
 class _Reader:
     """Reads statements in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
         self._inputs: tuple[str, ...] = ()
         self._statements: list[Assignment] = []
         self._returned: tuple[Any, ...] = ()
@@ -126,17 +133,24 @@ class _Reader:
                 case ast.Assign([ast.Tuple(names)], ast.Name("args")):
                     self._inputs = tuple(_name(each) for each in names)
                 case ast.Assign([ast.Name(name)], value):
-                    self._statements.append(Assignment(name, _value(value)))
+                    self._add(name, value)
                 case ast.Expr(ast.Call(ast.Name(name))) if name in _NO_EFFECT:
                     pass
                 case ast.Expr(ast.Call(ast.Attribute(ast.Name("args"), "clear"))):
                     pass
                 case ast.Expr(ast.Call() as value):
-                    self._statements.append(Assignment(None, _value(value)))
+                    self._add(None, value)
                 case ast.Return(ast.Tuple(values)):
                     self._returned = tuple(_value(each) for each in values)
                 case _:
                     raise _unknown(statement)
+
+    def _add(self, name: str | None, value: ast.expr) -> None:
+        """Adds a statement, with the origin in the last comment above it."""
+        comment = re.fullmatch(
+            r"\s*# \[Provenance debug handles\] (\S+)", self._lines[value.lineno - 2]
+        )
+        self._statements.append(Assignment(name, _value(value), comment and comment[1]))
 
 
 def _value(node: ast.expr) -> Any:
@@ -167,7 +181,8 @@ def _called(
     named = {keyword.arg: _value(keyword.value) for keyword in keywords if keyword.arg is not None}
     match function:
         case ast.Name(name) if name in _ALLOCATIONS:
-            return Allocation(*values, device=_ALLOCATIONS[name])
+            size, stride, dtype = values
+            return Allocation(size, stride, dtype, _ALLOCATIONS[name])
         case ast.Name("reinterpret_tensor"):
             return View(*values)
         case ast.Name("device"):

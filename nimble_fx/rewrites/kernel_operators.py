@@ -17,10 +17,13 @@ from torch import Tensor
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS
 
+MAX_NAME = 32
+"""The characters of a kernel's name that are kept."""
+
 _lock = threading.Lock()
 _operators: dict[str, OpOverload] = {}
 _sources: dict[str, str] = {}
-_library = torch.library.Library(KERNELS, "FRAGMENT")
+_library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def kernel_operator(
         signature: what the operator takes and returns.
     """
     digest = sha256(repr((source, signature, torch.get_num_threads())).encode()).hexdigest()
-    full = f"{name}_{digest[:8]}"
+    full = f"{short_name(name)}_{digest[:8]}"
     with _lock:
         if full not in _operators:
             _library.define(full + signature.schema)
@@ -105,6 +108,12 @@ def kernel_operator(
             _operators[full] = getattr(getattr(torch.ops, KERNELS), full).default
             _sources[full] = source
     return _operators[full]
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name with as much of what it fuses as a reader wants on a line."""
+    fused, _, number = kernel.rpartition("_")
+    return kernel if len(kernel) <= MAX_NAME else f"{fused[:MAX_NAME].rstrip('_')}_{number}"
 
 
 def kernel_source(name: str) -> str | None:

@@ -29,7 +29,7 @@ from nimble_fx.serialization.arguments import (
 )
 from nimble_fx.serialization.json_field import Field
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
 Json = dict[str, Any]
 
@@ -99,6 +99,11 @@ def _plain(value: Any) -> Any:
 
 def _encode_target(target: Callable[..., Any]) -> str:
     name = serialized_name(target)
+    if getattr(target, "namespace", None) == KERNELS:
+        raise FileError(
+            f"{name} is a kernel that Inductor compiled, which no file holds; to save the program, "
+            "compile it with kernels='aten'"
+        )
     if name is None:
         raise FileError(f"{target} is neither an operator nor a function of sizes")
     return name

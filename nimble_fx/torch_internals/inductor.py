@@ -1,18 +1,18 @@
 """Compiles an ATen graph with Inductor, for its kernels and the order in which it calls them."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import GraphModule, Interpreter
+from torch.fx import Graph, GraphModule, Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.torch_internals.names import FakeTensorMode, lookup
+from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
 
 _SETTINGS = {
     "allow_buffer_reuse": False,  # memory that two values share would order their tasks
@@ -25,9 +25,11 @@ _SETTINGS = {
     "alignment_asserts": False,
     "nan_asserts": False,
     "triton.cudagraphs": False,
+    "trace.provenance_tracking_level": 2,
 }
 _compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
 _decompositions = lookup("torch._inductor.decomposition.select_decomp_table")
+_fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
 _joint_graph_passes = lookup("torch._inductor.fx_passes.joint_graph.joint_graph_passes")
 _load = lookup("torch._inductor.codecache.PyCodeCache.load")
 
@@ -39,11 +41,14 @@ class InductorModule:
     Attributes:
         text: a Python module with a function `call`, which takes the graph's inputs.
         globals: what the names in it stand for, its kernels among them.
+        origins: the names of the graph's nodes that each call of a kernel or operator computes, by
+            the name in the comment above that call, such as "cpp_fused_relu_0:1".
         fake_mode: that of the graph's fake tensors.
     """
 
     text: str
     globals: Mapping[str, Any]
+    origins: Mapping[str, Sequence[str]]
     fake_mode: FakeTensorMode
 
     def kernel(self, name: str) -> Callable[..., Any]:
@@ -64,21 +69,24 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule:
     Cost: a call of the C++ compiler or of Triton for each kernel that is not in Inductor's cache.
     """
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    mode = next(x.fake_mode for x in inputs if isinstance(x, Tensor))
+    mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
+    if mode is None or not all(isinstance(x, FakeTensor) and _is_static(x) for x in inputs):
+        raise UnsupportedError("it takes numbers, or tensors whose sizes are symbolic")
     config = lookup("torch._inductor.config")
     settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
     try:
-        with config.patch(settings):
+        with config.patch(settings), _fresh_provenance():
             lowered = _decomposed(gm, inputs, mode)
             compiled = _compile_fx_inner(lowered, inputs)
             text: str = compiled.source_code
             module = _load(text)
+            origins = json.loads(compiled.inductor_provenance_stack_traces_str or "{}")
     except UnsupportedError:
         raise
     except Exception as error:  # whatever a compiler raises
         reason = str(error).strip().partition("\n")[0]
         raise UnsupportedError(f"Inductor cannot compile it: {reason:.300}") from error
-    return InductorModule(text, vars(module), mode)
+    return InductorModule(text, vars(module), origins, mode)
 
 
 def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> GraphModule:
@@ -87,14 +95,33 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
         stack.enter_context(mode)
         stack.enter_context(preserve_node_meta())
         stack.enter_context(torch.no_grad())
-        traced = make_fx(Interpreter(gm).run, decomposition_table=_decompositions())(*inputs)
+        run = Interpreter(_traced_to_names(gm)).run
+        traced = make_fx(run, decomposition_table=_decompositions())(*inputs)
     virtualized = lookup("torch._inductor.virtualized.V")
     with virtualized.set_fake_mode(mode):
         _joint_graph_passes(traced)
     output = traced.graph.output_node()
-    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    returned: Any = output.args[0]
+    output.meta["user_visible_output_idxs"] = list(range(len(returned)))
     made: GraphModule = traced
     return made
+
+
+def _traced_to_names(gm: GraphModule) -> GraphModule:
+    """A copy whose nodes have their own names as stack traces.
+
+    Inductor collects stack traces for each kernel, and caches them with the text. Lines of code
+    would be those of the first graph that is the same; by names graphs are told apart.
+    """
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node, copied in zip(gm.graph.nodes, graph.nodes, strict=True):
+        copied.meta["stack_trace"] = node.name
+    return GraphModule(gm, graph)
+
+
+def _is_static(tensor: FakeTensor) -> bool:
+    return all(type(n) is int for n in (*tensor.shape, *tensor.stride()))
 
 
 def _has(config: Any, name: str) -> bool:

@@ -37,7 +37,7 @@ from nimble_fx.torch_internals.operators import (
     schema_of,
 )
 from nimble_fx.torch_internals.storages import storage_key
-from nimble_fx.tracing.user_names import source_of
+from nimble_fx.tracing.user_names import fused_sources, source_of
 
 _Value = TypeVar("_Value", Input, Task)
 
@@ -168,6 +168,7 @@ class _Tracer:
             type=_type(node, node.meta.get("val")),
             index=len(self.tasks),
             source=source_of(node),
+            fused=fused_sources(node),
             **self._effects(node),
         )
 

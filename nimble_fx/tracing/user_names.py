@@ -25,9 +25,20 @@ _Scope = ast.ClassDef | ast.FunctionDef
 _STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
 
 
+FUSED = "fused_stack_traces"
+"""The key in `Node.meta` of the stack traces of all operators that a node's kernel fuses."""
+
+
 def source_of(node: Node) -> Source | None:
     """The user's innermost line that the node comes from, if fx recorded one."""
     return _innermost(node.meta.get("stack_trace") or "")
+
+
+def fused_sources(node: Node) -> tuple[Source, ...]:
+    """The other lines of a node whose kernel fuses operators, in program order."""
+    found = [_innermost(trace) for trace in node.meta.get(FUSED, ())]
+    distinct = dict.fromkeys(source for source in found if source is not None)
+    return tuple(source for source in distinct if source != source_of(node))
 
 
 def program_name(gm: GraphModule) -> str:
