@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from nimble_fx import serialization
 from nimble_fx.devices import DeviceRuntime, device_here
 from nimble_fx.devices.specs import Device
+from nimble_fx.errors import InputError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes, n_elements
 from nimble_fx.ir.task_graph import TaskGraph, TensorType
 from nimble_fx.registry import WeakList
+from nimble_fx.rewrites.kernel_operators import kernel_source
 from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_status import CaptureStatus
@@ -24,6 +26,7 @@ from nimble_fx.runtime.launch import InProgramOrder
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate, candidate_table
+from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.verify import verify, verify_source
 
 N_SHOWN = 3
@@ -106,6 +109,26 @@ class Program:
     def sizes(self) -> Sizes:
         """The symbolic sizes of its inputs, with their values at the compile."""
         return self.scheduled.sizes
+
+    def kernel_source(self, name: str) -> str:
+        """The C++ text of a kernel that Inductor compiled; see the option `kernels`.
+
+        Args:
+            name: a task of the graph, such as "cpp_fused_relu_0".
+
+        Raises:
+            InputError: there is no such task; the message lists those that there are.
+        """
+        kernels = {
+            task.name: task.target.__name__.partition(".")[0]
+            for task in self.graph.tasks
+            if getattr(task.target, "namespace", None) == KERNELS
+        }
+        source = kernel_source(kernels.get(name, ""))
+        if source is None:
+            known = ", ".join(kernels) or "none; compile with options={'kernels': 'inductor'}"
+            raise InputError(f"{self.name} has no kernel {name!r:.99}; its kernels: {known}")
+        return source
 
     def verify(self) -> None:
         """Proves again that the schedule is legal and that the source is that schedule.

@@ -1,0 +1,192 @@
+"""Inductor's kernels, as tasks of a schedule, compute what the model does."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.errors import FileError, InputError, NimbleWarning
+from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
+from nimble_fx.torch_internals.operators import KERNELS
+from tests.grammar import AtenProgram
+from tests.strategies import aten_programs
+from tests.support.inference_graphs import inference_graph
+from tests.support.models import CASES
+
+WEIGHT = torch.randn(4, 4)
+
+
+def branches(x: Tensor, y: Tensor) -> Tensor:
+    left = torch.relu(x) * 2
+    right = torch.sigmoid(y @ WEIGHT)
+    return torch.cat([left, right], 1).softmax(1)
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    torch.compiler.reset()
+    chosen = {"kernels": "inductor", "policy": "nimble", "on_fallback": "error", **options}
+    return torch.compile(function, backend="nimble", options=chosen)
+
+
+def kernels_of(program: nimble_fx.Program) -> list[str]:
+    tasks = program.graph.tasks
+    return [t.name for t in tasks if getattr(t.target, "namespace", "") == KERNELS]
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    return torch.randn(3, 4), torch.randn(3, 4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fused_kernels_run_in_any_order_that_the_schedule_allows(seed: int) -> None:
+    run = compiled(branches, device="virtual", seed=seed)
+    for _ in range(3):
+        x, y = inputs()
+        torch.testing.assert_close(run(x, y), branches(x, y))
+    (program,) = nimble_fx.programs()
+    assert program.status.n_captures == 1
+    assert kernels_of(program)
+    assert len(program.graph.launching) < 6  # six operators before
+    program.verify()
+
+
+def test_the_module_says_which_lines_a_kernel_computes_and_the_program_has_its_text() -> None:
+    compiled(branches)(*inputs())
+    (program,) = nimble_fx.programs()
+    (name, *_) = kernels_of(program)
+    lines = program.source.splitlines()
+    above = lines.index(next(line for line in lines if f"{KERNELS}.{name}" in line))
+    comments = [line for line in lines[:above] if "test_inductor_kernels.py" in line]
+    assert any("torch.relu(x) * 2" in line for line in comments)
+    assert any("torch.cat([left, right], 1)" in line for line in comments)
+    assert "kernel(" in program.kernel_source(name)
+    with pytest.raises(InputError, match=f"no kernel 'mm'; its kernels: {name}"):
+        program.kernel_source("mm")
+
+
+def test_the_same_program_elsewhere_has_its_own_lines() -> None:
+    """Inductor takes the second one from its cache."""
+
+    def same(x: Tensor, y: Tensor) -> Tensor:
+        first = torch.relu(x) * 2
+        second = torch.sigmoid(y @ WEIGHT)
+        return torch.cat([first, second], 1).softmax(1)
+
+    for function, line in ((branches, "left = torch.relu(x) * 2"), (same, "first = torch.relu")):
+        compiled(function)(*inputs())
+        assert line in nimble_fx.programs()[-1].source
+
+
+def grows(x: Tensor) -> tuple[Tensor, ...]:
+    x.add_(1)
+    return x.sin().t(), x.cos() + 1
+
+
+def random(x: Tensor) -> Tensor:
+    return torch.nn.functional.dropout(x.exp(), 0.5) + torch.rand_like(x)
+
+
+def parts(x: Tensor) -> Tensor:
+    return torch.cat([x[1:].t().mm(x[:-1]), x.exp()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [None, "virtual"])
+@pytest.mark.parametrize("function", [grows, random, parts])
+def test_writes_random_numbers_and_parts_of_memory_are_eagers(
+    function: Callable[[Tensor], Any], device: str | None
+) -> None:
+    run = compiled(function, device=device)
+    for _ in range(2):
+        memory = torch.randn(9, 4)
+        ours, eagers = memory.clone()[4:], memory.clone()[4:]  # they begin inside of memory
+        with torch.random.fork_rng():
+            expected = function(eagers)
+        torch.testing.assert_close(run(ours), expected)
+        torch.testing.assert_close(ours, eagers)
+        torch.rand(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["branchy", "dropout", "cache", "mutates", "tables", "recurrent"])
+def test_models_are_eagers_in_inference_and_training(name: str) -> None:
+    case = CASES[name]
+    for training in (False, True) if case.trainable else (False,):
+        model = case.model().train(training)
+        eager, given = copy.deepcopy(model), case.inputs()
+        run = compiled(model, device="virtual", on_fallback="silent")
+        with torch.set_grad_enabled(training):
+            for _ in range(2):
+                torch.manual_seed(1)
+                ours = run(*copy.deepcopy(given))
+                torch.manual_seed(1)
+                torch.testing.assert_close(ours, eager(*copy.deepcopy(given)))
+        torch.testing.assert_close(dict(model.state_dict()), dict(eager.state_dict()))
+
+
+@pytest.mark.slow
+def test_gradients_are_eagers() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2))
+    eager, x = copy.deepcopy(model), torch.randn(3, 4)
+    run = compiled(model, device="virtual")
+    for _ in range(2):
+        run(x).square().sum().backward()
+        eager(x).square().sum().backward()
+    for ours, expected in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, expected.grad)
+    assert len([p for p in nimble_fx.programs() if kernels_of(p)]) == 2
+
+
+@pytest.mark.slow
+def test_outputs_have_the_strides_that_were_traced() -> None:
+    graph = inference_graph(nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 5))
+    made = with_inductor_kernels(graph.gm)
+    before, after = (gm.graph.output_node().args[0] for gm in (graph.gm, made))
+    for one, other in zip(before, after, strict=True):  # type: ignore[arg-type]
+        assert one.meta["val"].stride() == other.meta["val"].stride()
+
+
+def test_symbolic_sizes_run_by_pytorchs_kernels_with_the_reason() -> None:
+    run = torch.compile(branches, backend="nimble", dynamic=True, options={"kernels": "inductor"})
+    x, y = inputs()
+    with pytest.warns(NimbleWarning, match="PyTorch's kernels.*sizes are symbolic"):
+        torch.testing.assert_close(run(x, y), branches(x, y))
+
+
+def test_without_a_compiler_pytorchs_kernels_run_with_the_reason() -> None:
+    def unseen(x: Tensor) -> Tensor:
+        return (x.sin() * 1.2345).cos() + x.exp() / 5.4321
+
+    x = torch.randn(7, 3)
+    run = compiled(unseen, on_fallback="warn")
+    with (
+        torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.warns(NimbleWarning, match="Inductor cannot compile it.*C\\+\\+"),
+    ):
+        torch.testing.assert_close(run(x), unseen(x))
+
+
+def test_a_program_with_kernels_of_this_process_is_not_saved(tmp_path: Path) -> None:
+    compiled(branches)(*inputs())
+    (program,) = nimble_fx.programs()
+    with pytest.raises(FileError, match="kernels='aten'"):
+        program.save(tmp_path / "program.json")
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(aten_programs(max_steps=8))
+def test_any_program_is_eagers(program: AtenProgram) -> None:
+    function = program.function()
+    run = compiled(function, device="virtual", on_fallback="silent")
+    ours, eagers = (program.example_inputs() for _ in range(2))
+    with torch.random.fork_rng():
+        expected = function(*eagers)
+    torch.testing.assert_close(run(*ours), expected, equal_nan=True)
+    torch.testing.assert_close(ours, eagers, equal_nan=True)

@@ -1,0 +1,128 @@
+"""What Inductor writes is read whole, or refused: no statement is skipped."""
+
+import pytest
+import torch
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.rewrites.inductor_statements import (
+    Allocation,
+    Assignment,
+    Item,
+    KernelCall,
+    Name,
+    OperatorCall,
+    View,
+    kernel_parameters,
+    kernel_sources,
+    read_calls,
+)
+
+MODULE = '''
+cpp_fused_relu_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r"""
+void kernel()
+""")
+
+class Runner:
+    def call(self, args):
+        arg0_1, arg1_1 = args
+        args.clear()
+{}
+        return (buf1, None, 3)
+'''
+
+
+def statements(*lines: str) -> list[Assignment]:
+    text = MODULE.format("\n".join(f"        {line}" for line in lines))
+    return list(read_calls(text).statements)
+
+
+def test_inputs_and_results_are_read() -> None:
+    calls = read_calls(MODULE.format("        buf1 = arg0_1"))
+    assert calls.inputs == ("arg0_1", "arg1_1")
+    assert calls.returned == (Name("buf1"), None, 3)
+
+
+def test_kernels_are_read() -> None:
+    text = MODULE.format("")
+    assert kernel_parameters(text) == {"cpp_fused_relu_0": ("const float*", "float*")}
+    assert kernel_sources(text) == {"cpp_fused_relu_0": "\nvoid kernel()\n"}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        (
+            "buf0 = empty_strided_cpu((2, 3), (3, 1), torch.float32)",
+            "buf0",
+            Allocation((2, 3), (3, 1), torch.float32, "cpu"),
+        ),
+        (
+            "buf1 = reinterpret_tensor(buf0, (6, ), (1, ), 2)  # alias",
+            "buf1",
+            View(Name("buf0"), (6,), (1,), 2),
+        ),
+        ("buf2 = buf1[0]", "buf2", Item(Name("buf1"), 0)),
+        ("buf2 = buf1; del buf1  # reuse", "buf2", Name("buf1")),
+        (
+            "cpp_fused_relu_0(arg0_1, buf1)",
+            None,
+            KernelCall("cpp_fused_relu_0", (Name("arg0_1"), Name("buf1"))),
+        ),
+        (
+            "extern_kernels.mm(arg0_1, reinterpret_tensor(arg1_1, (3, 2), (1, 3), 0), out=buf0)",
+            None,
+            OperatorCall(
+                ("aten", "mm", None),
+                (Name("arg0_1"), View(Name("arg1_1"), (3, 2), (1, 3), 0)),
+                {"out": Name("buf0")},
+            ),
+        ),
+        (
+            "buf3 = torch.ops.aten.full.default([2, -1], float('inf'), device=device(type='cpu'))",
+            "buf3",
+            OperatorCall(
+                ("aten", "full", "default"),
+                ((2, -1), float("inf")),
+                {"device": torch.device("cpu")},
+            ),
+        ),
+    ],
+)
+def test_a_statement_is_read(line: str, name: str | None, value: object) -> None:
+    assert statements(line) == [Assignment(name, value, None)]
+
+
+@pytest.mark.parametrize(
+    "line", ["del arg0_1", "assert_size_stride(arg0_1, (2, ), (1, ), 'input')", "pass"]
+)
+def test_what_computes_nothing_is_left_out(line: str) -> None:
+    assert statements(line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "s0 = arg0_1 + 1",
+        "buf0.copy_(buf1)",
+        "buf0 = made_by_a_newer_inductor(buf1)",
+        "buf0[0] = buf1",
+        "buf0, buf1 = arg0_1",
+        "for i in range(2): cpp_fused_relu_0(arg0_1, buf1)",
+        "if arg0_1: pass",
+        "buf0 = torch.empty",
+        "with torch.no_grad(): pass",
+        "buf0 = (lambda: 1)()",
+    ],
+)
+def test_what_is_not_known_is_refused(line: str) -> None:
+    with pytest.raises(UnsupportedError, match="Inductor wrote what is not known here"):
+        statements(line)
+
+
+def test_a_call_has_the_origin_in_the_comment_above_it_alone() -> None:
+    found = statements(
+        "# [Provenance debug handles] cpp_fused_relu_0:1",
+        "cpp_fused_relu_0(arg0_1, buf1)",
+        "cpp_fused_relu_0(arg0_1, buf2)",
+    )
+    assert [each.origin for each in found] == ["cpp_fused_relu_0:1", None]

@@ -1,0 +1,98 @@
+"""An operator of a kernel does what its schema says, by PyTorch's own checks of operators."""
+
+from itertools import count
+
+import pytest
+import torch
+from torch import Tensor
+
+from nimble_fx.rewrites.kernel_operators import (
+    MAX_NAME,
+    Argument,
+    Layout,
+    NewTensor,
+    Signature,
+    kernel_operator,
+    kernel_source,
+    short_name,
+)
+from nimble_fx.torch_internals.names import OpOverload
+
+NEW = NewTensor((2, 3), (3, 1), torch.float32, "cpu")
+TEXTS = count()
+
+
+def add_into(x: Tensor, out: Tensor) -> None:
+    """A kernel: `out = x + 1`."""
+    torch.add(x, 1, out=out)
+
+
+def made(*written: bool, new: int, arguments: list[Argument], kernel: object) -> OpOverload:
+    signature = Signature(written, (NEW,) * new, tuple(arguments))
+    return kernel_operator("cpp_fused_test_0", kernel, f"text {next(TEXTS)}", signature)  # type: ignore[arg-type]
+
+
+def test_what_a_kernel_is_the_first_to_write_is_allocated_and_returned() -> None:
+    operator = made(
+        False, new=1, arguments=[Argument(False, 0), Argument(True, 0)], kernel=add_into
+    )
+    x = torch.randn(2, 3)
+    assert torch.equal(operator(x), x + 1)
+    torch.library.opcheck(operator, (x,))
+
+
+def test_several_new_tensors_are_a_tuple() -> None:
+    def both(one: Tensor, other: Tensor) -> None:
+        one.fill_(1)
+        other.fill_(2)
+
+    operator = made(new=2, arguments=[Argument(True, 1), Argument(True, 0)], kernel=both)
+    two, one = operator()
+    assert torch.equal(one, torch.ones(2, 3))
+    assert torch.equal(two, torch.full((2, 3), 2.0))
+
+
+def test_what_a_kernel_writes_besides_is_in_the_schema() -> None:
+    arguments = [Argument(False, 0), Argument(False, 1)]
+    operator = made(False, True, new=0, arguments=arguments, kernel=add_into)
+    x, out = torch.randn(2, 3), torch.zeros(2, 3)
+    operator(x, out)
+    assert torch.equal(out, x + 1)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(operator, (x, out), test_utils=checks)
+    lies = made(False, False, new=0, arguments=arguments, kernel=add_into)
+    with pytest.raises(Exception, match="mutated"):
+        torch.library.opcheck(lies, (x, torch.zeros(2, 3)), test_utils=checks)
+
+
+def test_a_kernel_sees_the_part_that_it_is_given_wherever_the_memory_begins() -> None:
+    part = Layout((3,), (1,), 3)
+    arguments = [Argument(False, 0, part), Argument(True, 0, part)]
+    operator = made(False, new=1, arguments=arguments, kernel=add_into)
+    x = torch.arange(10.0)[4:].view(2, 3)
+    assert torch.equal(operator(x)[1], x[1] + 1)
+
+
+def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
+    signature = Signature((False,), (NEW,), (Argument(False, 0), Argument(True, 0)))
+    one, same = (kernel_operator("cpp_fused_a_0", add_into, "text", signature) for _ in range(2))
+    other = kernel_operator("cpp_fused_a_0", add_into, "another text", signature)
+    assert one is same
+    assert one is not other
+    assert kernel_source(one.__name__.removesuffix(".default")) == "text"
+    assert kernel_source("no kernel") is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short"),
+    [
+        ("cpp_fused_relu_0", "cpp_fused_relu_0"),
+        (
+            "cpp_fused__native_batch_norm_legit_no_training_relu_12",
+            "cpp_fused__native_batch_norm_leg_12",
+        ),
+    ],
+)
+def test_long_names_are_cut_and_keep_their_number(kernel: str, short: str) -> None:
+    assert short_name(kernel) == short
+    assert len(short) <= MAX_NAME + len("_12")
