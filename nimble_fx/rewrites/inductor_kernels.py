@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.rewrites.inductor_declarations import read_declarations
 from nimble_fx.rewrites.inductor_statements import (
     Allocation,
     Calls,
@@ -26,8 +27,6 @@ from nimble_fx.rewrites.inductor_statements import (
     Name,
     OperatorCall,
     View,
-    kernel_parameters,
-    kernel_sources,
     read_calls,
 )
 from nimble_fx.rewrites.kernel_operators import (
@@ -39,6 +38,7 @@ from nimble_fx.rewrites.kernel_operators import (
     short_name,
 )
 from nimble_fx.rewrites.new_nodes import fake_result
+from nimble_fx.rewrites.triton_launch import triton_launch
 from nimble_fx.torch_internals.inductor import InductorModule, compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor, OpOverload
 from nimble_fx.tracing.user_names import FUSED
@@ -104,8 +104,7 @@ class _Builder:
 
     def __init__(self, gm: GraphModule, module: InductorModule, calls: Calls) -> None:
         self._gm, self._module, self._calls = gm, module, calls
-        self._parameters = kernel_parameters(module.text)
-        self._sources = kernel_sources(module.text)
+        self._declared = read_declarations(module.text)
         self._graph = Graph()
         self._values: dict[str, Any] = {}
         self._written: dict[_Unwritten, Node] = {}
@@ -201,28 +200,30 @@ class _Builder:
 
     def _kernel(self, call: KernelCall) -> None:
         """Adds the call of a kernel's operator, which allocates what it is the first to write."""
-        kinds = self._parameters[call.kernel]
+        declared = self._declared[call.kernel]
         taken: dict[Node, bool] = {}
         new: dict[_Unwritten, None] = {}
-        arguments = []
-        for kind, each in zip(kinds, call.args, strict=True):
+        arguments: list[Argument | int] = []
+        for is_written, each in zip(declared.writes, call.args, strict=True):
             value = self._evaluated(each)
+            if is_written is None:
+                arguments.append(_number(value, call))
+                continue
             of, layout = (value.of, value.layout) if isinstance(value, _Part) else (value, None)
             if isinstance(of, _Unwritten) and of not in self._written:
                 new.setdefault(of)
                 arguments.append(Argument(True, list(new).index(of), layout))
                 continue
             node = self._node(value)
-            if not isinstance(node, Node):
-                raise UnsupportedError(f"{call.kernel} takes {each!r:.99}, which is no tensor")
-            taken[node] = taken.get(node, False) or not kind.startswith("const ")
+            taken[node] = taken.get(node, False) or is_written
             arguments.append(Argument(False, list(taken).index(node)))
         signature = Signature(
             tuple(taken.values()), tuple(each.tensor for each in new), tuple(arguments)
         )
-        operator = kernel_operator(
-            call.kernel, self._module.kernel(call.kernel), self._sources[call.kernel], signature
-        )
+        kernel = self._module.globals[call.kernel]
+        if call.kernel.startswith("triton_"):
+            kernel = triton_launch(kernel, declared.writes)
+        operator = kernel_operator(call.kernel, kernel, declared.source, signature)
         result = self._call(operator, *taken, name=short_name(call.kernel))
         several = len(new) > 1
         for i, memory in enumerate(new):
@@ -253,6 +254,12 @@ class _Builder:
         else:
             node.meta["val"] = fake_result(node, self._module.fake_mode)
         return node
+
+
+def _number(value: Any, call: KernelCall) -> int:
+    if type(value) is not int:
+        raise UnsupportedError(f"{call.kernel} takes {value!r:.99}, which is no whole number")
+    return value
 
 
 def _overload(call: OperatorCall, default: str) -> OpOverload:

@@ -5,7 +5,7 @@ Whatever it does not know is an error, so that a statement of a newer Inductor i
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from nimble_fx.errors import UnsupportedError
 
 _ALLOCATIONS = {"empty_strided_cpu": "cpu", "empty_strided_cuda": "cuda"}
-_NO_EFFECT = ("assert_size_stride", "assert_alignment")
+_NO_EFFECT = ("args.clear", "assert_alignment", "assert_size_stride", "torch.cuda.set_device")
+_ORIGIN = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,10 @@ def read_calls(text: str) -> Calls:
         UnsupportedError: a statement is none of those that are known.
     """
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
-    (call,) = (node for node in functions if node.name == "call")
-    return _Reader(text.split("\n")).read(call)
+    found = [node for node in functions if node.name == "call"]
+    if len(found) != 1:
+        raise UnsupportedError("Inductor wrote a module of several parts, which is not known here")
+    return _Reader(text.split("\n")).read(found[0])
 
 
 class _Reader:
@@ -130,13 +133,17 @@ class _Reader:
             match statement:
                 case ast.Delete() | ast.Pass():
                     pass
+                case ast.With([ast.withitem(ast.Call(function))], inner) if (
+                    ast.unparse(function) == "torch.cuda._DeviceGuard"
+                ):
+                    self._read(inner)
                 case ast.Assign([ast.Tuple(names)], ast.Name("args")):
                     self._inputs = tuple(_name(each) for each in names)
+                case ast.Assign(_, ast.Call(ast.Name("get_raw_stream"))):
+                    pass  # an operator of a kernel asks for the stream itself
                 case ast.Assign([ast.Name(name)], value):
                     self._add(name, value)
-                case ast.Expr(ast.Call(ast.Name(name))) if name in _NO_EFFECT:
-                    pass
-                case ast.Expr(ast.Call(ast.Attribute(ast.Name("args"), "clear"))):
+                case ast.Expr(ast.Call(function)) if ast.unparse(function) in _NO_EFFECT:
                     pass
                 case ast.Expr(ast.Call() as value):
                     self._add(None, value)
@@ -146,11 +153,12 @@ class _Reader:
                     raise _unknown(statement)
 
     def _add(self, name: str | None, value: ast.expr) -> None:
-        """Adds a statement, with the origin in the last comment above it."""
-        comment = re.fullmatch(
-            r"\s*# \[Provenance debug handles\] (\S+)", self._lines[value.lineno - 2]
-        )
-        self._statements.append(Assignment(name, _value(value), comment and comment[1]))
+        """Adds a statement, with the origin in the comments above it."""
+        above = value.lineno - 2
+        while self._lines[above].strip().startswith("raw_stream"):
+            above -= 1
+        origin = _ORIGIN.fullmatch(self._lines[above])
+        self._statements.append(Assignment(name, _value(value), origin and origin[1]))
 
 
 def _value(node: ast.expr) -> Any:
@@ -158,8 +166,8 @@ def _value(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value):
             return value
-        case ast.UnaryOp(ast.USub(), ast.Constant(value)):
-            return -value  # type: ignore[operator]
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
+            return -value
         case ast.Name(name):
             return Name(name)
         case ast.Tuple(items) | ast.List(items):
@@ -177,25 +185,29 @@ def _called(
     node: ast.expr, function: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]
 ) -> Any:
     """A call, by the function's name."""
-    values = tuple(map(_value, args))
-    named = {keyword.arg: _value(keyword.value) for keyword in keywords if keyword.arg is not None}
-    match function:
-        case ast.Name(name) if name in _ALLOCATIONS:
-            size, stride, dtype = values
+    kwargs = {keyword.arg: keyword.value for keyword in keywords if keyword.arg is not None}
+    match function, args:
+        case ast.Name(name), _ if name in _ALLOCATIONS:
+            size, stride, dtype = map(_value, args)
             return Allocation(size, stride, dtype, _ALLOCATIONS[name])
-        case ast.Name("reinterpret_tensor"):
-            return View(*values)
-        case ast.Name("device"):
-            return torch.device(named["type"], *([named["index"]] if "index" in named else []))
-        case ast.Name("float"):
-            return float(*values)
-        case ast.Name(name) if name.startswith("cpp_fused_"):
-            return KernelCall(name, values)
-    path = tuple(ast.unparse(function).split("."))
-    match path:
-        case ("extern_kernels", operator):
+        case ast.Name("reinterpret_tensor"), [base, *layout]:
+            return View(Name(_name(base)), *map(_value, layout))
+        case ast.Name("copy_if_misaligned"), [value]:
+            return _value(value)  # which the operator of a kernel does
+        case ast.Name("device"), _:
+            index = [_value(kwargs["index"])] if "index" in kwargs else []
+            return torch.device(_value(kwargs["type"]), *index)
+        case ast.Name("float"), [value]:
+            return float(_value(value))
+        case ast.Name(name), _ if name.startswith("cpp_fused_"):
+            return KernelCall(name, tuple(map(_value, args)))
+        case ast.Attribute(ast.Name(name), "run"), _ if name.startswith("triton_"):
+            return KernelCall(name, tuple(map(_value, args)))
+    values, named = tuple(map(_value, args)), {key: _value(kwargs[key]) for key in kwargs}
+    match ast.unparse(function).split("."):
+        case ["extern_kernels", operator]:
             return OperatorCall(("aten", operator, None), values, named)
-        case ("torch", "ops", namespace, operator, overload):
+        case ["torch", "ops", namespace, operator, overload]:
             return OperatorCall((namespace, operator, overload), values, named)
     raise _unknown(node)
 
@@ -216,37 +228,3 @@ def _name(node: ast.expr) -> str:
 
 def _unknown(node: ast.AST) -> UnsupportedError:
     return UnsupportedError(f"Inductor wrote what is not known here: {ast.unparse(node):.200}")
-
-
-def kernel_parameters(text: str) -> dict[str, tuple[str, ...]]:
-    """The C++ types of the parameters of each kernel of a text, such as "const float*"."""
-    found = {}
-    for statement in ast.parse(text).body:
-        match statement:
-            case ast.Assign(
-                [ast.Name(name)],
-                ast.Call(ast.Attribute(ast.Name("async_compile"), "cpp_pybinding"), [types, *_]),
-            ):
-                found[name] = tuple(_strings(types))
-    return found
-
-
-def kernel_sources(text: str) -> dict[str, str]:
-    """The C++ text of each kernel of a text."""
-    found = {}
-    for statement in ast.parse(text).body:
-        match statement:
-            case ast.Assign(
-                [ast.Name(name)],
-                ast.Call(
-                    ast.Attribute(ast.Name("async_compile"), "cpp_pybinding"),
-                    [_, ast.Constant(str() as source), *_],
-                ),
-            ):
-                found[name] = source
-    return found
-
-
-def _strings(node: ast.expr) -> Iterator[str]:
-    for item in ast.literal_eval(node):
-        yield str(item)

@@ -71,12 +71,12 @@ class Signature:
     Attributes:
         written: for each tensor that the operator takes, whether the kernel writes it.
         new: the tensors that it allocates, which it returns in this order.
-        arguments: those of the kernel, in order.
+        arguments: those of the kernel, in order: tensors and numbers.
     """
 
     written: tuple[bool, ...]
     new: tuple[NewTensor, ...]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[Argument | int, ...]
 
     @property
     def schema(self) -> str:
@@ -124,7 +124,7 @@ def kernel_source(name: str) -> str | None:
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
     def launch(*taken: Tensor) -> Any:
         new = [each.allocate() for each in signature.new]
-        kernel(*[_seen(new if a.is_new else taken, a) for a in signature.arguments])
+        kernel(*[_given(argument, taken, new) for argument in signature.arguments])
         return _returned(new)
 
     return launch
@@ -137,8 +137,10 @@ def _fake(signature: Signature) -> Callable[..., Any]:
     return fake
 
 
-def _seen(tensors: Sequence[Tensor], argument: Argument) -> Tensor:
-    tensor, part = tensors[argument.index], argument.layout
+def _given(argument: Argument | int, taken: Sequence[Tensor], new: Sequence[Tensor]) -> Any:
+    if isinstance(argument, int):
+        return argument
+    tensor, part = (new if argument.is_new else taken)[argument.index], argument.layout
     if part is None:
         return tensor
     return tensor.as_strided(part.size, part.stride, tensor.storage_offset() + part.offset)

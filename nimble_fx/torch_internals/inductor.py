@@ -1,7 +1,7 @@
 """Compiles an ATen graph with Inductor, for its kernels and the order in which it calls them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -50,11 +50,6 @@ class InductorModule:
     globals: Mapping[str, Any]
     origins: Mapping[str, Sequence[str]]
     fake_mode: FakeTensorMode
-
-    def kernel(self, name: str) -> Callable[..., Any]:
-        """A compiled kernel by its name in the text."""
-        found: Callable[..., Any] = self.globals[name]
-        return found
 
 
 def compile_with_inductor(gm: GraphModule) -> InductorModule:

@@ -12,8 +12,6 @@ from nimble_fx.rewrites.inductor_statements import (
     Name,
     OperatorCall,
     View,
-    kernel_parameters,
-    kernel_sources,
     read_calls,
 )
 
@@ -42,12 +40,6 @@ def test_inputs_and_results_are_read() -> None:
     assert calls.returned == (Name("buf1"), None, 3)
 
 
-def test_kernels_are_read() -> None:
-    text = MODULE.format("")
-    assert kernel_parameters(text) == {"cpp_fused_relu_0": ("const float*", "float*")}
-    assert kernel_sources(text) == {"cpp_fused_relu_0": "\nvoid kernel()\n"}
-
-
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [
@@ -60,6 +52,17 @@ def test_kernels_are_read() -> None:
             "buf1 = reinterpret_tensor(buf0, (6, ), (1, ), 2)  # alias",
             "buf1",
             View(Name("buf0"), (6,), (1,), 2),
+        ),
+        ("arg0_1 = copy_if_misaligned(arg0_1)", "arg0_1", Name("arg0_1")),
+        (
+            "triton_poi_fused_0.run(arg0_1, buf1, 12, stream=raw_stream0)",
+            None,
+            KernelCall("triton_poi_fused_0", (Name("arg0_1"), Name("buf1"), 12)),
+        ),
+        (
+            "buf0 = empty_strided_cuda((), (), torch.int64)",
+            "buf0",
+            Allocation((), (), torch.int64, "cuda"),
         ),
         ("buf2 = buf1[0]", "buf2", Item(Name("buf1"), 0)),
         ("buf2 = buf1; del buf1  # reuse", "buf2", Name("buf1")),
@@ -93,7 +96,13 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
 
 
 @pytest.mark.parametrize(
-    "line", ["del arg0_1", "assert_size_stride(arg0_1, (2, ), (1, ), 'input')", "pass"]
+    "line",
+    [
+        "del arg0_1",
+        "raw_stream0 = get_raw_stream(0)",
+        "assert_size_stride(arg0_1, (2, ), (1, ), 'input')",
+        "pass",
+    ],
 )
 def test_what_computes_nothing_is_left_out(line: str) -> None:
     assert statements(line) == []
@@ -117,6 +126,20 @@ def test_what_computes_nothing_is_left_out(line: str) -> None:
 def test_what_is_not_known_is_refused(line: str) -> None:
     with pytest.raises(UnsupportedError, match="Inductor wrote what is not known here"):
         statements(line)
+
+
+def test_the_block_of_a_device_is_read() -> None:
+    lines = (
+        "with torch.cuda._DeviceGuard(0):",
+        "    torch.cuda.set_device(0)",
+        "    buf1 = arg0_1",
+    )
+    assert statements(*lines) == [Assignment("buf1", Name("arg0_1"), None)]
+
+
+def test_a_module_of_several_parts_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="several parts"):
+        read_calls(MODULE.format("") + MODULE.format(""))
 
 
 def test_a_call_has_the_origin_in_the_comment_above_it_alone() -> None:

@@ -1,5 +1,6 @@
 """An operator of a kernel does what its schema says, by PyTorch's own checks of operators."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -27,7 +28,9 @@ def add_into(x: Tensor, out: Tensor) -> None:
     torch.add(x, 1, out=out)
 
 
-def made(*written: bool, new: int, arguments: list[Argument], kernel: object) -> OpOverload:
+def made(
+    *written: bool, new: int, arguments: Sequence[Argument | int], kernel: object
+) -> OpOverload:
     signature = Signature(written, (NEW,) * new, tuple(arguments))
     return kernel_operator("cpp_fused_test_0", kernel, f"text {next(TEXTS)}", signature)  # type: ignore[arg-type]
 
@@ -71,6 +74,12 @@ def test_a_kernel_sees_the_part_that_it_is_given_wherever_the_memory_begins() ->
     operator = made(False, new=1, arguments=arguments, kernel=add_into)
     x = torch.arange(10.0)[4:].view(2, 3)
     assert torch.equal(operator(x)[1], x[1] + 1)
+
+
+def test_numbers_are_handed_to_the_kernel() -> None:
+    arguments: list[Argument | int] = [Argument(True, 0), 7]
+    operator = made(new=1, arguments=arguments, kernel=lambda out, n: out.fill_(n))
+    assert torch.equal(operator(), torch.full((2, 3), 7.0))
 
 
 def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
