@@ -13,6 +13,7 @@ import torch
 
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, TensorType, Type
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import does_what_its_schema_says
 
 SMALL_WORKSPACE = 1 << 20
 """Bytes of the largest block for which PyTorch's allocator takes 2 MiB of CUDA instead of 20."""
@@ -38,7 +39,7 @@ def takes_workspace(task: Task) -> bool:
         return False
     name = task.target.overloadpacket.__name__
     return (
-        task.target.namespace != "aten"
+        not does_what_its_schema_says(task.target)
         or task.target.overloadpacket in _FACTORS
         or name in _OTHERS
         or name.startswith(_SOLVERS)

@@ -47,7 +47,7 @@ _aten = torch.ops.aten
 
 
 def with_inductor_kernels(gm: GraphModule) -> GraphModule:
-    """The graph with Inductor's kernels.
+    """The graph with Inductor's kernels; itself if it computes nothing.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
@@ -56,6 +56,8 @@ def with_inductor_kernels(gm: GraphModule) -> GraphModule:
         UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
     """
     module = compile_with_inductor(_with_constants_as_inputs(gm))
+    if module is None:
+        return gm
     graph = _Builder(gm, module, read_calls(module.text)).build()
     return GraphModule(gm, graph)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
@@ -52,8 +52,8 @@ class InductorModule:
     fake_mode: FakeTensorMode
 
 
-def compile_with_inductor(gm: GraphModule) -> InductorModule:
-    """Compiles a graph without constants, whose sizes are all numbers.
+def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
+    """Compiles a graph without constants, whose sizes are all numbers; None if it computes nothing.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
@@ -72,6 +72,8 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule:
     try:
         with config.patch(settings), _fresh_provenance():
             lowered = _decomposed(gm, inputs, mode)
+            if all(node.op != "call_function" for node in lowered.graph.nodes):
+                return None
             compiled = _compile_fx_inner(lowered, inputs)
             text: str = compiled.source_code
             module = _load(text)
@@ -97,7 +99,8 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
         _joint_graph_passes(traced)
     output = traced.graph.output_node()
     returned: Any = output.args[0]
-    output.meta["user_visible_output_idxs"] = list(range(len(returned)))
+    visible = [i for i, value in enumerate(returned) if isinstance(value, Node)]
+    output.meta["user_visible_output_idxs"] = visible
     made: GraphModule = traced
     return made
 
