@@ -20,6 +20,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
 CUDA_VENV := .venv-cuda-$(CUDA_TORCH)
 STANDIN_TESTS := $(shell grep -rl --include='test_*.py' --exclude-dir=bench \
 	'pytest[.]mark[.]gpu$$' tests)
+TRITON_TESTS := tests/cuda_runtime/test_triton.py tests/rewrites/test_inductor_kernels_on_cuda.py
 ORDERS := lazy-1 random-1 random-2
 
 .PHONY: demo test test-slow test-cuda $(ORDERS) check check-quick lint bench fuzz compat clean
@@ -72,7 +73,8 @@ test-cuda: $(CUDA_VENV)/.built
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
 endif
 
-# One order of work, by mode and seed: all tests, and those that need a second device.
+# One order of work, by mode and seed: all tests, those that need a second device, and those that
+# need Triton, whose kernels compute only there.
 $(ORDERS): STANDIN = LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
 	STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@))
 $(ORDERS): PYTEST = $(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin \
@@ -81,13 +83,14 @@ $(ORDERS):
 	$(STANDIN) $(PYTEST) $(STANDIN_TESTS)
 	$(STANDIN) STANDIN_DEVICES=2 $(PYTEST) tests/devices/test_cuda_devices.py \
 		tests/failure_modes/test_streams.py
+	$(STANDIN) STANDIN_TRITON=1 $(PYTEST) $(TRITON_TESTS)
 
 $(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(shell find tests/cuda_runtime/native -type f) \
 		$(addprefix tests/cuda_runtime/,build.py stubs.py wheel.py)
 	$(CUDA_VENV)/bin/python -m tests.cuda_runtime.build $(CUDA_VENV)/stand-in
 	touch $@
 
-# Without what the wheel requires: NVIDIA's libraries, for which there is the stand-in. `===`, so
+# Of what the wheel requires, Triton alone: for NVIDIA's libraries there is the stand-in. `===`, so
 # that no build for the CPU, 2.x.y+cpu, is taken for it.
 $(CUDA_VENV)/.installed: constraints.txt
 	$(PYTHON) -m venv $(@D)
@@ -96,6 +99,8 @@ $(CUDA_VENV)/.installed: constraints.txt
 		expecttest filelock fsspec hypothesis jinja2 matplotlib networkx numpy pytest \
 		rich sympy typing_extensions
 	$(@D)/bin/python -m pip install --quiet --no-deps torch===$(CUDA_TORCH)
+	$(@D)/bin/python -m pip install --quiet --no-deps $$($(@D)/bin/python -c \
+		"from importlib.metadata import requires as r; print(*[x.split(';')[0] for x in r('torch') if x[:6] == 'triton'])")
 	touch $@
 
 # .installed-demo, .installed-test: what an extra of setup.py names, in the same environment.

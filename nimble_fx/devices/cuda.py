@@ -17,13 +17,9 @@ from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.lock import Lock
 from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES, Device, gpu
 from nimble_fx.torch_internals.names import (
-    Missing,
     clear_cublas_workspaces,
-    cublas_workspace_size,
     current_cuda_device,
     current_cuda_stream,
-    reset_cublas_workspace_size,
-    set_cublas_workspace_size,
 )
 
 POOL_SIZE = 32
@@ -71,19 +67,14 @@ def _fresh_workspaces() -> Iterator[None]:
 
 @contextmanager
 def _workspaces_of(nbytes: int) -> Iterator[None]:
-    """Makes cuBLAS allocate workspaces of at most so many bytes.
-
-    What the user has set is kept; after `reset` the environment's setting counts again, or the
-    device's.
-    """
-    before = cublas_workspace_size()
-    set_cublas_workspace_size(min(before, nbytes))
+    """Makes cuBLAS allocate workspaces of at most so many bytes, fewer if the user has said so."""
+    size = torch.backends.cuda.cublas_workspace_size
+    before = size()
+    size(min(before, nbytes))
     try:
         yield
     finally:
-        reset_cublas_workspace_size()
-        if cublas_workspace_size() != before:
-            set_cublas_workspace_size(before)
+        size(before)
 
 
 def _nbytes(pool: Any, streams: Sequence[Any]) -> tuple[int, ...]:
@@ -199,7 +190,7 @@ class Cuda:
 
     def limited_workspaces(self, nbytes: int | None) -> AbstractContextManager[None]:
         """Limits the workspaces of cuBLAS. PyTorch can do that since 2.13."""
-        if nbytes is None or isinstance(set_cublas_workspace_size, Missing):
+        if nbytes is None or not hasattr(torch.backends.cuda, "cublas_workspace_size"):
             return nullcontext()
         return _workspaces_of(nbytes)
 
