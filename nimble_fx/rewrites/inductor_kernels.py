@@ -40,7 +40,8 @@ from nimble_fx.rewrites.kernel_operators import (
 from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.rewrites.triton_launch import triton_launch
 from nimble_fx.torch_internals.inductor import InductorModule, compile_with_inductor
-from nimble_fx.torch_internals.names import FakeTensor, OpOverload
+from nimble_fx.torch_internals.names import FakeTensor, OpOverload, pytree
+from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
@@ -59,7 +60,19 @@ def with_inductor_kernels(gm: GraphModule) -> GraphModule:
     if module is None:
         return gm
     graph = _Builder(gm, module, read_calls(module.text)).build()
+    if _draws(gm.graph) != _draws(graph):
+        raise UnsupportedError("Inductor draws random numbers in another order, or by other means")
     return GraphModule(gm, graph)
+
+
+def _draws(graph: Graph) -> list[Any]:
+    """The operators that draw random numbers, in order, with the layouts of what they draw."""
+    tag = torch.Tag.nondeterministic_seeded
+    return [
+        (node.target, [_layout(value) for value in pytree.tree_leaves(node.meta["val"])])
+        for node in graph.nodes
+        if isinstance(node.target, OpOverload) and tag in node.target.tags
+    ]
 
 
 def _inputs(gm: GraphModule) -> list[Node]:
@@ -124,7 +137,7 @@ class _Builder:
                 self._values[statement.name] = value
         returned = [self._node(self._evaluated(value)) for value in self._calls.returned]
         output = self._gm.graph.output_node()
-        _check_layouts(_returned(output), returned)
+        _check_outputs(_inputs(self._gm), _returned(output), returned)
         self._graph.output(tuple(returned)).meta = dict(output.meta)
         for node in reversed(self._graph.find_nodes(op="call_function", target=getitem)):
             if not node.users:
@@ -288,20 +301,25 @@ def _has_layout(tensor: Any, new: NewTensor) -> bool:
     )
 
 
-def _check_layouts(before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raises an error if an output differs in more than its values."""
+def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raises an error if an output differs in more than its values, or shares other memory."""
     for one, other in zip(before, after, strict=True):
-        if isinstance(one, Node) != isinstance(other, Node):
-            raise UnsupportedError("Inductor returns a tensor as a number")
-        if isinstance(one, Node):
-            was, is_now = one.meta["val"], other.meta["val"]
-            if _layout(was) != _layout(is_now):
-                raise UnsupportedError(
-                    f"Inductor returns {_layout(is_now)} where {_layout(was)} is traced"
-                )
+        if _layout(one) != _layout(other):
+            raise UnsupportedError(f"Inductor returns {_layout(other)} where {_layout(one)} was")
+    if _sharing([*inputs, *before]) != _sharing([*inputs, *after]):
+        raise UnsupportedError("Inductor returns tensors that share other memory than before")
+
+
+def _sharing(values: Sequence[Any]) -> list[int]:
+    """For each value the position of the first one on its memory."""
+    tensors = [value.meta["val"] if isinstance(value, Node) else None for value in values]
+    keys = [storage_key(x) if isinstance(x, Tensor) else str(i) for i, x in enumerate(tensors)]
+    return [keys.index(key) for key in keys]
 
 
 def _layout(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return type(value)
-    return tuple(value.shape), value.stride(), value.dtype, value.device
+    """What a caller sees of an output besides its values."""
+    tensor = value.meta["val"] if isinstance(value, Node) else value
+    if not isinstance(tensor, Tensor):
+        return tensor
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device

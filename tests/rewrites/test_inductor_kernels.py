@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.errors import FileError, InputError, NimbleWarning
+from nimble_fx.errors import FileError, InputError, NimbleWarning, UnsupportedError
+from nimble_fx.rewrites import inductor_kernels
 from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
+from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.grammar import AtenProgram
 from tests.strategies import aten_programs
+from tests.support.bits import assert_same_sharing
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
 
@@ -157,6 +160,53 @@ def test_symbolic_sizes_run_by_pytorchs_kernels_with_the_reason() -> None:
     x, y = inputs()
     with pytest.warns(NimbleWarning, match="PyTorch's kernels.*sizes are symbolic"):
         torch.testing.assert_close(run(x, y), branches(x, y))
+
+
+CALL = """
+def call(args):
+    arg0_1, = args
+    {}
+    return ({}, )
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "returned", "error"),
+    [
+        ("buf0 = torch.ops.aten.sin.default(arg0_1)", "buf0", "draws random numbers in another"),
+        ("buf0 = torch.ops.aten.rand_like.default(arg0_1)", "arg0_1", "share other memory"),
+        ("buf0 = torch.ops.aten.mean.default(arg0_1)", "buf0", r"returns \(\(\), \(\), "),
+        ("buf0 = torch.ops.aten.unheard_of.default(arg0_1)", "buf0", "aten.unheard_of.default"),
+    ],
+)
+def test_what_is_not_the_traced_program_is_refused(
+    line: str, returned: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Random(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.rand_like(x)
+
+    gm = inference_graph(Random(), torch.randn(3)).gm
+    (x,) = gm.graph.find_nodes(op="placeholder")
+    module = InductorModule(CALL.format(line, returned), {}, {}, x.meta["val"].fake_mode)
+    monkeypatch.setattr(inductor_kernels, "compile_with_inductor", lambda _: module)
+    with pytest.raises(UnsupportedError, match=error):
+        with_inductor_kernels(gm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (torch.relu(x), torch.relu(x), x.clone(), x.clone()),
+        lambda x: (x, x.view(-1), (x + 1).t(), x * 1),
+        lambda x: (lambda y: (y, y.view(-1), y[0], y.clone()))(x.sin()),
+    ],
+)
+def test_outputs_share_memory_as_eagers(function: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    x = torch.randn(3, 4)
+    outputs = compiled(function, device="virtual")(x)
+    assert_same_sharing([x, *outputs], [x, *function(x)])
 
 
 def test_without_a_compiler_pytorchs_kernels_run_with_the_reason() -> None:
