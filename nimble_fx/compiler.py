@@ -219,6 +219,10 @@ class Compiler:
         if self._options.kernels != "inductor":
             return gm
         try:
+            if self._target.specs is not None:
+                raise UnsupportedError(
+                    "Inductor compiles for the device of this machine, not a plan's"
+                )
             return with_inductor_kernels(gm)
         except UnsupportedError as error:
             fallback = Fallback(name, "with PyTorch's kernels", str(error))

@@ -209,6 +209,12 @@ def test_outputs_share_memory_as_eagers(function: Callable[[Tensor], tuple[Tenso
     assert_same_sharing([x, *outputs], [x, *function(x)])
 
 
+def test_a_plan_has_pytorchs_kernels_with_the_reason() -> None:
+    with pytest.warns(NimbleWarning, match="for the device of this machine"):
+        program = nimble_fx.plan(parts, torch.randn(5, 4), device="h100", kernels="inductor")
+    assert not kernels_of(program)
+
+
 def test_without_a_compiler_pytorchs_kernels_run_with_the_reason() -> None:
     def unseen(x: Tensor) -> Tensor:
         return (x.sin() * 1.2345).cos() + x.exp() / 5.4321
