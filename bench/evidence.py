@@ -77,7 +77,7 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     models = [*TELLING, *(name for name in ZOO if name not in TELLING)]
     to = ("--out", str(out.absolute()))
     here = (*to, "--device", device)
-    usual = "reduce-overhead" if on_gpu else "aot_eager"
+    usual = ("reduce-overhead", "fused") if on_gpu else ("aot_eager",)
     others = ("cudagraphs", "inductor") if on_gpu else ()
     strongest = "max-autotune" if on_gpu else "inductor"
     inference, training = ("bench.inference", *here), ("bench.training", *here)
@@ -85,12 +85,12 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     autotuned = ("--peers", strongest, "--name", "inference_autotuned")
     tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider", "--ignore=tests/bench")
     yield Step("tests", tests, 0.35)  # those of bench take minutes, for what is measured below
-    yield Step("inference", (*inference, "--peers", usual, "--models", *models), 0.5)
+    yield Step("inference", (*inference, "--peers", *usual, "--models", *models), 0.5)
     yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4)
     yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)
     simulation = ("bench.simulation", *here, "--rounds", "5", "--models", *models)
     yield Step("simulation", simulation, 0.25)
-    yield Step("training", (*training, "--peers", usual, "--models", *TRAINED), 0.4)
+    yield Step("training", (*training, "--peers", *usual, "--models", *TRAINED), 0.4)
     yield Step("memory", ("bench.memory", *here, "--models", *models), 0.4)
     yield Step("autotuned", (*inference, *autotuned, "--models", *TELLING), 1.0)
 

@@ -22,7 +22,7 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 ALL_PEERS = (
     *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
-    *("max-autotune", "unfolded", "onnxruntime"),
+    *("max-autotune", "fused", "unfolded", "onnxruntime"),
 )
 
 
@@ -43,6 +43,7 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
 
     On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
     without faster kernels, and "unfolded" is nimble_fx without them: with `fold_weights=False`.
+    "fused" is nimble_fx with Inductor's kernels.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -54,6 +55,8 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["dynamo"] = _by_torch(backend="eager")
         found["aot_eager"] = _by_torch(backend="aot_eager")
         found["inductor"] = _by_torch()
+    fused = {"kernels": "inductor", "on_fallback": "error"}
+    found["fused"] = _by_torch(backend=nimble, options=fused)
     if not training and device.type == "cpu":
         found["unfolded"] = _by_torch(backend=nimble, options={"fold_weights": False})
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
