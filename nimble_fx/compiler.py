@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.specs import Device
@@ -149,14 +149,21 @@ class Compiler:
         hoisted = fold_weights(gm, self._inputs.weights) if is_folded else None
         graph = self._foldable(hoisted)
         if hoisted is None or graph is None:
-            return self.build(gm, self._name, self._capture)
+            run = self.build(gm, self._name, self._capture)
+            return self._compared(run, gm) if self._options.kernels != "aten" else run
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
         run = self.build(hoisted.main, self._name, self._capture)
         folded = folded_weights(graph, self._folded)
         unfolded = make_boxed_func(gm.forward)
         run = with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
-        return compared_once(run, gm, self._name) if self._options.verify == "values" else run
+        return self._compared(run, gm)
+
+    def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
+        """The runnable, compared with the traced graph if it can be and the options ask for it."""
+        if self._options.verify != "values" or any(map(_writes, traced.graph.nodes)):
+            return run
+        return compared_once(run, traced, self._name)
 
     def _foldable(self, hoisted: Hoisted | None) -> TaskGraph | None:
         """The graph of a program that takes folded weights; None if there can be none.
@@ -301,6 +308,12 @@ def size_hints(gm: GraphModule) -> dict[str, int]:
     sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
     hints = {str(size.node.expr): size.node.hint for size in sizes}
     return {symbol: hint for symbol, hint in hints.items() if isinstance(hint, int)}
+
+
+def _writes(node: Node) -> bool:
+    """Whether a node writes to one of its arguments."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    return any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
 
 
 def _n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:

@@ -1,13 +1,16 @@
 """A rewritten program that computes something else is found at its first call."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 import nimble_fx
 from nimble_fx.rewrites import fold_batch_norm
+from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.compared_values import compared_once
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
@@ -50,6 +53,27 @@ def test_models_with_folded_weights_pass(name: str) -> None:
             ours = compiled(*inputs)
             torch.manual_seed(0)
             torch.testing.assert_close(ours, model(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_other_values_of_inductors_kernels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(gm: GraphModule) -> GraphModule:
+        made = with_inductor_kernels(gm)
+        if is_wrong:
+            (product,) = made.graph.find_nodes(
+                op="call_function", target=torch.ops.aten.addmm.default
+            )
+            product.update_kwarg("alpha", 2)
+        return made
+
+    monkeypatch.setattr("nimble_fx.compiler.with_inductor_kernels", wrong)
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    for is_wrong in (False, True):
+        torch.compiler.reset()
+        options: dict[str, Any] = {"kernels": "inductor", "verify": "values"}
+        compiled = torch.compile(model, backend="nimble", options=options)
+        found = pytest.raises(nimble_fx.RewriteError, match=r"output 0 of .*kernels='aten'")
+        with torch.no_grad(), found if is_wrong else nullcontext():
+            compiled(torch.randn(2, 4))
 
 
 def test_a_defect_in_a_rewrite_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
