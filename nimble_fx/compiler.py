@@ -230,11 +230,18 @@ class Compiler:
                 raise UnsupportedError(
                     "Inductor compiles for the device of this machine, not a plan's"
                 )
-            return with_inductor_kernels(gm)
+            return with_inductor_kernels(gm, self._may_run_side_by_side(gm))
         except UnsupportedError as error:
             fallback = Fallback(name, "with PyTorch's kernels", str(error))
             self._target.reporter.report(fallback)
             return gm
+
+    def _may_run_side_by_side(self, gm: GraphModule) -> bool:
+        """Whether the schedule can have several streams."""
+        policy, limit = self._options.policy, self._options.max_streams
+        device = self._target.runtime_for(trace(gm).graph)
+        by_cost = policy in ("auto", "critical-path")
+        return policy != "serial" and limit != 1 and not (by_cost and device.specs.max_streams == 1)
 
     def trace(self, gm: GraphModule, name: str) -> TracedProgram:
         """Traces an ATen graph to a task graph with the user's names, and finds its device.

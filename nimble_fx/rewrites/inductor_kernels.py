@@ -22,6 +22,7 @@ from nimble_fx.rewrites.inductor_declarations import read_declarations
 from nimble_fx.rewrites.inductor_statements import (
     Allocation,
     Calls,
+    Expectation,
     Item,
     KernelCall,
     Name,
@@ -30,10 +31,13 @@ from nimble_fx.rewrites.inductor_statements import (
     read_calls,
 )
 from nimble_fx.rewrites.kernel_operators import (
+    CONCATENATION,
     Argument,
     Layout,
     NewTensor,
     Signature,
+    Taken,
+    has_layout,
     kernel_operator,
     short_name,
 )
@@ -41,22 +45,44 @@ from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.rewrites.triton_launch import triton_launch
 from nimble_fx.torch_internals.inductor import InductorModule, compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor, OpOverload, pytree
+from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
 
 
-def with_inductor_kernels(gm: GraphModule) -> GraphModule:
+def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphModule:
     """The graph with Inductor's kernels; itself if it computes nothing.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+        side_by_side: compile it again with concatenations as kernels of their own, if it has any,
+            and take that graph if more of its tasks can run at the same time. Inductor fuses what
+            is concatenated, or has each branch write into the one result, which orders them.
 
     Raises:
         UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
     """
-    module = compile_with_inductor(_with_constants_as_inputs(gm))
+    fused = _rewritten(gm, gm)
+    if not side_by_side or not gm.graph.find_nodes(op="call_function", target=_aten.cat.default):
+        return fused
+    apart = _rewritten(gm, _with_concatenations_apart(gm))
+    return max(fused, apart, key=lambda each: trace(each).graph.width)
+
+
+def _with_concatenations_apart(gm: GraphModule) -> GraphModule:
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.find_nodes(op="call_function", target=_aten.cat.default):
+        node.target = getattr(torch.ops, KERNELS).concatenation.default
+    return GraphModule(gm, graph)
+
+
+def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
+    """The graph with the kernels that Inductor makes of another that computes the same."""
+    module = compile_with_inductor(_with_constants_as_inputs(compiled))
     if module is None:
         return gm
     graph = _Builder(gm, module, read_calls(module.text)).build()
@@ -163,6 +189,9 @@ class _Builder:
                 return _Unwritten(NewTensor(size, stride, dtype, device))
             case View(base, size, stride, offset):
                 return self._view(self._values[base.name], Layout(size, stride, offset))
+            case Expectation(of, size, stride):
+                _check_expectation(of.name, self._values[of.name], size, stride)
+                return None
             case Item(of, index):
                 return self._call(getitem, self._node(self._values[of.name]), index)
             case KernelCall():
@@ -233,7 +262,9 @@ class _Builder:
             taken[node] = taken.get(node, False) or is_written
             arguments.append(Argument(False, list(taken).index(node)))
         signature = Signature(
-            tuple(taken.values()), tuple(each.tensor for each in new), tuple(arguments)
+            tuple(Taken(*_strided(node), is_written) for node, is_written in taken.items()),
+            tuple(each.tensor for each in new),
+            tuple(arguments),
         )
         kernel = self._module.globals[call.kernel]
         if call.kernel.startswith("triton_"):
@@ -271,6 +302,22 @@ class _Builder:
         return node
 
 
+def _check_expectation(
+    name: str, value: Any, size: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    """Raises an error if an operator returns another layout than Inductor's kernels expect."""
+    if isinstance(value, Node) and not has_layout(value.meta["val"], size, stride):
+        raise UnsupportedError(
+            f"Inductor expects {name} to have the sizes {size} and strides {stride}, where "
+            f"PyTorch's operator returns {_strided(value)}"
+        )
+
+
+def _strided(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    tensor = node.meta["val"]
+    return tuple(tensor.shape), tensor.stride()
+
+
 def _number(value: Any, call: KernelCall) -> int:
     if type(value) is not int:
         raise UnsupportedError(f"{call.kernel} takes {value!r:.99}, which is no whole number")
@@ -279,6 +326,8 @@ def _number(value: Any, call: KernelCall) -> int:
 
 def _overload(call: OperatorCall, default: str) -> OpOverload:
     namespace, name, overload = call.path
+    if (namespace, name) == (KERNELS, CONCATENATION):
+        namespace, name = "aten", "cat"
     packet = getattr(getattr(torch.ops, namespace), name, None)
     found = getattr(packet, overload or default, None)
     if found is None:

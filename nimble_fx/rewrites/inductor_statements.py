@@ -14,7 +14,7 @@ import torch
 from nimble_fx.errors import UnsupportedError
 
 _ALLOCATIONS = {"empty_strided_cpu": "cpu", "empty_strided_cuda": "cuda"}
-_NO_EFFECT = ("args.clear", "assert_alignment", "assert_size_stride", "torch.cuda.set_device")
+_NO_EFFECT = ("args.clear", "assert_alignment", "torch.cuda.set_device")
 _ORIGIN = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 
 
@@ -63,6 +63,15 @@ class OperatorCall:
     path: tuple[str, str, str | None]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What kernels take a tensor's sizes and strides to be."""
+
+    of: Name
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -192,6 +201,8 @@ def _called(
             return Allocation(size, stride, dtype, _ALLOCATIONS[name])
         case ast.Name("reinterpret_tensor"), [base, *layout]:
             return View(Name(_name(base)), *map(_value, layout))
+        case ast.Name("assert_size_stride"), [ast.Name(name), size, stride, *_]:
+            return Expectation(Name(name), _value(size), _value(stride))
         case ast.Name("copy_if_misaligned"), [value]:
             return _value(value)  # which the operator of a kernel does
         case ast.Name("device"), _:

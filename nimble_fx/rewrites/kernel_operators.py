@@ -14,8 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nimble_fx.errors import OperatorError
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS
+
+CONCATENATION = "concatenation"
+"""The name of an operator that does what `aten.cat` does, and that Inductor fuses with nothing."""
 
 MAX_NAME = 32
 """The characters of a kernel's name that are kept."""
@@ -24,6 +28,10 @@ _lock = threading.Lock()
 _operators: dict[str, OpOverload] = {}
 _sources: dict[str, str] = {}
 _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
+
+_library.define(f"{CONCATENATION}(Tensor[] tensors, int dim=0) -> Tensor")
+_library.impl(CONCATENATION, torch.cat, "CompositeExplicitAutograd")
+torch.library.register_fake(f"{KERNELS}::{CONCATENATION}", torch.cat, lib=_library)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,15 @@ class NewTensor:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """A tensor that a kernel's operator takes: the kernel's text has its sizes and strides."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    is_written: bool
+
+
+@dataclass(frozen=True)
 class Argument:
     """A tensor that a kernel takes.
 
@@ -69,20 +86,20 @@ class Signature:
     """What the operator of a kernel takes, returns, and hands to the kernel.
 
     Attributes:
-        written: for each tensor that the operator takes, whether the kernel writes it.
+        taken: the tensors that the operator takes, in order.
         new: the tensors that it allocates, which it returns in this order.
         arguments: those of the kernel, in order: tensors and numbers.
     """
 
-    written: tuple[bool, ...]
+    taken: tuple[Taken, ...]
     new: tuple[NewTensor, ...]
     arguments: tuple[Argument | int, ...]
 
     @property
     def schema(self) -> str:
         """The operator's parameters and results, such as "(Tensor a, Tensor(b!) b) -> Tensor"."""
-        takes = [f"Tensor({_letter(i)}!)" if w else "Tensor" for i, w in enumerate(self.written)]
-        named = ", ".join(f"{kind} {_letter(i)}" for i, kind in enumerate(takes))
+        takes = ["Tensor(x{0}!) x{0}" if x.is_written else "Tensor x{0}" for x in self.taken]
+        named = ", ".join(each.format(i) for i, each in enumerate(takes))
         results = ", ".join(["Tensor"] * len(self.new))
         return f"({named}) -> " + (results if len(self.new) == 1 else f"({results})")
 
@@ -123,11 +140,31 @@ def kernel_source(name: str) -> str | None:
 
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
     def launch(*taken: Tensor) -> Any:
+        for tensor, expected in zip(taken, signature.taken, strict=True):
+            if not has_layout(tensor, expected.size, expected.stride):
+                raise OperatorError(_other_layout(tensor, expected))
         new = [each.allocate() for each in signature.new]
         kernel(*[_given(argument, taken, new) for argument in signature.arguments])
         return _returned(new)
 
     return launch
+
+
+def has_layout(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether a tensor's elements are where they are with these sizes and strides."""
+    if tensor.stride() == stride and tensor.shape == size:
+        return True
+    same = zip(size, tensor.stride(), stride, strict=False)
+    return tensor.shape == size and (0 in size or all(n == 1 or a == b for n, a, b in same))
+
+
+def _other_layout(tensor: Tensor, expected: Taken) -> str:
+    return (
+        f"a kernel that Inductor compiled for the sizes {expected.size} and strides "
+        f"{expected.stride} was called with {tuple(tensor.shape)} and {tensor.stride()}: an "
+        "operator before it returned another layout than PyTorch's meta kernel says. Compile with "
+        "kernels='aten'"
+    )
 
 
 def _fake(signature: Signature) -> Callable[..., Any]:
@@ -150,8 +187,3 @@ def _returned(new: list[Tensor]) -> Any:
     if len(new) == 1:
         return new[0]
     return tuple(new) if new else None
-
-
-def _letter(i: int) -> str:
-    """The `i`-th parameter's name."""
-    return f"x{i}"

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.torch_internals.dynamo import TracingContext
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
 
 _SETTINGS = {
@@ -21,7 +22,6 @@ _SETTINGS = {
     "graph_partition": False,
     "cpp_wrapper": False,
     "fallback_random": True,
-    "size_asserts": False,
     "alignment_asserts": False,
     "nan_asserts": False,
     "triton.cudagraphs": False,
@@ -31,6 +31,7 @@ _compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
 _decompositions = lookup("torch._inductor.decomposition.select_decomp_table")
 _fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
 _joint_graph_passes = lookup("torch._inductor.fx_passes.joint_graph.joint_graph_passes")
+_tracing = lookup("torch._guards.tracing")
 _load = lookup("torch._inductor.codecache.PyCodeCache.load")
 
 
@@ -70,7 +71,8 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     config = lookup("torch._inductor.config")
     settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
     try:
-        with config.patch(settings), _fresh_provenance():
+        # A context of its own, or Inductor would report its strides to AOTAutograd, once at most.
+        with config.patch(settings), _fresh_provenance(), _tracing(TracingContext(mode)):
             lowered = _decomposed(gm, inputs, mode)
             if all(node.op != "call_function" for node in lowered.graph.nodes):
                 return None
@@ -81,7 +83,7 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     except UnsupportedError:
         raise
     except Exception as error:  # whatever a compiler raises
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UnsupportedError(f"Inductor cannot compile it: {reason:.300}") from error
     return InductorModule(text, vars(module), origins, mode)
 

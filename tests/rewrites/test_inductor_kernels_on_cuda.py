@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.torch_internals.operators import KERNELS
+from tests.support.models import CASES
 
 _IS_STAND_IN = "STANDIN_MODE" in os.environ
 _KERNELS_COMPUTE = find_spec("triton") and (not _IS_STAND_IN or "STANDIN_TRITON" in os.environ)
@@ -53,6 +54,16 @@ def test_kernels_are_captured_on_several_streams_and_compute_what_eager_does() -
     assert program.graph.n_streams > 1
     assert all(name.startswith("triton_") for name in kernels_of(program))
     assert "@triton.jit" in program.kernel_source(kernels_of(program)[0])
+
+
+def test_branches_that_are_concatenated_stay_side_by_side() -> None:
+    """Inductor alone has each write into the one result, which orders them."""
+    model, x = CASES["tables"].model().cuda(), CASES["tables"].inputs()[0].cuda()
+    run = torch.compile(model, backend="nimble", options=OPTIONS)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert len(kernels_of(program)) == program.graph.n_streams == 12
 
 
 def test_training_is_eagers() -> None:

@@ -7,6 +7,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor_statements import (
     Allocation,
     Assignment,
+    Expectation,
     Item,
     KernelCall,
     Name,
@@ -64,6 +65,11 @@ def test_inputs_and_results_are_read() -> None:
             "buf0",
             Allocation((), (), torch.int64, "cuda"),
         ),
+        (
+            "assert_size_stride(arg0_1, (2, ), (1, ), 'input')",
+            None,
+            Expectation(Name("arg0_1"), (2,), (1,)),
+        ),
         ("buf2 = buf1[0]", "buf2", Item(Name("buf1"), 0)),
         ("buf2 = buf1; del buf1  # reuse", "buf2", Name("buf1")),
         (
@@ -100,7 +106,6 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
     [
         "del arg0_1",
         "raw_stream0 = get_raw_stream(0)",
-        "assert_size_stride(arg0_1, (2, ), (1, ), 'input')",
         "pass",
     ],
 )

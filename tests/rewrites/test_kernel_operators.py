@@ -5,14 +5,19 @@ from itertools import count
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
+from nimble_fx.errors import OperatorError
 from nimble_fx.rewrites.kernel_operators import (
     MAX_NAME,
     Argument,
     Layout,
     NewTensor,
     Signature,
+    Taken,
+    has_layout,
     kernel_operator,
     kernel_source,
     short_name,
@@ -31,7 +36,8 @@ def add_into(x: Tensor, out: Tensor) -> None:
 def made(
     *written: bool, new: int, arguments: Sequence[Argument | int], kernel: object
 ) -> OpOverload:
-    signature = Signature(written, (NEW,) * new, tuple(arguments))
+    taken = tuple(Taken((2, 3), (3, 1), each) for each in written)
+    signature = Signature(taken, (NEW,) * new, tuple(arguments))
     return kernel_operator("cpp_fused_test_0", kernel, f"text {next(TEXTS)}", signature)  # type: ignore[arg-type]
 
 
@@ -76,6 +82,27 @@ def test_a_kernel_sees_the_part_that_it_is_given_wherever_the_memory_begins() ->
     assert torch.equal(operator(x)[1], x[1] + 1)
 
 
+def test_a_tensor_of_another_layout_is_refused() -> None:
+    operator = made(
+        False, new=1, arguments=[Argument(False, 0), Argument(True, 0)], kernel=add_into
+    )
+    for x in (torch.randn(3, 2).t(), torch.randn(2, 2), torch.randn(6)):
+        with pytest.raises(OperatorError, match=r"for the sizes \(2, 3\) and strides \(3, 1\)"):
+            operator(x)
+
+
+@given(st.data())
+def test_layouts_are_the_same_where_all_elements_are_at_the_same_places(
+    data: st.DataObject,
+) -> None:
+    size = data.draw(st.lists(st.integers(0, 3), max_size=3).map(tuple))
+    strides = st.tuples(*[st.integers(1, 4)] * len(size))
+    one, other = data.draw(strides), data.draw(strides)
+    offsets = [torch.arange(40).as_strided(size, stride) for stride in (one, other)]
+    x = torch.empty(40).as_strided(size, one)
+    assert has_layout(x, size, other) == torch.equal(*offsets)
+
+
 def test_numbers_are_handed_to_the_kernel() -> None:
     arguments: list[Argument | int] = [Argument(True, 0), 7]
     operator = made(new=1, arguments=arguments, kernel=lambda out, n: out.fill_(n))
@@ -83,7 +110,8 @@ def test_numbers_are_handed_to_the_kernel() -> None:
 
 
 def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
-    signature = Signature((False,), (NEW,), (Argument(False, 0), Argument(True, 0)))
+    taken = Taken((2, 3), (3, 1), is_written=False)
+    signature = Signature((taken,), (NEW,), (Argument(False, 0), Argument(True, 0)))
     one, same = (kernel_operator("cpp_fused_a_0", add_into, "text", signature) for _ in range(2))
     other = kernel_operator("cpp_fused_a_0", add_into, "another text", signature)
     assert one is same

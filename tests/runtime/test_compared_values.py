@@ -56,8 +56,8 @@ def test_models_with_folded_weights_pass(name: str) -> None:
 
 
 def test_other_values_of_inductors_kernels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(gm: GraphModule) -> GraphModule:
-        made = with_inductor_kernels(gm)
+    def wrong(gm: GraphModule, side_by_side: bool) -> GraphModule:
+        made = with_inductor_kernels(gm, side_by_side)
         if is_wrong:
             (product,) = made.graph.find_nodes(
                 op="call_function", target=torch.ops.aten.addmm.default
