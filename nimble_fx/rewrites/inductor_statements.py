@@ -216,10 +216,12 @@ def _called(
             return KernelCall(name, tuple(map(_value, args)))
     values, named = tuple(map(_value, args)), {key: _value(kwargs[key]) for key in kwargs}
     match ast.unparse(function).split("."):
-        case ["extern_kernels", operator]:
+        case ["extern_kernels" | "aten", operator]:
             return OperatorCall(("aten", operator, None), values, named)
         case ["torch", "ops", namespace, operator, overload]:
             return OperatorCall((namespace, operator, overload), values, named)
+        case ["aten", operator, overload]:
+            return OperatorCall(("aten", operator, overload), values, named)
     raise _unknown(node)
 
 

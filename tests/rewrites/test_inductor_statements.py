@@ -66,6 +66,24 @@ def test_inputs_and_results_are_read() -> None:
             Allocation((), (), torch.int64, "cuda"),
         ),
         (
+            "aten.index_put_(buf0, [arg0_1], buf1, True)",
+            None,
+            OperatorCall(
+                ("aten", "index_put_", None),
+                (Name("buf0"), (Name("arg0_1"),), Name("buf1"), True),
+                {},
+            ),
+        ),
+        (
+            "aten.scatter_reduce_.two(buf0, 0, arg0_1, buf1, reduce='sum')",
+            None,
+            OperatorCall(
+                ("aten", "scatter_reduce_", "two"),
+                (Name("buf0"), 0, Name("arg0_1"), Name("buf1")),
+                {"reduce": "sum"},
+            ),
+        ),
+        (
             "assert_size_stride(arg0_1, (2, ), (1, ), 'input')",
             None,
             Expectation(Name("arg0_1"), (2,), (1,)),
