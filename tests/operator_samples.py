@@ -16,7 +16,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
 
 from nimble_fx import fallbacks
+from nimble_fx.options import Kernels
 from tests.support.samples import DTYPES, Sample, bad_samples, names, samples
 
 _N_AT_ONCE = 16
@@ -49,11 +50,12 @@ class Way:
 EAGER, AS_TRACED = Way(), Way("aot_eager")
 
 
-def nimble_on(device: str, seed: int) -> Way:
+def nimble_on(device: str, seed: int, kernels: Kernels = "aten") -> Way:
     """The backend under test, on "cpu" or "virtual"."""
     if device == "cpu":
-        return Way("nimble")
-    return Way("nimble", {"device": device, "seed": seed, "policy": "nimble"}, n_calls=2)
+        return Way("nimble", {"kernels": kernels})
+    options = {"device": device, "seed": seed, "policy": "nimble", "kernels": kernels}
+    return Way("nimble", options, n_calls=2)
 
 
 @dataclass
@@ -258,6 +260,7 @@ def main() -> int:
     """Judges samples and prints the totals; 1 if some are wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.operator_samples", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "virtual"), default="cpu")
+    parser.add_argument("--kernels", choices=get_args(Kernels), default="aten")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--only", default="", help="a regular expression that names match")
@@ -267,7 +270,7 @@ def main() -> int:
     importlib.import_module("tests.conftest")
     warnings.simplefilter("ignore")
     chosen = [name for name in names() if re.search(args.only, name)]
-    way, dtype = nimble_on(args.device, args.seed), getattr(torch, args.dtype)
+    way, dtype = nimble_on(args.device, args.seed, args.kernels), getattr(torch, args.dtype)
     kinds: dict[str, Callable[[str], Totals]] = {
         "forward": lambda name: judged(name, dtype, way, False, args.limit),
         "gradients": lambda name: judged(name, dtype, way, True, args.limit),

@@ -65,6 +65,8 @@ def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphM
     Raises:
         UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
     """
+    if not any(map(_is_fake, gm.graph.nodes)):
+        return gm
     fused = _rewritten(gm, gm)
     if not side_by_side or not gm.graph.find_nodes(op="call_function", target=_aten.cat.default):
         return fused

@@ -162,6 +162,14 @@ def test_symbolic_sizes_run_by_pytorchs_kernels_with_the_reason() -> None:
         torch.testing.assert_close(run(x, y), branches(x, y))
 
 
+@pytest.mark.parametrize("function", [lambda x: x.shape, lambda x: (x, x.view(-1)), lambda x: 1])
+def test_what_computes_nothing_needs_no_kernels(function: Callable[[Tensor], Any]) -> None:
+    x = torch.randn(3, 4)
+    run = compiled(function)
+    torch.testing.assert_close(run(x), function(x))
+    assert not any(map(kernels_of, nimble_fx.programs()))
+
+
 CALL = """
 def call(args):
     arg0_1, = args
