@@ -67,7 +67,7 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
     if mode is None or not all(isinstance(x, FakeTensor) and _is_static(x) for x in inputs):
-        raise UnsupportedError("it takes numbers, or tensors whose sizes are symbolic")
+        raise UnsupportedError("it takes no tensors, or numbers, or sizes are symbolic")
     config = lookup("torch._inductor.config")
     settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
     try:
