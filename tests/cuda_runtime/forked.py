@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 import pytest
+import torch
 from _pytest.runner import runtestprotocol
 
 
@@ -25,7 +26,7 @@ def reports(
     """
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as last_words:
-        child = os.fork()
+        child = fork()
         if child == 0:
             os.close(reading)
             prepare(last_words.fileno())
@@ -43,6 +44,18 @@ def reports(
             ]
         ended = f"no end after {limit} s" if data is None else f"its process died: {_cause(status)}"
         return [_failure(item, ended, last_words)]
+
+
+def fork() -> int:
+    """As `os.fork`, with a new pool of threads for operators in the child.
+
+    PyTorch makes one where a thread next asks for it, but has none for another that asks meanwhile,
+    which ends the process. The threads of autograd do so, one for each device.
+    """
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(torch.get_num_threads())
+    return child
 
 
 def _run(item: pytest.Item, writing: int) -> None:
