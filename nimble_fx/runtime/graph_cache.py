@@ -123,6 +123,7 @@ class GraphCache:
         """Adds a graph that was captured for these inputs and parameters."""
         with self._lock:
             self._graphs[key] = graph
+            self._latest = key, graph
             self._n_calls.pop(key, None)
             self._status.n_captures += 1
             self._status.n_graphs, self._status.nbytes = len(self._graphs), graph.nbytes

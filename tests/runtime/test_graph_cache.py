@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -48,7 +48,8 @@ def add(
     cache.add(key, cast(CapturedGraph, recorded or FakeGraph()), [], static or [])
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), max_size=60), st.integers(1, 9))
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=60), st.integers(1, 4))
 def test_of_each_set_of_parameters_the_last_few_are_kept(
     uses: list[tuple[int, int]], max_graphs: int
 ) -> None:
