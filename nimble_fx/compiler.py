@@ -24,7 +24,7 @@ from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
-from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.folded_weights import folded_weights, with_folded

@@ -17,7 +17,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes, n_elements
 from nimble_fx.ir.task_graph import TaskGraph, TensorType
 from nimble_fx.registry import WeakList
-from nimble_fx.rewrites.kernel_operators import kernel_source
+from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_status import CaptureStatus

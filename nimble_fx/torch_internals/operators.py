@@ -5,7 +5,7 @@ from typing import Any
 from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_key
 
 KERNELS = "nimble_kernels"
-"""The namespace of kernels that Inductor compiled; see `rewrites.kernel_operators`."""
+"""The namespace of kernels that Inductor compiled; see `rewrites.inductor.kernel_operators`."""
 
 _ONEDNN = {"mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise.binary"}
 

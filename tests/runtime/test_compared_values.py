@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 import nimble_fx
 from nimble_fx.rewrites import fold_batch_norm
-from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.compared_values import compared_once
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import FileError, InputError, NimbleWarning, UnsupportedError
-from nimble_fx.rewrites import inductor_kernels
-from nimble_fx.rewrites.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor import inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.grammar import AtenProgram

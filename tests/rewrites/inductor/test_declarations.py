@@ -3,7 +3,7 @@
 import pytest
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.rewrites.inductor_declarations import Declaration, read_declarations
+from nimble_fx.rewrites.inductor.declarations import Declaration, read_declarations
 
 CPP = "cpp_fused_0 = async_compile.cpp_pybinding({}, 'void kernel()')\n"
 TRITON = (

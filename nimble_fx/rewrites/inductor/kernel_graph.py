@@ -1,13 +1,5 @@
-"""Replaces a graph's operators by calls of the kernels that Inductor fuses them into.
+"""The graph of a module that Inductor wrote: its kernels, its operators, and their memory."""
 
-Before: relu(x) + sigmoid(x), as three operators.
-After:  cpp_fused_add_relu_sigmoid_0(x), one operator, whose kernel Inductor compiled.
-
-Requires: sizes are numbers; all tensors are on one device.
-Ensures: the same inputs and outputs, with the same strides; values as Inductor computes them.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter, getitem
 from typing import Any
@@ -18,19 +10,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import extent
-from nimble_fx.rewrites.inductor_declarations import read_declarations
-from nimble_fx.rewrites.inductor_statements import (
-    Allocation,
-    Calls,
-    Expectation,
-    Item,
-    KernelCall,
-    Name,
-    OperatorCall,
-    View,
-    read_calls,
-)
-from nimble_fx.rewrites.kernel_operators import (
+from nimble_fx.rewrites.inductor.declarations import read_declarations
+from nimble_fx.rewrites.inductor.kernel_operators import (
     CONCATENATION,
     Argument,
     Layout,
@@ -41,90 +22,39 @@ from nimble_fx.rewrites.kernel_operators import (
     kernel_operator,
     short_name,
 )
+from nimble_fx.rewrites.inductor.same_program import inputs_and_constants
+from nimble_fx.rewrites.inductor.statements import (
+    Allocation,
+    Calls,
+    Expectation,
+    Item,
+    KernelCall,
+    Name,
+    OperatorCall,
+    View,
+    read_calls,
+)
+from nimble_fx.rewrites.inductor.triton_launch import triton_launch
 from nimble_fx.rewrites.new_nodes import fake_result
-from nimble_fx.rewrites.triton_launch import triton_launch
-from nimble_fx.torch_internals.inductor import InductorModule, compile_with_inductor
-from nimble_fx.torch_internals.names import FakeTensor, OpOverload, pytree
+from nimble_fx.torch_internals.inductor import InductorModule
+from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS
-from nimble_fx.torch_internals.storages import storage_key
-from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
 
 
-def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphModule:
-    """The graph with Inductor's kernels; itself if it computes nothing.
+def kernel_graph(gm: GraphModule, module: InductorModule) -> Graph:
+    """The graph of a module.
 
     Args:
-        gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
-        side_by_side: compile it again with concatenations as kernels of their own, if it has any,
-            and take that graph if more of its tasks can run at the same time. Inductor fuses what
-            is concatenated, or has each branch write into the one result, which orders them.
+        gm: the graph that Inductor compiled; the result has its inputs and constants.
+        module: what Inductor made of it.
 
     Raises:
-        UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
+        UnsupportedError: the module has what is not known here.
     """
-    if not any(map(_is_fake, gm.graph.nodes)):
-        return gm
-    fused = _rewritten(gm, gm)
-    if not side_by_side or not gm.graph.find_nodes(op="call_function", target=_aten.cat.default):
-        return fused
-    apart = _rewritten(gm, _with_concatenations_apart(gm))
-    return max(fused, apart, key=lambda each: trace(each).graph.width)
-
-
-def _with_concatenations_apart(gm: GraphModule) -> GraphModule:
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.find_nodes(op="call_function", target=_aten.cat.default):
-        node.target = getattr(torch.ops, KERNELS).concatenation.default
-    return GraphModule(gm, graph)
-
-
-def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
-    """The graph with the kernels that Inductor makes of another that computes the same."""
-    module = compile_with_inductor(_with_constants_as_inputs(compiled))
-    if module is None:
-        return gm
-    graph = _Builder(gm, module, read_calls(module.text)).build()
-    if _draws(gm.graph) != _draws(graph):
-        raise UnsupportedError("Inductor draws random numbers in another order, or by other means")
-    return GraphModule(gm, graph)
-
-
-def _draws(graph: Graph) -> list[Any]:
-    """The operators that draw random numbers, in order, with the layouts of what they draw."""
-    tag = torch.Tag.nondeterministic_seeded
-    return [
-        (node.target, [_layout(value) for value in pytree.tree_leaves(node.meta["val"])])
-        for node in graph.nodes
-        if isinstance(node.target, OpOverload) and tag in node.target.tags
-    ]
-
-
-def _inputs(gm: GraphModule) -> list[Node]:
-    """The inputs and then the constants of a graph."""
-    return [*gm.graph.find_nodes(op="placeholder"), *gm.graph.find_nodes(op="get_attr")]
-
-
-def _with_constants_as_inputs(gm: GraphModule) -> GraphModule:
-    """The graph with an input in the place of each constant, after its own."""
-    graph, values = Graph(), dict[Node, Node]()
-    mode = next(n.meta["val"].fake_mode for n in gm.graph.nodes if _is_fake(n))
-    for node in _inputs(gm):
-        if node.op == "placeholder":
-            values[node] = graph.node_copy(node)
-        else:
-            values[node] = graph.placeholder(node.name)
-            constant = attrgetter(str(node.target))(gm)
-            values[node].meta["val"] = mode.from_tensor(constant, static_shapes=True)
-    graph.output(graph.graph_copy(gm.graph, values))
-    return GraphModule(gm, graph)
-
-
-def _is_fake(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), FakeTensor)
+    return _Builder(gm, module, read_calls(module.text)).build()
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,21 +86,28 @@ class _Builder:
 
     def build(self) -> Graph:
         """The graph of all statements."""
-        for name, node in zip(self._calls.inputs, _inputs(self._gm), strict=True):
-            self._values[name] = self._graph.node_copy(node)
+        inputs = inputs_and_constants(self._gm.graph)
+        for name, node in zip(self._calls.inputs, inputs, strict=True):
+            self._values[name] = self._input(node)
         for statement in self._calls.statements:
             self._meta = self._meta_of(statement.origin)
             value = self._evaluated(statement.value)
             if statement.name is not None:
                 self._values[statement.name] = value
         returned = [self._node(self._evaluated(value)) for value in self._calls.returned]
-        output = self._gm.graph.output_node()
-        _check_outputs(_inputs(self._gm), _returned(output), returned)
-        self._graph.output(tuple(returned)).meta = dict(output.meta)
+        self._graph.output(tuple(returned)).meta = dict(self._gm.graph.output_node().meta)
         for node in reversed(self._graph.find_nodes(op="call_function", target=getitem)):
             if not node.users:
                 self._graph.erase_node(node)
         return self._graph
+
+    def _input(self, node: Node) -> Node:
+        """A copy of an input or a constant, which too has a fake tensor."""
+        copied = self._graph.node_copy(node)
+        if node.op == "get_attr":
+            constant = attrgetter(str(node.target))(self._gm)
+            copied.meta["val"] = self._module.fake_mode.from_tensor(constant, static_shapes=True)
+        return copied
 
     def _meta_of(self, origin: str | None) -> dict[str, Any]:
         """The lines of code that a call computes; the last one is its own."""
@@ -338,11 +275,6 @@ def _overload(call: OperatorCall, default: str) -> OpOverload:
     return operator
 
 
-def _returned(output: Node) -> list[Any]:
-    values: Any = output.args[0]
-    return list(values)
-
-
 def _has_layout(tensor: Any, new: NewTensor) -> bool:
     return (
         isinstance(tensor, Tensor)
@@ -350,27 +282,3 @@ def _has_layout(tensor: Any, new: NewTensor) -> bool:
         == (new.size, new.stride, new.dtype)
         and tensor.storage_offset() == 0
     )
-
-
-def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raises an error if an output differs in more than its values, or shares other memory."""
-    for one, other in zip(before, after, strict=True):
-        if _layout(one) != _layout(other):
-            raise UnsupportedError(f"Inductor returns {_layout(other)} where {_layout(one)} was")
-    if _sharing([*inputs, *before]) != _sharing([*inputs, *after]):
-        raise UnsupportedError("Inductor returns tensors that share other memory than before")
-
-
-def _sharing(values: Sequence[Any]) -> list[int]:
-    """For each value the position of the first one on its memory."""
-    tensors = [value.meta["val"] if isinstance(value, Node) else None for value in values]
-    keys = [storage_key(x) if isinstance(x, Tensor) else str(i) for i, x in enumerate(tensors)]
-    return [keys.index(key) for key in keys]
-
-
-def _layout(value: Any) -> Any:
-    """What a caller sees of an output besides its values."""
-    tensor = value.meta["val"] if isinstance(value, Node) else value
-    if not isinstance(tensor, Tensor):
-        return tensor
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.rewrites.inductor_statements import (
+from nimble_fx.rewrites.inductor.statements import (
     Allocation,
     Assignment,
     Expectation,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.errors import OperatorError
-from nimble_fx.rewrites.kernel_operators import (
+from nimble_fx.rewrites.inductor.kernel_operators import (
     MAX_NAME,
     Argument,
     Layout,

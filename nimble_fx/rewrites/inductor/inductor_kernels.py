@@ -1,0 +1,80 @@
+"""Replaces a graph's operators by calls of the kernels that Inductor fuses them into.
+
+Before: relu(x) + sigmoid(x), as three operators.
+After:  cpp_fused_add_relu_sigmoid_0(x), one operator, whose kernel Inductor compiled.
+
+Requires: sizes are numbers; all tensors are on one device.
+Ensures: the same inputs and outputs, with the same strides; values as Inductor computes them.
+"""
+
+from operator import attrgetter
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
+from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
+from nimble_fx.torch_internals.inductor import compile_with_inductor
+from nimble_fx.torch_internals.names import FakeTensor
+from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.tracing.aten_to_tasks import trace
+
+_aten = torch.ops.aten
+
+
+def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphModule:
+    """The graph with Inductor's kernels; itself if it computes nothing.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+        side_by_side: compile it again with concatenations as kernels of their own, if it has any,
+            and take that graph if more of its tasks can run at the same time. Inductor fuses what
+            is concatenated, or has each branch write into the one result, which orders them.
+
+    Raises:
+        UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
+    """
+    if not any(map(_is_fake, gm.graph.nodes)):
+        return gm
+    fused = _rewritten(gm, gm)
+    if not side_by_side or not gm.graph.find_nodes(op="call_function", target=_aten.cat.default):
+        return fused
+    apart = _rewritten(gm, _with_concatenations_apart(gm))
+    return max(fused, apart, key=lambda each: trace(each).graph.width)
+
+
+def _with_concatenations_apart(gm: GraphModule) -> GraphModule:
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for node in graph.find_nodes(op="call_function", target=_aten.cat.default):
+        node.target = getattr(torch.ops, KERNELS).concatenation.default
+    return GraphModule(gm, graph)
+
+
+def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
+    """The graph with the kernels that Inductor makes of another that computes the same."""
+    module = compile_with_inductor(_with_constants_as_inputs(compiled))
+    if module is None:
+        return gm
+    graph = kernel_graph(gm, module)
+    check_same_program(gm.graph, graph)
+    return GraphModule(gm, graph)
+
+
+def _with_constants_as_inputs(gm: GraphModule) -> GraphModule:
+    """The graph with an input in the place of each constant, after its own."""
+    graph, values = Graph(), dict[Node, Node]()
+    mode = next(n.meta["val"].fake_mode for n in gm.graph.nodes if _is_fake(n))
+    for node in inputs_and_constants(gm.graph):
+        if node.op == "placeholder":
+            values[node] = graph.node_copy(node)
+        else:
+            values[node] = graph.placeholder(node.name)
+            constant = attrgetter(str(node.target))(gm)
+            values[node].meta["val"] = mode.from_tensor(constant, static_shapes=True)
+    graph.output(graph.graph_copy(gm.graph, values))
+    return GraphModule(gm, graph)
+
+
+def _is_fake(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), FakeTensor)
