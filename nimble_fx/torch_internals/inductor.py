@@ -24,6 +24,11 @@ _SETTINGS = {
     "fallback_random": True,
     "alignment_asserts": False,
     "nan_asserts": False,
+    "annotate_training": False,
+    "aot_inductor.debug_intermediate_value_printer": "0",
+    "cpp.descriptive_names": "original_aten",
+    "generate_intermediate_hooks": False,
+    "profiler_mark_wrapper_call": False,
     "triton.cudagraphs": False,
     "trace.provenance_tracking_level": 2,
 }

@@ -9,6 +9,7 @@ from torch.fx import Graph, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.torch_internals.storages import storage_key
 
 
@@ -63,9 +64,15 @@ def _layout(value: Any) -> Any:
 
 def _draws(graph: Graph) -> list[Any]:
     """The operators that draw random numbers, in order, with the layouts of what they draw."""
-    tag = torch.Tag.nondeterministic_seeded
     return [
         (node.target, [_layout(value) for value in pytree.tree_leaves(node.meta["val"])])
         for node in graph.nodes
-        if isinstance(node.target, OpOverload) and tag in node.target.tags
+        if isinstance(node.target, OpOverload) and _is_draw(node, node.target)
     ]
+
+
+def _is_draw(node: Node, op: OpOverload) -> bool:
+    """Whether a call draws random numbers: attention without dropout does not."""
+    drops = [i for i, p in enumerate(schema_of(op).arguments) if p.name == "dropout_p"]
+    values = [node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p") for i in drops]
+    return torch.Tag.nondeterministic_seeded in op.tags and values not in ([0.0], [None])

@@ -204,6 +204,17 @@ def test_what_is_not_the_traced_program_is_refused(
 
 
 @pytest.mark.slow
+def test_attention_by_hand_becomes_one_operator_that_draws_nothing() -> None:
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+
+    q, k, v = (torch.randn(1, 2, 8, 16) for _ in range(3))
+    torch.testing.assert_close(compiled(attention)(q, k, v), attention(q, k, v))
+    (program,) = nimble_fx.programs()
+    assert len(program.graph.launching) < 5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
