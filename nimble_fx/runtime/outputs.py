@@ -125,7 +125,8 @@ class OutputBuilder:
         if storage in self._static:
             j = self._static[storage]
             base = _View.of(static[j])
-            relative = replace(view, offset=view.offset - base.offset)
+            begin = base.offset * base.dtype.itemsize // view.dtype.itemsize
+            relative = replace(view, offset=view.offset - begin)
             return partial(_static_input if view == base else _view_of_static, j, relative)
         if storage in self._buffers:
             k = self._buffers[storage]

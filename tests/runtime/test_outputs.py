@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
 from tests.support.eager import (
     assert_same,
     assert_training_is_eagers,
@@ -304,3 +305,40 @@ def test_a_view_of_a_parameter_that_has_moved_within_its_memory(device: Replayin
         for data in (whole[4:], torch.from_numpy(memory[4:])):
             model.w.data = data
             assert_same(list(compiled(x)), list(model(x)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "view"),
+    [
+        (torch.float32, lambda w: w.view(torch.int16)[1:]),
+        (torch.float32, lambda w: w.view(torch.uint8)),
+        (torch.float16, lambda w: w.view(torch.float32)),
+        (torch.complex64, torch.view_as_real),
+        (torch.complex64, lambda w: w.conj()[1:].imag),
+    ],
+)
+def test_a_view_in_another_dtype_of_a_parameter_that_starts_late(
+    dtype: torch.dtype, view: Callable[[Tensor], Tensor], device: ReplayingDevice
+) -> None:
+    """As of weights that are parts of one flat tensor, whose memory is never touched."""
+
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("w", flat[6:10].view(2, 2))
+            self.w: Tensor
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x @ self.w, view(self.w)
+
+    flat = torch.from_numpy(torch.randn(12, dtype=dtype).numpy())  # it cannot be resized
+    model, x = Views(), torch.randn(2, 2, dtype=dtype)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="nimble")
+        expected = list(model(x))
+        assert_same(list(compiled(x)), expected)
+        (program,) = nimble_fx.programs()
+        bound = program.bind(model)  # in which no wrapper of AOTAutograd makes the views
+        for _ in range(2):
+            assert_same(bound(x)[:2], expected)
+    assert flat.untyped_storage().nbytes() == 12 * dtype.itemsize
