@@ -353,6 +353,9 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr("nimble_fx.devices.cuda.clear_cublas_workspaces", clear_cublas_workspaces)
+    monkeypatch.setattr(
+        torch.backends.cuda, "cublas_workspace_size", lambda _=None: WORKSPACE_NBYTES, raising=False
+    )
     monkeypatch.setattr("nimble_fx.devices.cuda.current_cuda_device", lambda: 0)
     monkeypatch.setattr(
         "nimble_fx.devices.cuda.current_cuda_stream", lambda index: current_stream().cuda_stream
