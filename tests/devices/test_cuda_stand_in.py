@@ -22,12 +22,7 @@ from nimble_fx.runtime.launch import Launcher
 from tests.support import cuda_stand_in
 from tests.support.bits import assert_same_bits
 from tests.support.cuda_stand_in import Gpu, Stream, current_stream
-from tests.support.eager import assert_inference_is_eagers, assert_training_is_eagers
 from tests.support.models import CASES, GoogLeNet
-
-NIMBLE: dict[str, Any] = {"policy": "nimble"}
-"""By "auto" many schedules are timed, which `tests/selection/test_select.py` is about."""
-
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
@@ -38,20 +33,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
         yield gpu
     assert (gpu.current, gpu.sync_debug_mode) == (0, 0)
     assert not gpu.is_capturing
-
-
-@pytest.mark.parametrize("freeze", [True, False])
-@pytest.mark.parametrize("name", ["branchy", "googlenet", "dropout", "cache", "views", "mutates"])
-def test_inference_is_eagers(name: str, freeze: bool, gpu: Gpu) -> None:
-    assert_inference_is_eagers(CASES[name], {"freeze": freeze, **NIMBLE})
-    programs = [p for p in nimble_fx.programs() if p.graph.launching]
-    assert all(bool(program.status.n_captures) == freeze for program in programs)
-
-
-@pytest.mark.parametrize("name", ["branchy", "transformer_dropout"])
-def test_training_is_eagers(name: str, gpu: Gpu) -> None:
-    assert_training_is_eagers(CASES[name], options=NIMBLE)
-    assert all(program.status.n_captures for program in nimble_fx.programs())
 
 
 def test_a_program_runs_on_as_many_distinct_streams_as_it_wants(gpu: Gpu) -> None:
@@ -81,6 +62,20 @@ def test_the_urgent_stream_alone_is_captured_at_high_priority(urgent: int | None
     assert warmed == captured
     assert len(set(captured)) == 3
     assert [stream.priority for stream in captured] == [-(i == urgent) for i in range(3)]
+
+
+def test_what_is_launched_on_no_stream_in_particular_is_on_the_first_of_a_capture(gpu: Gpu) -> None:
+    seen = list[tuple[Any, Any]]()
+
+    def run(streams: tuple[Any, ...]) -> tuple[()]:
+        seen.append((current_stream(), streams[0]))
+        return ()
+
+    pool = gpu.cuda.pool()
+    gpu.cuda.warm_up(2, run, pool, may_synchronize=True)
+    gpu.cuda.capture(2, run, pool)
+    assert len(seen) == 2
+    assert all(current == first for current, first in seen)
 
 
 @pytest.mark.parametrize(("policy", "n_urgent"), [("critical-path", 1), ("nimble", 0)])
@@ -137,24 +132,6 @@ def test_a_caller_on_a_stream_of_high_priority_is_not_captured_on_it(gpu: Gpu) -
     assert seen[1][0].priority == -1
 
 
-def fill(stream: Any, target: Tensor, value: float) -> None:
-    with stream:
-        target.fill_(value)
-
-
-def test_after_a_program_each_stream_comes_after_the_others(gpu: Gpu) -> None:
-    caller, side = streams = gpu.cuda.streams(2)
-    for _ in range(20):
-        x, y = torch.zeros(2), torch.zeros(2)
-        fill(side, x, 1.0)
-        fill(caller, y, 1.0)
-        gpu.cuda.settle(streams, ())
-        fill(caller, x, 2.0)
-        fill(side, y, 2.0)
-        gpu.synchronize()
-        assert_same_bits((x, y), (torch.full((2,), 2.0),) * 2)
-
-
 def test_streams_are_joined_after_an_exception_too(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,44 +147,11 @@ def test_streams_are_joined_after_an_exception_too(
     assert len(settled) == 1
 
 
-def test_an_output_that_the_caller_drops_is_not_overwritten_while_its_stream_reads_it(
-    gpu: Gpu,
-) -> None:
-    caller, side = streams = gpu.cuda.streams(2)
-    for _ in range(20):
-        with side:
-            output = torch.ones(64)
-        gpu.cuda.settle(streams, (output,))
-        with caller:
-            read = output + 1
-            del output
-        with side:
-            torch.zeros(64)
-        gpu.synchronize()
-        assert_same_bits(read, torch.full((64,), 2.0))
-
-
 def test_nothing_outlives_a_capture_of_the_users(gpu: Gpu) -> None:
     streams = gpu.cuda.streams(2)
     with cuda_stand_in.Graph(cuda_stand_in.CUDAGraph(), stream=Stream()):
         gpu.cuda.settle(streams, ())
         assert gpu.cuda.is_capturing
-
-
-def test_a_broken_capture_leaves_the_caller_on_its_stream(gpu: Gpu) -> None:
-    with pytest.raises(RuntimeError, match="unjoined work"):
-        gpu.cuda.capture(2, fork, gpu.cuda.pool())
-    assert gpu.current == 0
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_what_breaks_a_capture_is_what_is_raised(error: type[BaseException], gpu: Gpu) -> None:
-    def run(streams: Sequence[Any]) -> Sequence[Any]:
-        fork(streams)
-        raise error
-
-    with pytest.raises(error):
-        gpu.cuda.capture(2, run, gpu.cuda.pool())
 
 
 def test_a_capture_that_breaks_keeps_no_memory_until_garbage_is_collected(gpu: Gpu) -> None:
@@ -247,15 +191,6 @@ def test_garbage_is_gone_before_a_capture(gpu: Gpu) -> None:
     assert gone == [True]
 
 
-def fork(streams: Sequence[Any]) -> Sequence[Any]:
-    """Forks a stream that never joins."""
-    event = cuda_stand_in.Event()
-    event.record(streams[0])
-    streams[1].wait_event(event)
-    fill(streams[1], torch.zeros(2), 1.0)
-    return ()
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_warm_up_that_fails_leaves_no_trace(error: type[BaseException], gpu: Gpu) -> None:
     def run(streams: Sequence[Any]) -> None:
@@ -272,32 +207,6 @@ def test_a_warm_up_that_fails_leaves_no_trace(error: type[BaseException], gpu: G
     del pool
     gc.collect()
     assert memory() is None
-
-
-def test_warm_up_comes_after_what_the_caller_was_given(gpu: Gpu) -> None:
-    caller, pool = current_stream(), gpu.cuda.pool()
-    for _ in range(20):
-        x, seen = torch.zeros(2), torch.zeros(2)
-        fill(caller, x, 1.0)
-
-        def run(streams: Sequence[Any], x: Tensor = x, seen: Tensor = seen) -> None:
-            with streams[0]:
-                seen.copy_(x)
-
-        gpu.cuda.warm_up(2, run, pool, may_synchronize=True)
-        assert_same_bits(seen, torch.ones(2))
-
-
-def test_an_operator_that_waits_for_the_device_is_an_error_where_it_may_not(gpu: Gpu) -> None:
-    def run(streams: Sequence[Any]) -> None:
-        with streams[0]:
-            torch.ones(2).sum().item()
-
-    pool = gpu.cuda.pool()
-    gpu.cuda.warm_up(1, run, pool, may_synchronize=True)
-    with pytest.raises(RuntimeError, match="synchronizing"):
-        gpu.cuda.warm_up(1, run, pool, may_synchronize=False)
-    gpu.cuda.warm_up(1, run, pool, may_synchronize=True)
 
 
 def test_the_users_own_mode_for_synchronizing_is_kept(gpu: Gpu) -> None:
@@ -411,8 +320,3 @@ def test_a_replay_that_is_timed_draws_no_random_numbers_of_the_users(gpu: Gpu) -
     before = torch.get_rng_state()
     gpu.cuda.time_us(lambda: torch.rand(3), 2)  # type: ignore[arg-type]
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_call_that_waits_for_the_device_is_not_timed(gpu: Gpu) -> None:
-    with pytest.raises(RuntimeError):
-        gpu.cuda.seconds([torch.ones(2).nonzero])
