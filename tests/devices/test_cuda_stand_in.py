@@ -24,6 +24,7 @@ from tests.support.bits import assert_same_bits
 from tests.support.cuda_stand_in import Gpu, Stream, current_stream
 from tests.support.models import CASES, GoogLeNet
 
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     """Programs run on a CUDA device that is made of stand-ins, and leave it as it was."""
