@@ -150,6 +150,21 @@ def test_each_timing_begins_with_the_calls_inputs_after_the_last_run_and_restore
     assert mutated == 3
 
 
+def test_replays_on_streams_that_do_not_wait_for_each_other_do_not_mix(
+    device: ReplayingDevice,
+) -> None:
+    run = frozen(lambda x: x.exp() + x.sin(), torch.zeros(64), device=device)
+    run([torch.zeros(64)])
+    streams = device.streams(3)[1:]
+    for i in range(20):
+        inputs, results = [torch.full((64,), float(k)) for k in (i / 8, -i / 8)], list[Any]()
+        for stream, x in zip(streams, inputs, strict=True):
+            with stream:
+                results.append(run([x])[0])
+        device.synchronize()
+        assert_same(results, [x.exp() + x.sin() for x in inputs])
+
+
 def watched_pools(device: ReplayingDevice) -> "weakref.WeakSet[Pool]":
     """The pools that the device makes from now on, as long as they live."""
     pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -189,6 +204,26 @@ def test_a_model_that_shares_a_program_gives_its_memory_back_when_it_is_dropped(
     del models[0]
     gc.collect()
     assert len(pools) == 1
+
+
+def test_captures_whose_outputs_are_copied_share_a_pool(device: ReplayingDevice) -> None:
+    pools, models = watched_pools(device), [Branchy() for _ in range(3)]
+    compiled = torch.compile(lambda model, x: model(x), backend="nimble")
+    with torch.no_grad():
+        for model in models:
+            compiled(model, torch.randn(2, 4))
+    assert (device.n_captures, len(pools)) == (3, 1)
+
+
+def test_a_parameter_that_a_capture_outputs_is_not_kept_by_it(device: ReplayingDevice) -> None:
+    pools, model = watched_pools(device), nn.Linear(4, 4)
+    compiled = torch.compile(lambda model, x: (model.weight.t(), x + 1), backend="nimble")
+    with torch.no_grad():
+        compiled(model, torch.randn(2, 4))
+    assert (device.n_captures, len(pools)) == (1, 1)
+    del model
+    gc.collect()
+    assert len(pools) == 0
 
 
 def test_a_compiled_model_that_is_dropped_gives_all_memory_back(device: ReplayingDevice) -> None:

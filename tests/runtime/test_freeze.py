@@ -16,6 +16,7 @@ from nimble_fx.errors import NimbleWarning
 from nimble_fx.fallback import Reporter
 from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.captured_graph import WARM_UPS
 from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
 from nimble_fx.runtime.launch import Launcher
@@ -198,6 +199,8 @@ def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
         (second,) = run([torch.ones(2)])
     assert torch.equal(first, torch.ones(2).exp())
     assert torch.equal(first, second)
+    assert device.n_warm_ups == WARM_UPS  # it is tried once
+    assert "operation not permitted" in str(run._status.reason)
 
 
 def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:

@@ -97,6 +97,16 @@ def test_past_the_limit_all_graphs_of_the_parameters_that_were_used_least_recent
     ]
 
 
+def test_at_the_limit_of_parameters_those_that_have_graphs_evict_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graph_cache, "MAX_PARAMETER_SETS", 2)
+    cache, *_ = cache_of(max_graphs=2)
+    for parameters in (1, 2):
+        add(cache, GraphKey((1,), (parameters,), ()))
+    assert not cache.evict_for(GraphKey((2,), (2,), ()))
+
+
 def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
     cache, pool_group, status = cache_of()
     parameter, key = torch.zeros(3), GraphKey((), (1,), ())
@@ -149,6 +159,29 @@ def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> 
     add(cache, often)
     cache.remove(often)
     assert not cache.should_capture(often)  # it has to come as often again
+
+
+def test_of_too_many_keys_the_calls_of_those_called_last_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graph_cache, "_MAX_COUNTED_KEYS", 2)
+    cache, *_ = cache_of()
+    cache._n_early_evictions = graph_cache.EARLY_EVICTIONS_PER_GRAPH * 2
+    often = GraphKey((-1,), (), ())
+    for size in range(BREAK_EVEN_CALLS):
+        assert not cache.should_capture(often)
+        assert not cache.should_capture(GraphKey((size,), (), ()))
+    assert cache.should_capture(often)
+
+
+@pytest.mark.parametrize("key", [GraphKey((), (1,), ()), GraphKey((), (), ((0, 1),))])
+def test_captures_whose_memory_is_there_outlive_the_last_of_another_program(key: GraphKey) -> None:
+    one, pool_group, _ = cache_of()
+    other, parameter = GraphCache(pool_group, 2, CaptureStatus()), torch.zeros(3)
+    add(one, GraphKey((), (2,), ()), static=[parameter])
+    add(other, key)
+    del parameter
+    assert (len(one), len(other)) == (0, 1)
 
 
 def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> None:

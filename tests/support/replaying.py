@@ -56,10 +56,11 @@ class ReplayingDevice(Virtual):
             raise RuntimeError("operation not permitted when stream is capturing")
         self.n_captures += 1
         captured = super().capture(n, run, pool, urgent=urgent)
+        uncounted = captured.replay
 
-        def replay() -> None:
+        def replay() -> None:  # does not keep the outputs alive
             self.n_replays += 1
-            captured.replay()
+            uncounted()
 
         return replace(captured, replay=replay)
 
