@@ -75,7 +75,7 @@ class CapturedGraph:
         self._expanded = [k for k in copied if 0 in inputs[k].stride()]
         self._targets = self._unexpanded(self._buffers)
         self._copy_in = GroupedCopy(inputs, copied)
-        self._written = [k for k in launcher.mutated_inputs if k in copied]
+        self._written = launcher.mutated_inputs
         self._copy_back = GroupedCopy(inputs, self._written)
         self._capture = self._captured(launcher, inputs, static, pool)
         for k in fixed:

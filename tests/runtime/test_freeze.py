@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning
@@ -185,6 +186,28 @@ def test_within_a_capture_of_the_users_the_program_runs_inline(device: Replaying
         users.replay()
         assert torch.equal(users.outputs[0], x.exp() + x.sin())
     assert (device.n_captures, device.n_warm_ups) == (1, 0)
+
+
+def test_nothing_else_is_launched_on_the_device_while_a_graph_is_captured(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, enqueue = list[bool](), Launcher.enqueue
+
+    def watched(launcher: Launcher, *args: Any) -> Any:
+        held.append(device.exclusive().is_held_here)
+        return enqueue(launcher, *args)
+
+    monkeypatch.setattr(Launcher, "enqueue", watched)
+    frozen(torch.exp, torch.zeros(2), device=device)([torch.zeros(2)])
+    assert held == [True] * (WARM_UPS + 1)
+    assert not device.exclusive().is_held_here
+
+
+def test_a_call_with_fake_tensors_captures_nothing(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    (result,) = run([FakeTensorMode().from_tensor(torch.ones(2))])
+    assert isinstance(result, FakeTensor)
+    assert device.n_warm_ups == device.n_captures == 0
 
 
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:

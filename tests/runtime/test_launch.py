@@ -1,0 +1,87 @@
+"""A launch: what becomes of its arguments, the device's lock, its streams and outputs."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from nimble_fx.runtime.launch import Launcher
+from tests.support.replaying import ReplayingDevice, frozen
+
+Seen = list[tuple[bool, int, int]]
+
+
+def two_branches(x: Tensor) -> Tensor:
+    return x.exp() + x.sin()
+
+
+@pytest.fixture
+def launcher(device: ReplayingDevice) -> Launcher:
+    return frozen(two_branches, torch.zeros(3), device=device)._launcher
+
+
+@pytest.fixture
+def args() -> list[Any]:
+    return [torch.ones(3)]
+
+
+@pytest.fixture
+def seen(launcher: Launcher, args: list[Any], monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """Of each launch: whether it held the device's lock, its distinct streams, its arguments."""
+    seen, enqueue = Seen(), launcher.enqueue
+
+    def watched(inputs: list[Any], static: Any, streams: Any) -> Any:
+        seen.append((launcher.device.exclusive().is_held_here, len(set(streams)), len(args)))
+        return enqueue(inputs, static, streams)
+
+    monkeypatch.setattr(launcher, "enqueue", watched)
+    return seen
+
+
+def test_a_launch_holds_the_lock_has_streams_of_its_own_and_drops_its_arguments(
+    launcher: Launcher, args: list[Any], seen: Seen
+) -> None:
+    launcher(args)
+    assert seen == [(True, launcher.loaded.n_streams, 0)]
+    assert launcher.loaded.n_streams == 2
+    assert not launcher.device.exclusive().is_held_here
+
+
+def test_a_launch_within_another_is_on_the_one_stream_that_it_is_called_on(
+    launcher: Launcher, args: list[Any], seen: Seen
+) -> None:
+    with launcher.device.exclusive():
+        (result,) = launcher(args)
+    assert torch.equal(result, two_branches(torch.ones(3)))
+    assert seen == [(True, 1, 0)]
+
+
+def test_the_device_settles_the_outputs(
+    launcher: Launcher, args: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = list[Any]()
+    monkeypatch.setattr(launcher.device, "settle", lambda _, outputs: settled.extend(outputs))
+    outputs = launcher(args)
+    assert len(settled) == 1
+    assert settled[0] is outputs[0]
+
+
+def test_constants_are_fake_where_inputs_are(device: ReplayingDevice) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.exp() + torch.tensor([1.0, 2.0, 3.0])
+
+    launcher = frozen(program, torch.zeros(3), device=device)._launcher
+    assert launcher.graph.constants
+    (result,) = launcher([FakeTensorMode().from_tensor(torch.ones(3))])
+    assert isinstance(result, FakeTensor)
+
+
+@pytest.mark.parametrize(
+    ("function", "mutates"), [(two_branches, False), (lambda x: x.add_(1), True)]
+)
+def test_a_program_that_writes_to_its_arguments_says_so(
+    function: Any, mutates: bool, device: ReplayingDevice
+) -> None:
+    assert frozen(function, torch.zeros(3), device=device)._launcher.mutates == mutates
