@@ -9,16 +9,6 @@ import torch
 
 from tests.support.cuda_stand_in import STAND_INS, CUDAGraph, Event, MemPool, Stream, record_stream
 
-DOCUMENTED = {
-    "2.12": {"graph": "cuda_graph pool stream capture_error_mode enable_annotations"},
-    "2.14": {
-        "graph": "cuda_graph pool stream capture_error_mode enable_annotations "
-        "check_input_liveness",
-        "CUDAGraph": "keep_graph",
-    },
-}
-"""The parameters by the documentation of other versions, of what has changed between them."""
-
 METHODS: list[tuple[type, str]] = [
     (Stream, "wait_event"),
     (Stream, "wait_stream"),
@@ -50,13 +40,6 @@ def test_so_does_each_of_its_methods(stand_in: type, method: str) -> None:
     real = getattr(torch.cuda, stand_in.__name__)
     ours, theirs = parameters(getattr(stand_in, method)), parameters(getattr(real, method))
     assert ours == theirs[: len(ours)]
-
-
-@pytest.mark.parametrize("version", DOCUMENTED)
-def test_other_versions_of_torch_take_the_same_first(version: str) -> None:
-    for name, theirs in DOCUMENTED[version].items():
-        ours = [parameter for parameter, *_ in parameters(STAND_INS[name])]
-        assert ours == theirs.split()[: len(ours)]
 
 
 def test_what_is_written_in_c_is_there_and_takes_as_many_arguments() -> None:

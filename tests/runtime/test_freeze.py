@@ -203,6 +203,23 @@ def test_nothing_else_is_launched_on_the_device_while_a_graph_is_captured(
     assert not device.exclusive().is_held_here
 
 
+def test_inputs_that_share_memory_which_is_written_are_not_copied_to_a_graph(
+    device: ReplayingDevice,
+) -> None:
+    run = frozen(lambda x, y: x.add_(1) * y, torch.zeros(3), torch.zeros(3), device=device)
+    shared = list[tuple[str, ...]]()
+
+    def in_program_order(*names: str) -> Callable[[list[Any]], list[Any]]:
+        shared.append(names)
+        return lambda args: []
+
+    run._launcher._in_program_order = in_program_order
+    x = torch.zeros(3)
+    run([x, x])
+    run([x, torch.zeros(3)])
+    assert (len(shared), device.n_captures) == (1, 1)
+
+
 def test_a_call_with_fake_tensors_captures_nothing(device: ReplayingDevice) -> None:
     run = frozen(torch.exp, torch.zeros(2), device=device)
     (result,) = run([FakeTensorMode().from_tensor(torch.ones(2))])

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.runtime import gc_guard, graph_cache
@@ -74,7 +75,9 @@ def test_a_graph_that_is_used_again_outlives_one_that_is_not() -> None:
     add(cache, used)
     add(cache, unused)
     assert cache.get(used) is not None
+    before = counters["nimble"]["evictions"]
     add(cache, new)
+    assert counters["nimble"]["evictions"] == before + 1
     assert cache.get(unused) is None
     assert cache.get(used) is not None
 

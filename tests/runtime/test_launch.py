@@ -68,6 +68,15 @@ def test_the_device_settles_the_outputs(
     assert settled[0] is outputs[0]
 
 
+class Subclass(Tensor):
+    """A tensor whose operators give tensors of its class, unless `__torch_function__` is off."""
+
+
+def test_what_a_subclass_does_to_functions_is_not_done_to_the_tasks(launcher: Launcher) -> None:
+    (result,) = launcher([torch.ones(3).as_subclass(Subclass)])
+    assert type(result) is Tensor
+
+
 def test_constants_are_fake_where_inputs_are(device: ReplayingDevice) -> None:
     def program(x: Tensor) -> Tensor:
         return x.exp() + torch.tensor([1.0, 2.0, 3.0])
