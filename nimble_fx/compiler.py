@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -25,6 +25,7 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.folded_weights import folded_weights, with_folded
@@ -80,6 +81,7 @@ class Target:
             is not possible now.
         capture_decision: decides whether a program is captured.
         compile_graph: compiles an ATen graph and returns the callable that replaces it.
+        as_traced: returns the callable that runs an ATen graph operator by operator.
     """
 
     reporter: Reporter
@@ -89,6 +91,7 @@ class Target:
     constants_on: Callable[[torch.device], torch.device | None]
     capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
     compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
+    as_traced: Callable[[GraphModule], Boxed]
 
 
 def lower(
@@ -155,7 +158,7 @@ class Compiler:
         self._inputs.add_folded(hoisted.sources_by_result)
         run = self.build(hoisted.main, self._name, self._capture)
         folded = folded_weights(graph, self._folded)
-        unfolded = make_boxed_func(gm.forward)
+        unfolded = self._target.as_traced(gm)
         run = with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
         return self._compared(run, gm)
 
@@ -202,8 +205,9 @@ class Compiler:
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the backward, whose inputs are saved tensors and gradients of the outputs."""
-        capture = replace(self._capture, is_backward=True)
-        return self.build(gm, f"{self._name} (backward)", capture)
+        name, capture = f"{self._name} (backward)", replace(self._capture, is_backward=True)
+        run, as_traced = self.build(gm, name, capture), self._target.as_traced(gm)
+        return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
         """Folds constants and moves values to the graph's device, in place; returns the graph."""

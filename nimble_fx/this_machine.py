@@ -26,6 +26,7 @@ from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.torch_internals.dynamo_errors import for_user
+from nimble_fx.torch_internals.graph_modules import function_of
 from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def this_machine(options: Options, on_program: Callable[[Program], None] = regis
         constants_on=constants_here,
         capture_decision=here.capture_decision,
         compile_graph=here.compile_graph,
+        as_traced=here.as_traced,
     )
 
 
@@ -102,12 +104,17 @@ class _ThisMachine:
             raise
         except UnsupportedError as error:
             self.reporter.report(_fallback(name, AS_TRACED, error))
-            run = make_boxed_func(gm.forward)
+            run = self.as_traced(gm)
         except ScheduleError as error:
             self.reporter.report(illegal_schedule(name, AS_TRACED, error))
-            run = make_boxed_func(gm.forward)
+            run = self.as_traced(gm)
         run.reporter = self.reporter  # type: ignore[attr-defined]  # keeps it alive, and so listed
         return run
+
+    def as_traced(self, gm: GraphModule) -> Boxed:
+        """The callable that runs an ATen graph operator by operator, in turn with captures."""
+        run: Boxed = make_boxed_func(function_of(gm))
+        return run if self._pool_group is None else self._pool_group.ordered(run)
 
     def _runner(self, traced: TracedProgram, program: Program, capture: CaptureOptions) -> Boxed:
         if _log.isEnabledFor(logging.INFO):  # the width takes time

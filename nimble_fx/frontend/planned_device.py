@@ -70,6 +70,7 @@ def planned_device(
         constants_on=constants_on,
         capture_decision=capture_decision,
         compile_graph=compile_graph,
+        as_traced=_runnable_on_meta,
     )
 
 

@@ -1,0 +1,48 @@
+"""Backwards of many gradients at once, by `torch.autograd.grad(..., is_grads_batched=True)`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule
+
+from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.torch_internals.names import is_legacy_batched
+
+_GRADIENT = "tangents"
+"""How AOTAutograd names the gradients of outputs among the inputs of a backward."""
+
+
+def with_batched_gradients(
+    run: Boxed, traced: GraphModule, name: str, as_traced: Boxed, reporter: Reporter
+) -> Boxed:
+    """A backward that runs as it was traced where the gradients of its outputs are batched.
+
+    Such gradients have no memory that a kernel or a captured graph could read, only rules for each
+    ATen operator (`torch._vmap_internals`).
+
+    Args:
+        run: the scheduled backward.
+        traced: its ATen graph.
+        name: the program's.
+        as_traced: runs that graph operator by operator.
+        reporter: lists the fallback at the first such call.
+    """
+    names = [node.name for node in traced.graph.find_nodes(op="placeholder")]
+    gradients = [i for i, name in enumerate(names) if name.startswith(_GRADIENT)]
+    reason = (
+        "is_grads_batched or a vectorized jacobian asks for the gradients of many outputs at once; "
+        "such calls run on one stream, unfrozen"
+    )
+    fallback = Fallback(name, "as traced", reason)
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        for i in gradients:
+            if isinstance(args[i], Tensor) and is_legacy_batched(args[i]):
+                reporter.report(fallback)
+                return as_traced(args)
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+    return call

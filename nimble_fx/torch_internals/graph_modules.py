@@ -1,0 +1,24 @@
+"""Graph modules of torch.fx, apart from their graphs."""
+
+from collections.abc import Callable
+from operator import attrgetter
+from types import MethodType, SimpleNamespace
+from typing import Any
+
+from torch.fx import GraphModule
+
+from nimble_fx.torch_internals.names import lookup
+
+_force_recompile = lookup("torch.fx._lazy_graph_module._LazyGraphModule.force_recompile")
+
+
+def function_of(gm: GraphModule) -> Callable[..., Any]:
+    """What a graph module does, as a function that keeps its tensors alive, but not its graph.
+
+    The graph of a large model, with a fake tensor and a stack trace for each node, can take a
+    hundred megabytes.
+    """
+    _force_recompile(gm)  # its code may not be generated yet
+    names = {node.target.partition(".")[0] for node in gm.graph.find_nodes(op="get_attr")}
+    attributes = SimpleNamespace(**{name: attrgetter(name)(gm) for name in names})
+    return MethodType(type(gm).forward, attributes)

@@ -1,0 +1,33 @@
+"""Graph modules apart from their graphs."""
+
+import gc
+import weakref
+
+import torch
+from torch import Tensor, nn
+from torch.fx import symbolic_trace
+
+from nimble_fx.torch_internals.graph_modules import function_of
+
+
+class Model(nn.Module):
+    """Reads a buffer, and a parameter of a module within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = nn.Buffer(torch.arange(3.0))
+        self.inner = nn.LayerNorm(3)
+
+    def forward(self, x: Tensor, *, scale: float = 2.0) -> Tensor:
+        return x * self.inner.weight + torch.mul(self.offset, scale)
+
+
+def test_the_function_does_what_the_module_does_and_outlives_it() -> None:
+    gm, x = symbolic_trace(Model()), torch.randn(3)
+    expected = gm(x, scale=3.0)
+    function, graph, module = function_of(gm), weakref.ref(gm.graph), weakref.ref(gm)
+    del gm
+    gc.collect()
+    assert graph() is None
+    assert module() is None
+    assert torch.equal(function(x, scale=3.0), expected)
