@@ -69,7 +69,7 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training)
-    with preserve_state(function, arguments.tensors):
+    with preserve_state(function, arguments.leaves):
         try:
             run_example(compiled, arguments.copies(), training)
         except NimbleError:

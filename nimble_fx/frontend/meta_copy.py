@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.storages import key_of_storage
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -29,7 +30,17 @@ class ToMeta:
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor on the "meta" device; the cost does not depend on its size."""
+        """The tensor on the "meta" device; the cost does not depend on its size.
+
+        Raises:
+            UnsupportedError: it is sparse, nested or quantized.
+        """
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind = tensor.dtype if tensor.is_quantized else tensor.layout
+            raise UnsupportedError(
+                f"a tensor of shape {list(tensor.shape)} and {kind} is among the parameters, "
+                "buffers or example inputs; a plan takes strided tensors alone"
+            )
         storage, offset = self._storage(tensor), tensor.storage_offset()
         empty = torch.empty(0, dtype=tensor.dtype, device="meta")
         bare = empty.set_(storage, offset, tensor.shape, tensor.stride())

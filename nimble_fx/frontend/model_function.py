@@ -45,10 +45,14 @@ class Arguments:
         )
 
     @property
+    def leaves(self) -> list[Any]:
+        """The values in them that are no containers."""
+        return pytree.tree_leaves((self.args, self.kwargs))
+
+    @property
     def tensors(self) -> list[Tensor]:
         """The tensors among them."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
 
     def with_tensors(self, replaced: Callable[[Tensor], Tensor]) -> "Arguments":
         """The same arguments with each tensor `x` replaced by `replaced(x)`."""
@@ -67,7 +71,10 @@ class Arguments:
 def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     """A copy of the tensor that is a leaf of autograd; inference tensors stay such."""
     with torch.inference_mode(tensor.is_inference()):
-        copied: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
+        if tensor.layout is torch.strided:
+            copied: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
+        else:  # without a storage, which deepcopy would ask for
+            copied = tensor.detach().clone()
         return copied.requires_grad_(tensor.requires_grad)
 
 

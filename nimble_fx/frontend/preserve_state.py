@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -18,40 +19,49 @@ Container = list[Any] | dict[Any, Any] | set[Any]
 
 
 @contextmanager
-def preserve_state(model: Callable[..., Any], inputs: Sequence[Tensor]) -> Iterator[None]:
+def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Iterator[None]:
     """Restores the state of the model after the block, however it ends.
 
     The state is the values of parameters, buffers and other tensors, bit by bit, the modules'
-    attributes, the lists, dicts and sets in these, and the random generators of Python and of the
-    devices of the model and the inputs. A function's modules, tensors and containers are those of
-    its closure and the globals that it names. Other objects are not looked into. Cost: a copy of
-    the tensors in the host's memory; only those that were written are copied back.
+    attributes, the lists, dicts and sets in these, and the random generators: Python's, NumPy's
+    global one, those of the devices of the model and the inputs, and each `torch.Generator` among
+    them. A function's modules, tensors and containers are those of its closure and the globals that
+    it names. Other objects are not looked into. Cost: a copy of the tensors in the host's memory;
+    only those that were written are copied back.
     """
-    containers, tensors = _state(model)
+    containers, tensors, generators = _state(model)
+    of_inputs = [value for value in inputs if isinstance(value, Tensor)]
+    generators += [value for value in inputs if isinstance(value, torch.Generator)]
     with ExitStack() as stack:
-        stack.enter_context(_restored_generators([*tensors, *inputs]))
+        stack.enter_context(_restored_global_generators([*tensors, *of_inputs]))
+        stack.enter_context(_restored_generators(generators))
         stack.enter_context(_restored_values(tensors))
         # restored first, so that values are copied to the former tensors
         stack.enter_context(_restored_containers(containers))
         yield
 
 
-def _state(model: Callable[..., Any]) -> tuple[list[Container], list[Tensor]]:
-    """The containers and tensors that a call of the model may change, each once."""
+def _state(
+    model: Callable[..., Any],
+) -> tuple[list[Container], list[Tensor], list[torch.Generator]]:
+    """The containers, tensors and generators that a call of the model may change, each once."""
     containers: dict[int, Container] = {}
     tensors: dict[int, Tensor] = {}
+    generators: dict[int, torch.Generator] = {}
     stack: list[object] = [model] if isinstance(model, nn.Module) else _referenced(model)
     while stack:
         value = stack.pop()
         if isinstance(value, Tensor):
             tensors[id(value)] = value
+        if isinstance(value, torch.Generator):
+            generators[id(value)] = value
         value = value.__dict__ if isinstance(value, nn.Module) else value
         if isinstance(value, (list, dict, set)) and id(value) not in containers:
             containers[id(value)] = value
             stack += value.values() if isinstance(value, dict) else value
         elif isinstance(value, tuple):
             stack += value
-    return list(containers.values()), list(tensors.values())
+    return list(containers.values()), list(tensors.values()), list(generators.values())
 
 
 def _referenced(function: object) -> list[object]:
@@ -115,13 +125,28 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _restored_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restores the random generators of Python, the CPU and the tensors' devices."""
+def _restored_generators(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Restores the states of generators."""
+    before = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+
+
+@contextmanager
+def _restored_global_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restores the random generators of Python, NumPy, the CPU and the tensors' devices."""
     devices = {t.device for t in tensors if t.device.type not in ("cpu", "meta")}
     kind = next((device.type for device in devices), "cuda")  # PyTorch 2.11 takes no None
     state = random.getstate()
+    numpy: Any = sys.modules.get("numpy")  # which PyTorch can do without
+    numpys = numpy.random.get_state() if numpy is not None else None
     try:
         with torch.random.fork_rng(devices=list(devices), device_type=kind):
             yield
     finally:
         random.setstate(state)
+        if numpys is not None:
+            numpy.random.set_state(numpys)

@@ -1,8 +1,10 @@
 """A module's twin: the same structure, other tensors, and memory shared where it was."""
 
+import pytest
 import torch
 from torch import nn
 
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.meta_copy import ToMeta, copy_with
 from tests.support.models import GoogLeNet
 
@@ -41,3 +43,14 @@ def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> 
     assert whole.untyped_storage()._cdata == turned.untyped_storage()._cdata
     assert whole.untyped_storage()._cdata != other.untyped_storage()._cdata
     assert [x.requires_grad for x in (whole, turned, other)] == [True, False, False]
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_tensor_without_a_storage_has_no_twin(layout: torch.layout) -> None:
+    with pytest.raises(UnsupportedError, match=f"\\[2, 2\\] and {layout} is among"):
+        ToMeta()(torch.eye(2).to_sparse(layout=layout))
+
+
+def test_a_quantized_tensor_has_no_twin() -> None:
+    with pytest.raises(UnsupportedError, match="quint8 is among"):
+        ToMeta()(torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.quint8))

@@ -94,3 +94,17 @@ def test_models_of_other_kinds_compute_and_train_as_eager(kind: Any) -> None:
     weights = list(compiled.model.parameters())  # type: ignore[attr-defined]
     expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
     assert_same([weight.grad for weight in weights], list(expected))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr])
+def test_a_sparse_argument_is_copied(layout: torch.layout) -> None:
+    blocks = {"blocksize": (1, 2)} if layout is torch.sparse_bsr else {}
+    sparse = torch.eye(4).to_sparse(layout=layout, **blocks).requires_grad_()
+    (copied,) = Arguments.parse(sparse).copies().args
+    assert copied.layout is layout
+    assert copied.is_leaf
+    assert copied.requires_grad
+    assert torch.equal(copied.to_dense(), sparse.to_dense())
+    with torch.no_grad():
+        copied.zero_()
+    assert sparse.to_dense().sum() == 4

@@ -69,6 +69,24 @@ def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
     assert state(model) == before
 
 
+def test_generators_and_numpys_global_one_are_as_they_were() -> None:
+    own, passed = (torch.Generator().manual_seed(i) for i in range(2))
+    numpy = pytest.importorskip("numpy")
+
+    def program(generator: torch.Generator) -> Any:
+        return [torch.rand(3, generator=each) for each in (own, generator)], numpy.random.rand(700)
+
+    def states() -> Any:
+        _, keys, position, *_ = numpy.random.get_state()
+        return keys.tolist(), position, own.get_state().tolist(), passed.get_state().tolist()
+
+    before = states()
+    with preserve_state(program, [passed]):
+        program(passed)
+        assert all(one != other for one, other in zip(states(), before, strict=True))
+    assert states() == before
+
+
 def test_what_was_not_written_to_is_not_written_back() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     versions = [p._version for p in model.parameters()]
