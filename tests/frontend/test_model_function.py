@@ -98,7 +98,7 @@ def test_models_of_other_kinds_compute_and_train_as_eager(kind: Any) -> None:
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_bsr])
 def test_a_sparse_argument_is_copied(layout: torch.layout) -> None:
-    blocks = {"blocksize": (1, 2)} if layout is torch.sparse_bsr else {}
+    blocks: Any = {"blocksize": (1, 2)} if layout is torch.sparse_bsr else {}
     sparse = torch.eye(4).to_sparse(layout=layout, **blocks).requires_grad_()
     (copied,) = Arguments.parse(sparse).copies().args
     assert copied.layout is layout
