@@ -148,19 +148,23 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
-        is_folded = self._options.fold_weights and self._options.kernels == "aten"
-        hoisted = fold_weights(gm, self._inputs.weights) if is_folded else None
-        graph = self._foldable(hoisted)
-        if hoisted is None or graph is None:
-            run = self.build(gm, self._name, self._capture)
-            return self._compared(run, gm) if self._options.kernels != "aten" else run
+        hoisted = fold_weights(gm, self._inputs.weights) if self._options.fold_weights else None
+        if hoisted is not None and self._is_foldable(hoisted):
+            return self._compared(self._folded_run(gm, hoisted), gm)
+        run = self.build(gm, self._name, self._capture)
+        return self._compared(run, gm) if self._options.kernels != "aten" else run
+
+    def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:
+        """The callable of a graph whose weights are folded."""
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
-        run = self.build(hoisted.main, self._name, self._capture)
-        folded = folded_weights(graph, self._folded)
-        unfolded = self._target.as_traced(gm)
-        run = with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
-        return self._compared(run, gm)
+        main = self._with_kernels(hoisted.main, self._name)
+        run = self._target.compile_graph(self, main, self._name, self._capture)
+        folded, unfolded = (
+            folded_weights(trace(main).graph, self._folded),
+            self._target.as_traced(gm),
+        )
+        return with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
 
     def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
         """The runnable, compared with the traced graph if it can be and the options ask for it."""
@@ -168,20 +172,18 @@ class Compiler:
             return run
         return compared_once(run, traced, self._name)
 
-    def _foldable(self, hoisted: Hoisted | None) -> TaskGraph | None:
-        """The graph of a program that takes folded weights; None if there can be none.
+    def _is_foldable(self, hoisted: Hoisted) -> bool:
+        """Whether a program can take folded weights.
 
         It has to run on the CPU itself, and may not write to its inputs, as one of these could be a
         view of a weight.
         """
-        if hoisted is None:
-            return None
         try:
             graph = trace(hoisted.main).graph
             is_here = self._target.runtime_for(graph).name == "cpu"
         except UnsupportedError:
-            return None  # which `build` reports
-        return graph if is_here and not written_inputs(graph) else None
+            return False  # which `build` reports
+        return is_here and not written_inputs(graph)
 
     def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import nimble_fx
+from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.accuracy import assert_as_accurate
 from tests.support.models import CASES
 
@@ -41,10 +42,12 @@ CHANGES: tuple[Callable[[Convolutions], Any], ...] = (
 )
 
 
-def test_changed_weights_are_folded_again() -> None:
+@pytest.mark.parametrize("kernels", ["aten", "inductor"])
+def test_changed_weights_are_folded_again(kernels: str) -> None:
     torch.manual_seed(0)
     model = Convolutions().eval()
-    compiled = torch.compile(model, backend="nimble")
+    options: dict[str, Any] = {"kernels": kernels, "on_fallback": "error"}
+    compiled = torch.compile(model, backend="nimble", options=options)
     with torch.no_grad():
         for change in (lambda m: m, *CHANGES):
             change(model)
@@ -72,6 +75,17 @@ def test_the_module_shows_what_is_folded() -> None:
     assert "p.one_weight_folded" in program.source
     assert "4 weights of 1 KiB, computed again when one changes" in program.summary()
     program.verify()
+
+
+def test_inductors_kernels_run_beside_convolutions_on_folded_weights() -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    compiled = nimble_fx.compile(model, x, kernels="inductor", on_fallback="error")
+    (program,) = compiled.programs
+    namespaces = {getattr(task.target, "namespace", "") for task in program.graph.tasks}
+    assert {KERNELS, "mkldnn"} <= namespaces
+    assert "p.one_weight_folded" in program.source
+    program.verify()
+    assert_as_accurate(model, (x,), compiled(x))
 
 
 def test_a_saved_program_folds_the_weights_that_it_is_bound_to(tmp_path: Path) -> None:
