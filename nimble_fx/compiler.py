@@ -28,6 +28,7 @@ from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture_status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
+from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.runtime.folded_weights import folded_weights, with_folded
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.pool_group import Boxed
@@ -50,6 +51,9 @@ from nimble_fx.tracing.user_names import InputNames, program_name
 from nimble_fx.verify import verify_contents
 
 _log = logging.getLogger(__name__)
+
+PYTORCHS, INDUCTORS, UNFOLDED = "PyTorch's", "Inductor's", "PyTorch's, nothing folded"
+"""Kinds of kernels, as a program's summary names them."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ class Compiler:
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
         self._folded: ScheduledProgram | None = None
+        self._choice = KernelChoice()
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
@@ -155,16 +160,18 @@ class Compiler:
         return self._compared(run, gm) if self._options.kernels != "aten" else run
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:
-        """The callable of a graph whose weights are folded."""
+        """The callable of a graph that runs on a CPU and whose weights are folded."""
+        unfolded = self._target.as_traced(gm)
+        runs = dict[str, Boxed]()
+        if self._options.kernels == "auto":
+            runs[UNFOLDED] = self._target.compile_graph(self, gm, self._name, self._capture)
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
-        main = self._with_kernels(hoisted.main, self._name)
-        run = self._target.compile_graph(self, main, self._name, self._capture)
-        folded, unfolded = (
-            folded_weights(trace(main).graph, self._folded),
-            self._target.as_traced(gm),
-        )
-        return with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
+        for kind, main in self._with_kernels(hoisted.main, self._name).items():
+            run = self._target.compile_graph(self, main, self._name, self._capture)
+            folded = folded_weights(trace(main).graph, self._folded)
+            runs[kind] = with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
+        return self._fastest(runs, gm)
 
     def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
         """The runnable, compared with the traced graph if it can be and the options ask for it."""
@@ -219,28 +226,49 @@ class Compiler:
         """The callable for an ATen graph: its part on the host, then the program of the rest."""
         parts = split(gm)
         if parts is None:
-            return self._target.compile_graph(self, self._with_kernels(gm, name), name, capture)
+            return self._by_kernels(gm, name, capture)
         self._inputs.rename_moved(parts.moved)
         if capture.n_user_outputs is not None:
             n_on_device = parts.n_on_device(capture.n_user_outputs)
             capture = replace(capture, n_user_outputs=n_on_device)
-        device = self._with_kernels(parts.device, name)
-        return parts.run(self._target.compile_graph(self, device, name, capture))
+        return parts.run(self._by_kernels(parts.device, name, capture))
 
-    def _with_kernels(self, gm: GraphModule, name: str) -> GraphModule:
-        """The graph with the kernels that the options ask for."""
-        if self._options.kernels != "inductor":
-            return gm
-        try:
-            if self._target.specs is not None:
-                raise UnsupportedError(
-                    "Inductor compiles for the device of this machine, not a plan's"
-                )
-            return with_inductor_kernels(gm, self._may_run_side_by_side(gm))
-        except UnsupportedError as error:
-            fallback = Fallback(name, "with PyTorch's kernels", str(error))
-            self._target.reporter.report(fallback)
-            return gm
+    def _by_kernels(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
+        """The callable for a graph of one device, with the kernels that the options ask for."""
+        graphs = self._with_kernels(gm, name)
+        runs = {
+            kind: self._target.compile_graph(self, graph, name, capture)
+            for kind, graph in graphs.items()
+        }
+        return self._fastest(runs, gm)
+
+    def _fastest(self, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
+        """The callable that runs the fastest of these, each of which does what the graph does."""
+        choice, self._choice = self._choice, KernelChoice()
+        if len(runs) == 1:
+            ((choice.winner, run),) = runs.items()
+            return run
+        graph = trace(gm).graph
+        names = written_inputs(graph)
+        written = [i for i, value in enumerate(graph.inputs) if value.name in names]
+        return fastest(runs, written, self._target.runtime_for(graph), choice)
+
+    def _with_kernels(self, gm: GraphModule, name: str) -> dict[str, GraphModule]:
+        """The graph with each kind of kernels that the options ask for."""
+        kernels, graphs = self._options.kernels, dict[str, GraphModule]()
+        if kernels != "inductor":
+            graphs[PYTORCHS] = gm
+        if kernels != "aten":
+            try:
+                if self._target.specs is not None:
+                    raise UnsupportedError(
+                        "Inductor compiles for the device of this machine, not a plan's"
+                    )
+                graphs[INDUCTORS] = with_inductor_kernels(gm, self._may_run_side_by_side(gm))
+            except UnsupportedError as error:
+                fallback = Fallback(name, "with PyTorch's kernels", str(error))
+                self._target.reporter.report(fallback)
+        return graphs or {PYTORCHS: gm}
 
     def _may_run_side_by_side(self, gm: GraphModule) -> bool:
         """Whether the schedule can have several streams."""
@@ -295,6 +323,7 @@ class Compiler:
             candidates=selection.candidates,
             alternatives=tuple(schedules[1:]),
             on_winner=selection.on_winner,
+            kernel_choice=self._choice if self._options.kernels == "auto" else None,
         )
 
 

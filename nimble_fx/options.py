@@ -11,13 +11,14 @@ from nimble_fx.errors import OptionError
 from nimble_fx.fallback import OnFallback
 from nimble_fx.pipeline import Policy
 
-Kernels = Literal["aten", "inductor"]
+Kernels = Literal["aten", "inductor", "auto"]
 PolicyName = Literal["auto", "critical-path", "nimble", "serial"]
 
 _MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"freeze": True},
-    "max-autotune-no-cudagraphs": {"freeze": False},
+    "max-autotune": {"kernels": "auto"},
+    "max-autotune-no-cudagraphs": {"kernels": "auto", "freeze": False},
 }
 
 
@@ -45,7 +46,8 @@ class Options:
             on packed weights. A weight that changes is folded again at the next call; a write of a
             few numbers through `.data` or NumPy, which PyTorch does not count, may be missed.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
-            into, each scheduled as a task. What Inductor cannot compile has PyTorch's.
+            into, each scheduled as a task. What Inductor cannot compile has PyTorch's. "auto" for
+            the faster of both, as the first call of each program measures.
         verify: prove each schedule legal before it runs; that of a pass of your own always is.
             "values": also compare, at the first call of a program with other kernels than PyTorch
             would call, what it computes with what these do.

@@ -21,6 +21,7 @@ from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.launch import InProgramOrder
 from nimble_fx.runtime.pool_group import Boxed, PoolGroup
@@ -48,6 +49,7 @@ class Program:
             with another policy, and for a program from a file.
         alternatives: other schedules that autotuning times at the first capture.
         on_winner: called with the fastest schedule after autotuning.
+        kernel_choice: what the first call measures with `kernels="auto"`; None with another option.
     """
 
     scheduled: ScheduledProgram
@@ -56,6 +58,7 @@ class Program:
     candidates: tuple[Candidate, ...] = ()
     alternatives: tuple[ScheduledProgram, ...] = field(default=(), repr=False)
     on_winner: Callable[[ScheduledProgram], None] | None = field(default=None, repr=False)
+    kernel_choice: KernelChoice | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -227,6 +230,7 @@ class Program:
             "frozen": _frozen(self.status),
             "memory": _memory(self.status),
             "folded": _folded(self.scheduled),
+            "kernels": _kernels(self.kernel_choice),
             "module": str(self.path or self.file),
             "passes": "\n           ".join(graph.provenance),
         }
@@ -279,6 +283,17 @@ def _folded(scheduled: ScheduledProgram) -> str:
     tensors = [each for each in types if isinstance(each, TensorType)]
     nbytes = sum(n_elements(each) * each.dtype.itemsize for each in tensors)
     return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed again when one changes"
+
+
+def _kernels(choice: KernelChoice | None) -> str:
+    """The measured times of a call by kind of kernels, the winner's first, as a text."""
+    if choice is None:
+        return ""
+    if choice.winner is None:
+        return "selected by the first call"
+    times = choice.times_ms
+    kinds = sorted(times, key=lambda kind: (kind != choice.winner, times[kind]))
+    return "; ".join(f"{kind} {times[kind]:.3g} ms a call" for kind in kinds) or choice.winner
 
 
 def _size(nbytes: int) -> str:

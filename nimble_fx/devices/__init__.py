@@ -95,6 +95,9 @@ class DeviceRuntime(Protocol):
         free the outputs, which side streams may have allocated.
         """
 
+    def synchronize(self) -> None:
+        """Waits until all that was enqueued on it is done."""
+
     def pool(self) -> Any:
         """A new memory pool, for captures that never run at the same time."""
 

@@ -69,6 +69,9 @@ class Cpu:
     def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
         """Does nothing: all kernels of the streams have run."""
 
+    def synchronize(self) -> None:
+        """Does nothing: operators have run when they return."""
+
     def pool(self) -> None:
         """None: there are no captures."""
 

@@ -182,6 +182,10 @@ class Cuda:
             if isinstance(value, torch.Tensor):
                 value.record_stream(caller)
 
+    def synchronize(self) -> None:
+        """Waits until all that was enqueued on it is done."""
+        torch.cuda.synchronize(self._device)
+
     def pool(self) -> Any:
         """A pool of the caching allocator."""
         new: Any = torch.cuda.MemPool
@@ -216,7 +220,7 @@ class Cuda:
             ):
                 run(streams)
         finally:
-            torch.cuda.synchronize(self._device)
+            self.synchronize()
             torch.cuda.set_rng_state(state, self._device)
 
     def capture(

@@ -25,6 +25,7 @@ from nimble_fx.frontend.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
+from nimble_fx.registry import WeakList
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 
@@ -120,7 +121,7 @@ class Compiled:
         Calls with other shapes add programs. `torch.compiler.reset()` empties the list, and the
         next call compiles again.
         """
-        return tuple(self._backend.programs)
+        return self._backend.programs.all()
 
     def __repr__(self) -> str:
         purpose = "training" if self.training else "inference"
@@ -146,7 +147,7 @@ class _Backend:
 
     def __init__(self, options: Options, names: Mapping[str, str]) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
-        self.programs: list[Program] = []
+        self.programs = WeakList[Program]()
         self.is_called = False
         self._options, self._names = options, names
 
@@ -161,7 +162,7 @@ class _Backend:
         reset()
 
     def _add_program(self, program: Program) -> None:
-        self.programs.append(program)
+        self.programs.add(program)
         register(program)
 
 

@@ -1,5 +1,6 @@
 """The graph of a module that Inductor wrote: its kernels, its operators, and their memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter, getitem
 from typing import Any
@@ -231,6 +232,7 @@ class _Builder:
         return self._call(_overload(call, "out"), *args, **kwargs, out=self._node(out))
 
     def _call(self, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Node:
+        args, kwargs = _positional(target, args, kwargs)
         name = name or target.__name__.partition(".")[0]
         node = self._graph.create_node("call_function", target, args, kwargs, name)
         node.meta = dict(self._meta)
@@ -239,6 +241,18 @@ class _Builder:
         else:
             node.meta["val"] = fake_result(node, self._module.fake_mode)
         return node
+
+
+def _positional(
+    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as AOTAutograd writes them: by position unless the schema wants names."""
+    args, kwargs = (*args,), dict(kwargs)
+    for parameter in target._schema.arguments[len(args) :] if kwargs else ():
+        if parameter.kwarg_only or parameter.name not in kwargs:
+            break
+        args = (*args, kwargs.pop(parameter.name))
+    return args, kwargs
 
 
 def _check_expectation(

@@ -1,0 +1,201 @@
+"""The fastest of several programs runs, and measuring leaves no trace."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import nimble_fx
+from nimble_fx.devices.cpu import Cpu
+from nimble_fx.runtime import fastest as module
+from nimble_fx.runtime.fastest import KernelChoice, fastest
+from nimble_fx.runtime.pool_group import Boxed
+from tests.support.eager import assert_same
+
+SHORT, LONG = 0.0, 0.003
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ROUNDS", module.MIN_ROUNDS)
+
+
+class Run:
+    """Takes some seconds, empties its arguments and returns its name."""
+
+    def __init__(self, name: str, seconds: float, act: Callable[..., None] | None = None) -> None:
+        self.name, self.seconds, self.act, self.n_calls = name, seconds, act, 0
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        self.n_calls += 1
+        sleep(self.seconds)
+        if self.act is not None:
+            self.act(*args)
+        args.clear()
+        return [self.name]
+
+
+def fastest_of(*runs: Run, written: Sequence[int] = ()) -> tuple[Boxed, KernelChoice]:
+    choice = KernelChoice()
+    return fastest({run.name: run for run in runs}, written, Cpu(), choice), choice
+
+
+@pytest.mark.parametrize(("seconds", "winner"), [((LONG, SHORT), "b"), ((SHORT, LONG), "a")])
+def test_the_fastest_runs_from_the_first_call_on(seconds: tuple[float, float], winner: str) -> None:
+    one, other = Run("a", seconds[0]), Run("b", seconds[1])
+    run, choice = fastest_of(one, other)
+    assert (choice.winner, choice.times_ms) == (None, {})
+    assert run([1]) == [winner]
+    assert choice.winner == winner
+    assert choice.times_ms[winner] == min(choice.times_ms.values())
+    n_calls = one.n_calls + other.n_calls
+    assert run([1]) == [winner]
+    assert one.n_calls + other.n_calls == n_calls + 1
+
+
+def test_the_others_are_freed() -> None:
+    fast, slow = Run("fast", SHORT), Run("slow", LONG)
+    run, _ = fastest_of(slow, fast)
+    reference = weakref.ref(slow)
+    del slow
+    run([1])
+    gc.collect()
+    assert reference() is None
+
+
+def test_arguments_random_numbers_and_written_tensors_are_as_after_one_call() -> None:
+    def act(x: Tensor, y: Tensor) -> None:
+        y.add_(x + torch.rand(2))
+
+    torch.manual_seed(3)
+    x, y, args = torch.ones(2), torch.zeros(2), list[Any]()
+    args += [x, y]
+    run, _ = fastest_of(Run("a", SHORT, act), Run("b", SHORT, act), written=[1])
+    run(args)
+    after = torch.rand(2)
+    torch.manual_seed(3)
+    assert torch.equal(y, x + torch.rand(2))
+    assert torch.equal(after, torch.rand(2))
+    assert args == []
+
+
+def fail(*args: Any) -> None:
+    raise ZeroDivisionError
+
+
+def test_one_that_fails_is_left_out_unless_it_is_the_first() -> None:
+    run, choice = fastest_of(Run("works", LONG), Run("fails", SHORT, fail))
+    assert run([1]) == ["works"]
+    assert list(choice.times_ms) == ["works"]
+    run, choice = fastest_of(Run("fails", SHORT, fail), Run("works", LONG))
+    with pytest.raises(ZeroDivisionError):
+        run([1])
+    assert choice.winner is None
+
+
+def test_calls_that_say_nothing_about_time_run_the_first_and_select_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, choice = fastest_of(Run("a", LONG), Run("b", SHORT))
+    assert run([FakeTensorMode().from_tensor(torch.ones(2))]) == ["a"]
+    with monkeypatch.context() as capturing:
+        capturing.setattr(Cpu, "is_capturing", True)
+        assert run([1]) == ["a"]
+    assert choice.winner is None
+    assert run([1]) == ["b"]
+
+
+def test_a_thread_that_comes_while_another_measures_does_not_wait_for_it() -> None:
+    is_measuring, may_go_on = threading.Event(), threading.Event()
+
+    def wait(*args: Any) -> None:
+        is_measuring.set()
+        assert may_go_on.wait(10)
+
+    run, choice = fastest_of(Run("a", SHORT), Run("b", SHORT, wait))
+    thread = threading.Thread(target=run, args=([1],))
+    thread.start()
+    assert is_measuring.wait(10)
+    assert run([1]) == ["a"]
+    assert choice.winner is None
+    may_go_on.set()
+    thread.join()
+    assert set(choice.times_ms) == {"a", "b"}
+
+
+class Counting(nn.Module):
+    """Writes to a buffer, draws random numbers, and has weights to fold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.count = nn.Buffer(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(torch.rand(2))
+        return torch.relu(self.norm(self.convolution(x))) * self.count.sum()
+
+
+@pytest.mark.parametrize("device", [None, "virtual"])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_has_the_kernels_that_its_first_call_measured(
+    training: bool, device: str | None
+) -> None:
+    options: dict[str, Any] = {"kernels": "auto", "on_fallback": "error", "device": device}
+    models, results = [Counting().train(training) for _ in range(2)], list[Any]()
+    run: Any
+    models[1].load_state_dict(models[0].state_dict())
+    runs = torch.compile(models[0], backend="nimble", options=options), models[1]
+    for run, model in zip(runs, models, strict=True):
+        torch.manual_seed(5)
+        with torch.set_grad_enabled(training):
+            for x in torch.linspace(-1, 1, 2 * 75).view(2, 1, 3, 5, 5):
+                results.append(run(x))
+                if training:
+                    results[-1].sum().backward()
+        results.append(dict(model.state_dict()))
+    torch.testing.assert_close(results[:3], results[3:], rtol=1e-4, atol=1e-4)
+    programs = nimble_fx.programs()
+    assert len(programs) == 1 + training
+    for program in programs:
+        assert program.kernel_choice is not None
+        assert program.kernel_choice.winner is not None
+        assert len(program.kernel_choice.times_ms) == 2
+        assert f"kernels  {program.kernel_choice.winner}" in program.summary()
+
+
+def test_folded_weights_are_among_what_is_measured() -> None:
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(),
+        torch.ones(1, 3, 5, 5),
+    )
+    compiled = nimble_fx.compile(model, x, kernels="auto", on_fallback="error")
+    (program,) = compiled.programs
+    assert program.kernel_choice is not None
+    assert set(program.kernel_choice.times_ms) == {
+        "PyTorch's, nothing folded",
+        "PyTorch's",
+        "Inductor's",
+    }
+    with torch.no_grad():
+        assert_same(compiled(x), model(x))
+
+
+def test_where_there_is_nothing_to_select_from_it_is_not_measured() -> None:
+    compiled = torch.compile(
+        lambda x: x.exp(),
+        backend="nimble",
+        dynamic=True,
+        options={"kernels": "auto", "on_fallback": "silent"},
+    )
+    compiled(torch.ones(3))
+    (program,) = nimble_fx.programs()
+    assert program.kernel_choice == KernelChoice({}, "PyTorch's")
+    assert "kernels  PyTorch's\n" in program.summary()
