@@ -153,7 +153,9 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
-        hoisted = fold_weights(gm, self._inputs.weights) if self._options.fold_weights else None
+        hoisted = None
+        if self._options.fold_weights:
+            hoisted = fold_weights(gm, self._inputs.weights, self._options.assume_finite)
         if hoisted is not None and self._is_foldable(hoisted):
             return self._compared(self._folded_run(gm, hoisted), gm)
         run = self.build(gm, self._name, self._capture)

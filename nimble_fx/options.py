@@ -45,6 +45,8 @@ class Options:
             alone: batch normalization is folded into convolutions, which run by oneDNN's operators
             on packed weights. A weight that changes is folded again at the next call; a write of a
             few numbers through `.data` or NumPy, which PyTorch does not count, may be missed.
+        assume_finite: whether folding may fuse activations into convolutions that make a number of
+            NaN, as oneDNN's relu, relu6, hardsigmoid and gelu do.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
             into, each scheduled as a task. What Inductor cannot compile has PyTorch's. "auto" for
             the faster of both, as the first call of each program measures.
@@ -70,6 +72,7 @@ class Options:
     max_graphs: int = 8
     on_fallback: OnFallback = "warn"
     fold_weights: bool = True
+    assume_finite: bool = False
     kernels: Kernels = "aten"
     verify: bool | Literal["values"] = True
     dump: str | os.PathLike[str] | None = None
@@ -100,6 +103,9 @@ class Options:
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
         _require(
             type(self.fold_weights) is bool, "fold_weights", self.fold_weights, "True or False"
+        )
+        _require(
+            type(self.assume_finite) is bool, "assume_finite", self.assume_finite, "True or False"
         )
         choices = get_args(Kernels)
         known = isinstance(self.kernels, str) and self.kernels in choices

@@ -16,6 +16,7 @@ def test_defaults() -> None:
 
 
 def test_options_override_what_the_mode_says() -> None:
+    assert Options.parse("max-autotune", None).kernels == "auto"
     assert not Options.parse("max-autotune-no-cudagraphs", None).freeze
     assert Options.parse("max-autotune-no-cudagraphs", {"freeze": True}).freeze
 

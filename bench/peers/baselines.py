@@ -22,7 +22,7 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 ALL_PEERS = (
     *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
-    *("max-autotune", "fused", "unfolded", "onnxruntime"),
+    *("max-autotune", "freezing", "fused", "measured", "finite", "unfolded", "onnxruntime"),
 )
 
 
@@ -43,7 +43,9 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
 
     On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
     without faster kernels, and "unfolded" is nimble_fx without them: with `fold_weights=False`.
-    "fused" is nimble_fx with Inductor's kernels.
+    "freezing" is Inductor with its option of that name, "finite" nimble_fx with `assume_finite`,
+    which that takes for granted. "fused" is nimble_fx with Inductor's kernels, "measured" with the
+    faster of these and PyTorch's.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -57,7 +59,10 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["inductor"] = _by_torch()
     fused = {"kernels": "inductor", "on_fallback": "error"}
     found["fused"] = _by_torch(backend=nimble, options=fused)
+    found["measured"] = _by_torch(backend=nimble, options={"kernels": "auto"})
     if not training and device.type == "cpu":
+        found["freezing"] = _by_torch(options={"freezing": True})
+        found["finite"] = _by_torch(backend=nimble, options={"assume_finite": True})
         found["unfolded"] = _by_torch(backend=nimble, options={"fold_weights": False})
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
         found["onnxruntime"] = partial(_onnxruntime, device)

@@ -14,7 +14,9 @@ from nimble_fx.torch_internals.names import pytree
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 
-def fold_weights(gm: GraphModule, static: Collection[str]) -> Hoisted | None:
+def fold_weights(
+    gm: GraphModule, static: Collection[str], assume_finite: bool = False
+) -> Hoisted | None:
     """The rewritten graph, in two parts; None if nothing in it depends on weights alone.
 
     Requires: all tensors are on a CPU; for another graph it returns None.
@@ -22,13 +24,14 @@ def fold_weights(gm: GraphModule, static: Collection[str]) -> Hoisted | None:
     Args:
         gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
+        assume_finite: see `fuse_activations`.
     """
     if not all(map(_is_on_cpu, gm.graph.nodes)):
         return None
     gm = _copy(gm)
     gm = fold_batch_norm(gm, _weights(gm, static))
     gm = channels_last(gm, fixed_nodes(gm, _weights(gm, static)))
-    gm = fuse_activations(gm, fixed_nodes(gm, _weights(gm, static)))
+    gm = fuse_activations(gm, fixed_nodes(gm, _weights(gm, static)), assume_finite)
     return hoist_weights(gm, _weights(gm, static))
 
 

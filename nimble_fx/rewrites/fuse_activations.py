@@ -26,10 +26,20 @@ _ACTIVATIONS: dict[Any, str] = {
     _aten.hardswish.default: "hardswish",
     _aten.leaky_relu.default: "leaky_relu",
 }
-"""oneDNN's names. Not relu, hardtanh, hardsigmoid and gelu: its make a number of NaN."""
+"""oneDNN's names."""
+
+_IF_FINITE: dict[Any, str] = {
+    _aten.relu.default: "relu",
+    _aten.hardtanh.default: "hardtanh",
+    _aten.hardsigmoid.default: "hardsigmoid",
+    _aten.gelu.default: "gelu",
+}
+"""Those that make a number of NaN, where PyTorch's leave it."""
 
 
-def fuse_activations(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
+def fuse_activations(
+    gm: GraphModule, weights: Collection[Node], assume_finite: bool = False
+) -> GraphModule:
     """Replaces convolutions, with the operators after them, by oneDNN's.
 
     Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, whose weight is
@@ -41,13 +51,14 @@ def fuse_activations(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
         weights: nodes that are computed outside of the calls.
+        assume_finite: whether activations may be fused that make a number of NaN.
     """
     if is_available():
         for convolution in gm.graph.find_nodes(
             op="call_function", target=_aten.convolution.default
         ):
             if _is_convertible(convolution, weights):
-                _Fusion.of(convolution).replace(gm)
+                _Fusion.of(convolution, assume_finite).replace(gm)
         gm.recompile()
     return gm
 
@@ -62,43 +73,91 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A convolution, and the addition or activation of its result, if there is one."""
+    """A convolution, the addition of its result, and an activation, where there are these."""
 
     convolution: Node
-    last: Node
+    addition: Node | None = None
+    activation: Node | None = None
 
     @staticmethod
-    def of(convolution: Node) -> "_Fusion":
+    def of(convolution: Node, assume_finite: bool) -> "_Fusion":
         """A convolution with what can be fused with it."""
+        activations = _ACTIVATIONS | (_IF_FINITE if assume_finite else {})
         user = _only_user(convolution)
-        if user is None or _strides(user) != _strides(convolution):
-            return _Fusion(convolution, convolution)
-        is_fused = user.target in _ACTIVATIONS or _is_fusible_addition(user, convolution)
-        return _Fusion(convolution, user if is_fused else convolution)
+        if user is not None and _is_fusible_addition(user, convolution):
+            after = _only_user(user)
+            is_relu = assume_finite and after is not None and after.target is _aten.relu.default
+            return _Fusion(convolution, user, after if is_relu else None)
+        is_activation = user is not None and user.target in activations
+        return _Fusion(convolution, None, user if is_activation else None)
 
     def replace(self, gm: GraphModule) -> None:
         """Makes the last of them the operator that does it all."""
-        self.last.target, *args = self._call()
-        self.last.args, self.last.kwargs = tuple(args), {}
-        self.last.meta = self.last.meta | {"val": fake_result(self.last)}
-        if self.last is not self.convolution:
-            gm.graph.erase_node(self.convolution)
+        fused = [node for node in (self.convolution, self.addition, self.activation) if node]
+        last = fused.pop()
+        last.target, *args = self._call()
+        last.args, last.kwargs = tuple(args), {}
+        last.meta = last.meta | {"val": fake_result(last)}
+        for node in reversed(fused):
+            gm.graph.erase_node(node)
 
     def _call(self) -> tuple[Any, ...]:
         """The operator that does it all, and its arguments."""
         x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
         window = (padding, stride, dilation, groups)
-        if self.last.target is _aten.add.Tensor:
-            (other,) = (arg for arg in self.last.all_input_nodes if arg is not self.convolution)
-            return CONVOLUTION_ADD, x, other, weight, bias, *window, "add", 1.0, None, [], None
-        activation = _ACTIVATIONS.get(self.last.target, "none")
-        numbers = [_negative_slope(self.last)] if activation == "leaky_relu" else []
-        return CONVOLUTION, x, weight, bias, *window, activation, numbers, None
+        if self.addition is not None:
+            (other,) = (n for n in self.addition.all_input_nodes if n is not self.convolution)
+            activation = None if self.activation is None else "relu"
+            return (
+                CONVOLUTION_ADD,
+                x,
+                other,
+                weight,
+                bias,
+                *window,
+                "add",
+                1.0,
+                activation,
+                [],
+                None,
+            )
+        return CONVOLUTION, x, weight, bias, *window, *_described(self.activation)
+
+
+def _described(activation: Node | None) -> tuple[str, list[float], str | None]:
+    """An activation as oneDNN takes it: its name, its numbers and its variant."""
+    if activation is None:
+        return "none", [], None
+    values = _values(activation)
+    match (_ACTIVATIONS | _IF_FINITE)[activation.target]:
+        case "leaky_relu":
+            return "leaky_relu", [float(values["negative_slope"])], None
+        case "hardtanh":
+            return "hardtanh", [float(values["min_val"]), float(values["max_val"])], None
+        case "gelu":
+            return "gelu", [], values["approximate"]
+        case name:
+            return name, [], None
+
+
+def _values(node: Node) -> dict[str, Any]:
+    """The arguments of an operator by name, defaults included."""
+    parameters = node.target._schema.arguments  # type: ignore[union-attr]
+    values = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    names = [parameter.name for parameter in parameters]
+    return {**values, **dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _only_user(node: Node) -> Node | None:
-    users = list(node.users)
-    return users[0] if len(users) == 1 else None
+    """The node that alone reads a result, if its own has the same strides.
+
+    None too if something is written in between, which might be what the fused operator reads late.
+    """
+    if len(node.users) != 1:
+        return None
+    (user,) = node.users
+    is_same = _strides(user) == _strides(node)
+    return user if is_same and not _is_written_between(node, user) else None
 
 
 def _strides(node: Node) -> object:
@@ -114,8 +173,7 @@ def _is_fusible_addition(user: Node, convolution: Node) -> bool:
     if len(operands) != 2 or len(user.args) != 2:
         return False
     one, other = (operand.meta["val"] for operand in operands)
-    is_same = one.shape == other.shape and one.dtype == other.dtype
-    return is_same and not _is_written_between(convolution, user)
+    return bool(one.shape == other.shape and one.dtype == other.dtype)
 
 
 def _is_written_between(start: Node, end: Node) -> bool:
@@ -125,8 +183,3 @@ def _is_written_between(start: Node, end: Node) -> bool:
             return True
         node = node.next
     return False
-
-
-def _negative_slope(node: Node) -> float:
-    slope: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
-    return float(slope)

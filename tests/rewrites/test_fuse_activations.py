@@ -32,21 +32,21 @@ class Then(nn.Module):
         return self.function(self.layer(x), other).contiguous()
 
 
-def rewritten(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
+def rewritten(model: nn.Module, *inputs: Tensor, assume_finite: bool = False) -> InferenceGraph:
     """A model's graph after the rewrite."""
     graph = inference_graph(model.eval(), *inputs)
     inputs_of_graph = graph.gm.graph.find_nodes(op="placeholder")
     weights = {node for node in inputs_of_graph if node.name in graph.static}
     graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, weights))
     copies = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
-    fuse_activations(graph.gm, fixed_nodes(graph.gm, copies))
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, copies), assume_finite)
     graph.gm.graph.lint()
     return graph
 
 
-def operators(model: nn.Module, *inputs: Tensor) -> list[object]:
+def operators(model: nn.Module, *inputs: Tensor, assume_finite: bool = False) -> list[object]:
     """The operators after the rewrite, without copies and views; it computes the same."""
-    graph = rewritten(model, *inputs)
+    graph = rewritten(model, *inputs, assume_finite=assume_finite)
     with torch.no_grad():
         assert_as_accurate(model, inputs, graph.gm(*graph.arguments))
     targets = [node.target for node in graph.gm.graph.nodes if node.op == "call_function"]
@@ -61,6 +61,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "hardswish": lambda y, _: functional.hardswish(y),
     "leaky": lambda y, _: functional.leaky_relu(y),
     "leaky by 0.3": lambda y, _: functional.leaky_relu(y, 0.3),
+}
+IF_FINITE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda y, _: torch.relu(y),
+    "relu6": lambda y, _: functional.relu6(y),
+    "hardtanh": lambda y, _: functional.hardtanh(y),
+    "hardtanh by its own": lambda y, _: functional.hardtanh(y, -0.25, 0.5),
+    "hardsigmoid": lambda y, _: functional.hardsigmoid(y),
+    "gelu": lambda y, _: functional.gelu(y),
+    "gelu by tanh": lambda y, _: functional.gelu(y, approximate="tanh"),
 }
 ADDITIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "added": lambda y, other: y + other,
@@ -79,6 +88,31 @@ LAYERS: tuple[Callable[[], nn.Module], ...] = (
 @pytest.mark.parametrize(("layer", "then"), list(product(LAYERS, ACTIVATIONS)))
 def test_an_activation_is_fused(layer: Callable[[], nn.Module], then: str) -> None:
     assert operators(Then(layer(), ACTIVATIONS[then]), X) == [CONVOLUTION]
+
+
+@pytest.mark.parametrize("then", [*ACTIVATIONS.values(), *IF_FINITE.values()])
+def test_more_activations_are_fused_where_all_numbers_are_finite(
+    then: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    model = Then(nn.Conv2d(4, 6, 3), then)
+    assert operators(model, X, assume_finite=True) == [CONVOLUTION]
+
+
+@pytest.mark.parametrize("then", ADDITIONS.values(), ids=ADDITIONS)
+def test_so_is_relu_after_an_addition(then: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def relu_after(y: Tensor, other: Tensor) -> Tensor:
+        return torch.relu(then(y, other))
+
+    model = Then(nn.Conv2d(4, 6, 3), relu_after)
+    fused = operators(model, X, OTHER, assume_finite=True)
+    assert CONVOLUTION_ADD in fused
+    assert aten.relu.default not in fused
+    assert aten.relu.default in operators(model, X, OTHER)
+
+
+def test_other_activations_after_an_addition_are_left_alone() -> None:
+    model = Then(nn.Conv2d(4, 6, 3), lambda y, other: functional.hardtanh(y + other))
+    assert aten.hardtanh.default in operators(model, X, OTHER, assume_finite=True)
 
 
 @pytest.mark.parametrize("then", ADDITIONS.values(), ids=ADDITIONS)
@@ -104,10 +138,7 @@ def test_the_branch_of_a_residual_is_added_where_it_is_known() -> None:
 
 
 LEFT_ALONE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "relu": lambda y, _: torch.relu(y),
-    "relu6": lambda y, _: functional.relu6(y),
-    "gelu": lambda y, _: functional.gelu(y),
-    "hardsigmoid": lambda y, _: functional.hardsigmoid(y),
+    **IF_FINITE,
     "read twice": lambda y, _: torch.sigmoid(y) * y,
     "added twice": lambda y, other: torch.add(y, other, alpha=2),
     "added to itself": lambda y, _: y + y,
@@ -124,6 +155,17 @@ def test_what_follows_is_left_alone(then: Callable[[Tensor, Tensor], Tensor]) ->
     assert CONVOLUTION in found
     assert CONVOLUTION_ADD not in found
     assert len(found) > 1
+
+
+def test_what_is_written_before_an_activation_is_read_before_it() -> None:
+    model = Then(nn.Conv2d(4, 6, 3), lambda y, _: torch.sigmoid(y))
+    graph = inference_graph(model.eval(), X)
+    (convolution,) = graph.gm.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    with graph.gm.graph.inserting_after(convolution):
+        graph.gm.graph.call_function(aten.mul_.Tensor, (convolution.args[0], 2))
+    weights = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights))
+    assert graph.gm.graph.find_nodes(op="call_function", target=aten.sigmoid.default)
 
 
 @pytest.mark.parametrize(
