@@ -44,7 +44,7 @@ class Options:
         fold_weights: in inference on a CPU, compute once what depends on parameters and buffers
             alone: batch normalization is folded into convolutions, which run by oneDNN's operators
             on packed weights. A weight that changes is folded again at the next call; a write of a
-            few numbers through `.data` or NumPy, which PyTorch does not count, may be missed.
+            few numbers in a way that PyTorch does not count, such as `.data`, may be missed.
         assume_finite: whether folding may fuse activations into convolutions that make a number of
             NaN, as oneDNN's relu, relu6, hardsigmoid and gelu do.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators

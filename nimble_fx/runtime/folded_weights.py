@@ -3,7 +3,6 @@
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from ctypes import c_char
 from operator import attrgetter
 from typing import Any
 
@@ -15,17 +14,14 @@ from nimble_fx.devices import device_here
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.optimizer_steps import StepsOn
 from nimble_fx.runtime.packed_weights import Layout, layouts
-from nimble_fx.runtime.shared_memory import byte_range
+from nimble_fx.runtime.weight_sample import WeightSample
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.onednn import packed
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
-COMPARED_WHOLE = 16 * 1024
-"""The most bytes of a weight that are compared in each call; of a larger one a part is."""
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _version = attrgetter("_version")
 
 
@@ -33,13 +29,14 @@ class FoldedWeights:
     """Computes tensors from weights at the first call, and again after a weight has changed.
 
     A weight has changed if its memory is another or its version counter has risen: by an operator
-    in place, an optimizer, `load_state_dict`, a new tensor in its place. Some writes are not
-    counted: BatchNorm's to its statistics in training, those through `tensor.data` or NumPy. So
-    bytes are compared too: all of a small weight, and of a large one a row and an element of each
-    row. What goes unnoticed is a write that is not counted and meets none of them.
+    in place, `load_state_dict`, a new tensor in its place. After a step of an optimizer that has it
+    or shares its memory it is taken to have changed. Some writes are not counted: BatchNorm's to
+    its statistics in training, those through `tensor.data`, NumPy or a tensor that `set_` put on
+    its memory. So values are compared too: all of a small weight, a sample of a large one (see
+    `WeightSample`). What goes unnoticed is a write that is not counted and meets none of these.
 
-    Cost: about 0.2 microseconds a weight in each call, for a large one a few more; and memory for
-    the results.
+    Cost: about 0.2 microseconds a weight in each call, for a large one 2 to 10; and memory for the
+    results.
     """
 
     def __init__(
@@ -66,10 +63,10 @@ class FoldedWeights:
         if any(map(Tensor.is_inference, weights)):  # they have no versions
             return self._computed(weights)
         with self._lock:
-            copies = [_Copy(weight) for weight in weights]
-            results = self._packed(self._computed(weights))
-            self._known = _Known(copies, results)
-        return results
+            known = _Known(weights)  # first: what is written while it computes is to be noticed
+            known.results = self._packed(self._computed(weights))
+            self._known = known
+        return known.results
 
     def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         with plain_eager_mode():  # they are not of this call alone
@@ -81,60 +78,31 @@ class FoldedWeights:
 
 
 class _Known:
-    """Results, and the weights that they were computed from."""
+    """Results, and the weights that they are computed from."""
 
-    def __init__(self, copies: Sequence["_Copy"], results: Sequence[Tensor]) -> None:
-        self.results = results
-        self._addresses = [copy.address for copy in copies]
-        self._versions = [copy.version for copy in copies]
-        self._bytes = [copy.bytes for copy in copies]
-        columns = [copy.column for copy in copies if copy.column is not None]
-        self._columns = [[c for c in columns if c.dtype == d] for d in {c.dtype for c in columns}]
-        self._saved_bytes, self._saved_columns = b"".join(self._bytes), self._read_columns()
+    results: Sequence[Tensor]
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._steps = StepsOn(weights)
+        samples = [WeightSample(weight) for weight in weights]
+        self._addresses = [sample.address for sample in samples]
+        self._versions = [sample.version for sample in samples]
+        self._bytes = [sample.bytes for sample in samples]
+        self._sampled = [sample for sample in samples if len(sample.places)]
+        self._saved_bytes = b"".join(self._bytes)
+        self._saved = [sample.read() for sample in self._sampled]
         self._freed: list[Any] = []
-        self._storages = [weakref.ref(copy.storage, self._freed.append) for copy in copies]
+        self._storages = [weakref.ref(each.storage, self._freed.append) for each in samples]
 
     def are_of(self, weights: Sequence[Tensor]) -> bool:
         """Whether the weights are the same; their shapes and strides are guarded by PyTorch."""
         return (
-            not self._freed
+            not (self._freed or self._steps.happened)
             and list(map(Tensor.data_ptr, weights)) == self._addresses
             and list(map(_version, weights)) == self._versions
             and b"".join(self._bytes) == self._saved_bytes
-            and all(map(torch.equal, self._read_columns(), self._saved_columns))
+            and all(map(torch.equal, map(WeightSample.read, self._sampled), self._saved))
         )
-
-    def _read_columns(self) -> list[Tensor]:
-        return [torch.cat(columns) for columns in self._columns]
-
-
-class _Copy:
-    """What is compared of a weight, in place.
-
-    The outermost dimension in memory is that of the rows: the output channels of a contiguous
-    weight. One row has all columns, and all positions of a convolution's window.
-
-    Attributes:
-        storage: its memory; if that is freed, another weight may get it.
-        bytes: all of a small weight, and a row of a large one.
-        column: of a large weight an element of each row, as integers; None for a small one.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self.address, self.version = weight.data_ptr(), weight._version
-        self.storage = weight.untyped_storage()
-        start, end = byte_range(weight)
-        memory = (c_char * (end - start)).from_address(start)
-        self.bytes = memoryview(memory).cast("B")
-        self.column: Tensor | None = None
-        if end - start > COMPARED_WHOLE:
-            row = max(*weight.stride(), 1) * weight.itemsize
-            middle = (end - start) // row // 2 * row
-            self.bytes = self.bytes[middle : middle + row]
-            dtype = _INTEGERS[min(weight.itemsize, 8)]
-            elements = torch.frombuffer(memory, dtype=dtype)
-            step = max(row // dtype.itemsize - 1, 1)  # not the same place in each row
-            self.column = elements[::step]
 
 
 def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:

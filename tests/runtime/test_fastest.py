@@ -4,7 +4,6 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from time import sleep
 from typing import Any
 
 import pytest
@@ -19,23 +18,36 @@ from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.runtime.pool_group import Boxed
 from tests.support.eager import assert_same
 
-SHORT, LONG = 0.0, 0.003
+SHORT, LONG = 1.0, 2.0
+
+
+class Clock:
+    """A clock that goes on where a run says so."""
+
+    now = 0.0
+
+    def read(self) -> float:
+        """The seconds since it was made."""
+        return self.now
+
+
+CLOCK = Clock()
 
 
 @pytest.fixture(autouse=True)
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ROUNDS", module.MIN_ROUNDS)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "perf_counter", CLOCK.read)
 
 
 class Run:
-    """Takes some seconds, empties its arguments and returns its name."""
+    """Takes some seconds of the clock, empties its arguments and returns its name."""
 
     def __init__(self, name: str, seconds: float, act: Callable[..., None] | None = None) -> None:
         self.name, self.seconds, self.act, self.n_calls = name, seconds, act, 0
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         self.n_calls += 1
-        sleep(self.seconds)
+        CLOCK.now += self.seconds
         if self.act is not None:
             self.act(*args)
         args.clear()

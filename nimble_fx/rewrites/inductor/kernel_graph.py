@@ -129,8 +129,8 @@ class _Builder:
                 return _Unwritten(NewTensor(size, stride, dtype, device))
             case View(base, size, stride, offset):
                 return self._view(self._values[base.name], Layout(size, stride, offset))
-            case Expectation(of, size, stride):
-                _check_expectation(of.name, self._values[of.name], size, stride)
+            case Expectation():
+                _check_expectation(value, self._values[value.of.name])
                 return None
             case Item(of, index):
                 return self._call(getitem, self._node(self._values[of.name]), index)
@@ -255,14 +255,17 @@ def _positional(
     return args, kwargs
 
 
-def _check_expectation(
-    name: str, value: Any, size: tuple[int, ...], stride: tuple[int, ...]
-) -> None:
-    """Raises an error if an operator returns another layout than Inductor's kernels expect."""
-    if isinstance(value, Node) and not has_layout(value.meta["val"], size, stride):
+def _check_expectation(expected: Expectation, value: Any) -> None:
+    """Raises an error if an operator returns another tensor than Inductor's kernels expect."""
+    if not isinstance(value, Node):
+        return
+    tensor = value.meta["val"]
+    is_of_dtype = expected.dtype in (None, tensor.dtype)
+    if not (is_of_dtype and has_layout(tensor, expected.size, expected.stride)):
         raise UnsupportedError(
-            f"Inductor expects {name} to have the sizes {size} and strides {stride}, where "
-            f"PyTorch's operator returns {_strided(value)}"
+            f"Inductor expects {expected.of.name} to have the sizes {expected.size}, strides "
+            f"{expected.stride} and dtype {expected.dtype or tensor.dtype}, where PyTorch's "
+            f"operator returns {_strided(value)} of {tensor.dtype}"
         )
 
 

@@ -67,11 +67,12 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What kernels take a tensor's sizes and strides to be."""
+    """What kernels take a tensor's sizes and strides to be, and its dtype if that is said."""
 
     of: Name
     size: tuple[int, ...]
     stride: tuple[int, ...]
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,8 @@ def _called(
             return View(Name(_name(base)), *map(_value, layout))
         case ast.Name("assert_size_stride"), [ast.Name(name), size, stride, *_]:
             return Expectation(Name(name), _value(size), _value(stride))
+        case ast.Name("assert_tensor_metadata"), [ast.Name(name), size, stride, dtype, *_]:
+            return Expectation(Name(name), _value(size), _value(stride), _value(dtype))
         case ast.Name("copy_if_misaligned"), [value]:
             return _value(value)  # which the operator of a kernel does
         case ast.Name("device"), _:

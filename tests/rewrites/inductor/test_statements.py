@@ -88,6 +88,11 @@ def test_inputs_and_results_are_read() -> None:
             None,
             Expectation(Name("arg0_1"), (2,), (1,)),
         ),
+        (
+            "assert_tensor_metadata(buf0, (2, ), (1, ), torch.float32, 'aten.rand')",
+            None,
+            Expectation(Name("buf0"), (2,), (1,), torch.float32),
+        ),
         ("buf2 = buf1[0]", "buf2", Item(Name("buf1"), 0)),
         ("buf2 = buf1; del buf1  # reuse", "buf2", Name("buf1")),
         (

@@ -1,0 +1,58 @@
+"""Steps of optimizers, some of which write to weights without raising their version counters.
+
+PyTorch's fused ones do (`torch.optim.Adam(..., fused=True)`), and those of other packages whose
+kernels PyTorch does not know.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from nimble_fx.registry import WeakList
+from nimble_fx.torch_internals.names import is_wrapper_subclass
+
+
+class StepsOn:
+    """Watches for steps of optimizers whose parameters share memory with some tensors.
+
+    Attributes:
+        happened: whether there was one since this object was made.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.happened = False
+        self.memory = frozenset(map(_memory, tensors))
+        _watchers.add(self)
+        _watch_all_optimizers()
+
+
+_watchers: WeakList[StepsOn] = WeakList()
+
+
+@cache
+def _watch_all_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if torch.compiler.is_dynamo_compiling():
+        return  # a compiled step raises the version counters
+    watchers = _watchers.all()
+    if not watchers:
+        return
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    may_be_any = any(map(is_wrapper_subclass, parameters))  # the memory is that of inner tensors
+    written = set() if may_be_any else set(map(_memory, parameters))
+    for watcher in watchers:
+        if may_be_any or not written.isdisjoint(watcher.memory):
+            watcher.happened = True
+
+
+def _memory(tensor: Tensor) -> int:
+    """The address of a tensor's storage; 0 if it has none."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0

@@ -1,0 +1,88 @@
+"""A sample meets each row, column and matrix of a weight, wherever its elements lie."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from nimble_fx.runtime.weight_sample import COMPARED_WHOLE, MIN_LENGTH, WeightSample
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": torch.Tensor.contiguous,
+    "channels last": lambda w: w.movedim(1, -1).contiguous().movedim(-1, 1),
+    "transposed": lambda w: w.transpose(0, 1).contiguous().transpose(0, 1),
+    "a chunk": lambda w: torch.cat([w, w, w], 1).chunk(3, 1)[1],
+    "a part of each row": lambda w: torch.cat([w, w], -1)[..., : w.shape[-1]],
+    "each other element": lambda w: w.repeat_interleave(2, -1)[..., ::2],
+    "late in its memory": lambda w: torch.cat([w, w])[len(w) :],
+}
+SHAPES = [(64, 64, 3, 3), (96, 3, 11, 11), (1024, 16, 1, 1), (100, 300), (16, 999), (4, 99, 90)]
+on_layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+def state(sample: WeightSample) -> tuple[bytes, list[int]]:
+    return bytes(sample.bytes), sample.read().tolist()
+
+
+def is_noticed(weight: Tensor, part: Tensor) -> bool:
+    """Whether a write to a part is, and what undoes it leads back."""
+    sample = WeightSample(weight)
+    before = state(sample)
+    part.neg_()
+    after = state(sample)
+    part.neg_()
+    assert state(sample) == before
+    return after != before
+
+
+@on_layouts
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128])
+def test_a_write_to_all_of_one_index_is_noticed(
+    shape: tuple[int, ...], dtype: torch.dtype, layout: Callable[[Tensor], Tensor]
+) -> None:
+    weight = layout(torch.ones(shape, dtype=dtype))
+    assert weight.nbytes > COMPARED_WHOLE
+    for dimension, n in enumerate(shape):
+        for i in {*range(0, n, max(n // 9, 1)), n - 1}:
+            assert is_noticed(weight, weight.select(dimension, i)), (dimension, i)
+
+
+@pytest.mark.parametrize("name", sorted({*LAYOUTS} - {"transposed"}))
+def test_a_write_to_a_row_or_column_of_any_matrix_is_noticed(name: str) -> None:
+    """Transposed, all of the weight is one matrix."""
+    weight = LAYOUTS[name](torch.ones(4, 60, 50))
+    for expert, i in product(range(4), range(50)):
+        assert is_noticed(weight, weight[expert, i])
+        assert is_noticed(weight, weight[expert, :, i])
+
+
+@on_layouts
+@pytest.mark.parametrize("shape", [(3, 4, 2, 2), (50, 40), (1, 1)])
+def test_any_write_to_a_small_weight_is_noticed(
+    shape: tuple[int, ...], layout: Callable[[Tensor], Tensor]
+) -> None:
+    weight = layout(torch.ones(shape))
+    for place in [(0,) * len(shape), tuple(n - 1 for n in shape), tuple(n // 2 for n in shape)]:
+        assert is_noticed(weight, weight[place])
+
+
+def test_what_lies_between_the_elements_is_not_compared() -> None:
+    for n in (10, 200):
+        memory = torch.ones(n, 3 * n)
+        _, middle, last = memory.chunk(3, 1)
+        assert not is_noticed(middle, last)
+
+
+def test_empty_and_expanded_weights_are_sampled() -> None:
+    assert state(WeightSample(torch.empty(0, 3))) == (b"", [])
+    one = torch.ones(1, 3)
+    assert is_noticed(one.expand(5000, 3), one)
+
+
+def test_a_sample_is_a_small_part() -> None:
+    weight = torch.ones(512, 512, 3, 3)
+    sample = WeightSample(weight)
+    assert MIN_LENGTH < len(sample.places) <= 512 + 9 * 512
