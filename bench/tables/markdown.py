@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.kernels import KernelRow, cells
 from bench.measuring.timing import Spread
 from bench.memory import MemoryRow
 from bench.problems.optimality_gap import DistanceRow, distance_cells
@@ -56,6 +57,13 @@ def memory(document: Document) -> list[str]:
         "",
         *table(["model", *names], body),
     ]
+
+
+def kernels(document: Document) -> list[str]:
+    """The rows of `bench.kernels`."""
+    rows = [KernelRow(**plain) for plain in document["results"]["rows"]]
+    ways = list(dict.fromkeys(way for row in rows for way in row.counts))
+    return table(["model", *ways], [[row.title, *cells(row.counts)] for row in rows])
 
 
 def optimality(document: Document) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import compile_time, lifetime, memory, overhead
+from bench import compile_time, kernels, lifetime, memory, overhead
 from bench.report import page, read
 
 pytestmark = pytest.mark.slow
@@ -21,6 +21,7 @@ Main = Callable[[Sequence[str]], int]
         ("overhead", overhead.main, ["--calls", "20", "--rounds", "2"]),
         ("lifetime", lifetime.main, ["--lives", "4"]),
         ("memory", memory.main, ["--models", "two_tower"]),
+        ("kernels", kernels.main, ["--models", "two_tower", "--ways", "folded", "finite"]),
         (
             "compile_time",
             compile_time.main,

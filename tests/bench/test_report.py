@@ -134,6 +134,13 @@ def test_memory_is_shown_over_one_stream(results: Path) -> None:
     assert "| M | 2.0, 1.00 x [1.00 x] | 3.0, 1.50 x [3.00 x] |" in page(read(results))
 
 
+def test_kernels_are_shown_over_pytorchs(results: Path) -> None:
+    row = {"model": "m", "title": "M", "batch": 1, "counts": {"PyTorch": 30, "both": 12}}
+    made = document([], [], "kernels") | {"results": {"rows": [row]}}
+    (results / "cpu" / "kernels.json").write_text(json.dumps(made))
+    assert "| M | 30 | 12, 2.50 x fewer |" in page(read(results))
+
+
 def test_predictions_are_shown_beside_what_was_measured_and_published(results: Path) -> None:
     there = {"device": "x", "schedules": {"serial": 6e3, "nimble": 3e3, "auto": 3e3}, "bound": 2e3}
     here = {"samples": [2e-3, 4e-3, 3e-3], "predicted": 3.3e-3, "n_tasks": 1, "n_guessed": 0}

@@ -1,0 +1,88 @@
+"""How many kernels a call of a model launches: by PyTorch, with folded weights, by Inductor.
+
+"PyTorch" is one for each operator of the ATen graph that launches something, "folded" the same
+after nimble_fx has folded what depends on weights alone, "finite" with `assume_finite` besides.
+"Inductor" is what it fuses the graph into, calls of libraries included, and "both" its kernels
+beside convolutions on folded weights; Inductor takes minutes for a large model.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import nimble_fx
+from bench.command_line.console import print_table, progress
+from bench.command_line.record import finish, keep
+from bench.command_line.selection import chosen, selecting_parser, zoo
+from bench.models.model import Form
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "PyTorch": {"fold_weights": False},
+    "folded": {},
+    "finite": {"assume_finite": True},
+    "Inductor": {"fold_weights": False, "kernels": "inductor"},
+    "both": {"kernels": "inductor"},
+}
+"""The options of each way to make kernels."""
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A model at a batch size.
+
+    Attributes:
+        counts: the kernels that a call launches, by way.
+    """
+
+    model: str
+    title: str
+    batch: int
+    counts: Mapping[str, int]
+
+
+def n_kernels(form: Form, batch: int, device: str, options: Mapping[str, Any]) -> int:
+    """The kernels that a call in inference launches, with these options of nimble_fx.
+
+    What falls back to a slower way is an error.
+    """
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = form.build().eval().to(device)
+    inputs = tuple(x.to(device) for x in form.inputs(batch))
+    compiled = nimble_fx.compile(model, inputs, on_fallback="error", **options)
+    return sum(len(program.graph.launching) for program in compiled.programs)
+
+
+def cells(counts: Mapping[str, int]) -> list[str]:
+    """The count of each way, and how many times fewer it is than PyTorch's."""
+    most = counts["PyTorch"]
+    return [f"{n}" if n == most else f"{n}, {most / n:.2f} x fewer" for n in counts.values()]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Counts, prints, writes; 0."""
+    options = selecting_parser(__doc__, zoo())
+    options.add_argument(
+        "--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help='besides "PyTorch"'
+    )
+    args = options.parse_args(argv)
+    ways = [name for name in WAYS if name in ("PyTorch", *args.ways)]
+    cases, rows = chosen(args, training=False), list[KernelRow]()
+    with progress("kernels", len(cases)) as begin:
+        for model, form, batch in cases:
+            begin(f"{model.title}, batch {batch}")
+            counts = {name: n_kernels(form, batch, args.device, WAYS[name]) for name in ways}
+            title = f"{model.title}, {form.title}, batch {batch}"
+            rows.append(KernelRow(model.name, title, batch, counts))
+            keep("kernels", args, {"rows": rows})
+    body = [[row.title, *cells(row.counts)] for row in rows]
+    print_table("Kernels a call", ["", *ways], [body])
+    finish("kernels", args, {"rows": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
