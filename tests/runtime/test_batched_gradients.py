@@ -14,7 +14,7 @@ import nimble_fx
 from nimble_fx.errors import FallbackError
 from nimble_fx.fallback import Reporter
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
-from tests.support.beside_eager import on_both_devices
+from tests.support.beside_eager import CPU, VIRTUAL
 from tests.support.eager import assert_same
 from tests.support.replaying import ReplayingDevice
 
@@ -45,11 +45,10 @@ def vectorized_jacobian(run: Function) -> Any:
     return jacobian(run, torch.linspace(-1, 1, 6).view(2, 3), vectorize=True)
 
 
-@on_both_devices
-@pytest.mark.parametrize("kernels", ["aten", "inductor"])
 @pytest.mark.parametrize("scenario", [each_then_all, of_both_outputs, vectorized_jacobian])
-def test_they_are_eagers(scenario: Any, kernels: str, options: dict[str, Any]) -> None:
-    options = {**options, "kernels": kernels, "on_fallback": "silent"}
+@pytest.mark.parametrize("options", [CPU, VIRTUAL, CPU | {"kernels": "inductor"}])
+def test_they_are_eagers(scenario: Any, options: dict[str, Any]) -> None:
+    options = {**options, "on_fallback": "silent"}
     compiled = torch.compile(two_outputs, backend="nimble", options=options)
     assert_same(scenario(compiled), scenario(two_outputs))
     (fallback,) = nimble_fx.fallbacks()

@@ -155,8 +155,7 @@ class Counting(nn.Module):
         return torch.relu(self.norm(self.convolution(x))) * self.count.sum()
 
 
-@pytest.mark.parametrize("device", [None, "virtual"])
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("training", "device"), [(False, None), (True, "virtual")])
 def test_a_model_has_the_kernels_that_its_first_call_measured(
     training: bool, device: str | None
 ) -> None:
