@@ -95,3 +95,36 @@ def test_inputs_at_any_address_are_read_and_written(freeze: bool) -> None:
         )
         torch.testing.assert_close(result, expected)
         torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_the_fastest_kernels_run_and_the_others_are_freed(
+    freeze: bool,
+) -> None:
+    model = Branches().cuda()
+    model.register_buffer("calls", torch.zeros(1, device="cuda"))
+    eager = copy.deepcopy(model)
+
+    def counted(net: nn.Module, x: Tensor) -> Tensor:
+        net.get_buffer("calls").add_(torch.rand(1, device="cuda"))
+        return net(x) * net.get_buffer("calls")
+
+    options = {**OPTIONS, "kernels": "auto", "freeze": freeze}
+    run = torch.compile(counted, backend="nimble", options=options)
+    xs = torch.randn(3, 4, 16, device="cuda")
+    results = []
+    for function, net in ((run, model), (counted, eager)):
+        torch.cuda.manual_seed(7)
+        for x in xs:
+            results.append(function(net, x))
+            results[-1].square().mean().backward()
+    torch.testing.assert_close(results[:3], results[3:])
+    torch.testing.assert_close(model.get_buffer("calls"), eager.get_buffer("calls"))
+    for ours, expected in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, expected.grad)
+    programs = nimble_fx.programs()
+    assert len(programs) == 2
+    for program in programs:
+        assert program.kernel_choice is not None
+        assert len(program.kernel_choice.times_ms) == 2
+        assert program.status.n_captures == freeze
