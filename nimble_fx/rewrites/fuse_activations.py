@@ -107,7 +107,7 @@ class _Fusion:
         window = (padding, stride, dilation, groups)
         if self.addition is not None:
             (other,) = (n for n in self.addition.all_input_nodes if n is not self.convolution)
-            added = ("add", 1.0, "relu" if self.activation else None, [], None)
+            added: tuple[Any, ...] = ("add", 1.0, "relu" if self.activation else None, [], None)
             return CONVOLUTION_ADD, x, other, weight, bias, *window, *added
         return CONVOLUTION, x, weight, bias, *window, *_described(self.activation)
 
