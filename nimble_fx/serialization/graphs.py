@@ -195,7 +195,10 @@ def _decode_kwargs(field: Field) -> tuple[tuple[str, Any], ...]:
     pairs = [tuple(pair.items()) for pair in field.items()]
     if any(len(pair) != 2 for pair in pairs):
         raise field.error("pairs of a keyword and an argument")
-    return tuple((name.name(), decode_argument(value)) for name, value in pairs)
+    kwargs = tuple((name.name(), decode_argument(value)) for name, value in pairs)
+    if len(dict(kwargs)) != len(kwargs):
+        raise field.error("keywords, each once")
+    return kwargs
 
 
 def _decode_input(field: Field) -> Input:

@@ -24,9 +24,11 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
     scheduled, program = ({task.name: task for task in g.tasks} for g in (graph, traced))
     if (graph.inputs, graph.constants) != (traced.inputs, traced.constants):
         raise ScheduleError(f"the schedule of {graph.name} has other inputs or constants")
-    if scheduled.keys() != program.keys() or graph.outputs != traced.outputs:
+    if scheduled.keys() != program.keys() or not _same(graph.outputs, traced.outputs, {}):
         changed = sorted(scheduled.keys() ^ program.keys())
-        raise ScheduleError(f"the schedule of {graph.name} loses or adds tasks: {changed}")
+        raise ScheduleError(
+            f"the schedule of {graph.name} loses or adds tasks or outputs: {changed}"
+        )
     for name, task in scheduled.items():
         traced_task = program[name]
         found, expected = _meaning(task), _meaning(traced_task)

@@ -86,6 +86,7 @@ def document(**task: Any) -> dict[str, Any]:
         ({"target": "aten::mul.Tensor"}, "not an operator of the file's table"),
         ({"target": "operator.getitem", "args": [1]}, "getitem with two"),
         ({"kwargs": [["alpha"]]}, "pairs of a keyword"),
+        ({"kwargs": [["alpha", 2], ["alpha", 3]]}, "keywords, each once"),
         ({"kwargs": [["a=1, b", 2]]}, r"kwargs\[0\]\[0\]"),
         ({"after": ["x"]}, "t comes after a task that launches nothing"),
         ({"index": -1}, r"index is -1"),

@@ -326,6 +326,10 @@ def test_a_wait_too_many_is_legal_alone_but_not_where_the_graph_is_known() -> No
     ("old", "new", "message"),
     [
         (r"aten\.add\.Tensor\(", "operator.add(", "cannot take a tensor"),
+        (r"(aten\.add\.Tensor\(.*)\)", r"\1, alpha=1, alpha=1)", "keyword argument is repeated"),
+        (r"(    s0, .*= streams\n)", r"    with s0:\n        'early'\n\1", "s0 is not a stream"),
+        (r"(    return )", r"    with s9:\n        'nothing'\n\1", "s9 is not a stream"),
+        (r"INPUTS = \(", "INPUTS = ('mm.0', ", "must be tuples of names"),
         (r"def call\((.*)\):", r"def call(\1) -> print(5):", "line|call"),
         (r"def call\((.*)\):", r"def call(\1) -> (aten := torch.ops.prims):", "line|call"),
         (r"aten\.add\.Tensor\(.*\)", "torch.ops.aten.list.t([relu])", "no operator aten.list.t"),

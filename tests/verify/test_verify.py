@@ -143,8 +143,16 @@ def test_a_lost_task_is_caught_by_comparison_with_the_program() -> None:
     verify(graph, traced=graph)
     smaller = replace(graph, tasks=graph.tasks[:-1], outputs=())
     verify(smaller)
-    with pytest.raises(ScheduleError, match="loses or adds tasks"):
+    with pytest.raises(ScheduleError, match="loses or adds tasks or outputs"):
         verify(smaller, traced=replace(graph, outputs=()))
+
+
+@pytest.mark.parametrize(("outputs", "others"), [((1,), (True,)), ((0.0,), (-0.0,))])
+def test_an_output_that_is_equal_but_not_the_same_is_caught(outputs: Any, others: Any) -> None:
+    graph, other = (replace(branchy(), outputs=each) for each in (outputs, others))
+    verify(graph, traced=graph)
+    with pytest.raises(ScheduleError, match="loses or adds tasks or outputs"):
+        verify(other, traced=graph)
 
 
 def test_a_changed_task_is_caught_by_comparison_with_the_program() -> None:

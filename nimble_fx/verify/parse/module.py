@@ -110,6 +110,8 @@ class _Reader:
         self._line = node.lineno
         if self._outputs is not None:
             raise ScheduleError("nothing follows the return")
+        if stream is not None:
+            self._streams.index(stream)
         match node:
             case ast.Assign([ast.Name(name)], value):
                 self._assign(name, value, stream)
@@ -220,6 +222,8 @@ class _Reader:
         draft["target"] = callee(call.func)
         draft["args"] = tuple([argument(arg, self._values) for arg in call.args])
         draft["kwargs"] = tuple([self._keyword(keyword) for keyword in call.keywords])
+        if len(dict(draft["kwargs"])) != len(draft["kwargs"]):
+            raise ScheduleError("a keyword argument is repeated")
         self._memory.call(draft)
         if stream is not None and (draft["reads"] or draft["writes"]):
             draft["stream"] = self._streams.index(stream)

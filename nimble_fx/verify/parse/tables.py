@@ -99,13 +99,18 @@ def _checked(
     if urgent is not None and (type(urgent) is not int or urgent not in range(n_streams)):
         raise ScheduleError(f"URGENT is {urgent!r}, not one of {n_streams} streams")
     for names in (events, inputs, parameters):
-        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, tuple) or not all(map(_is_name, names)):
             raise ScheduleError(f"EVENTS, INPUTS, PARAMETERS must be tuples of names: {names!r}")
         if len(set(names)) != len(names):
             raise ScheduleError(f"a table has a name twice: {names}")
     tables = ModuleTables(n_streams, events, inputs, parameters, memory, urgent)
     _check_memory(memory, [*inputs, *(f"p.{name}" for name in parameters)])
     return tables
+
+
+def _is_name(value: Any) -> bool:
+    """Whether it is a name that Python allows; the storage of a result, "mm.0", is none."""
+    return isinstance(value, str) and value.isidentifier()
 
 
 def _check_memory(memory: Any, names: Sequence[str]) -> None:
