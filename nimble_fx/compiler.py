@@ -16,6 +16,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import PassError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.ir.effects import Effects
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
@@ -40,6 +41,7 @@ from nimble_fx.torch_internals.dynamo import (
     TracingContext,
     ViewAndMutationMeta,
     aot_autograd,
+    backward_now,
 )
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.tracing.aten_to_tasks import trace
@@ -116,7 +118,8 @@ def lower(
         keep_inference_input_mutations=True,
     )
     try:
-        run: Callable[..., Any] = compile_graphs(gm, example_inputs)
+        with backward_now(compiler.measures):
+            run: Callable[..., Any] = compile_graphs(gm, example_inputs)
         return run
     except UnsupportedError as error:
         raise for_user(error, UnsupportedError) from None
@@ -148,6 +151,11 @@ class Compiler:
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
         self._folded: ScheduledProgram | None = None
         self._choice = KernelChoice()
+
+    @property
+    def measures(self) -> bool:
+        """Whether first calls take long, because they measure."""
+        return self._options.kernels == "auto"
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
@@ -251,9 +259,14 @@ class Compiler:
             ((choice.winner, run),) = runs.items()
             return run
         graph = trace(gm).graph
-        names = written_inputs(graph)
-        written = [i for i, value in enumerate(graph.inputs) if value.name in names]
-        return fastest(runs, written, self._target.runtime_for(graph), choice)
+        effects = Effects.of(graph)
+        if effects.may_be_more:
+            (choice.winner, run), *others = runs.items()
+            reason = "timing would call a custom operator more often than you do"
+            choice.left_out.update(dict.fromkeys(dict(others), reason))
+            return run
+        device, warn = self._target.runtime_for(graph), self._target.reporter.warn
+        return fastest(runs, effects, device, choice, warn)
 
     def _with_kernels(self, gm: GraphModule, name: str) -> dict[str, GraphModule]:
         """The graph with each kind of kernels that the options ask for."""
@@ -268,9 +281,19 @@ class Compiler:
                     )
                 graphs[INDUCTORS] = with_inductor_kernels(gm, self._may_run_side_by_side(gm))
             except UnsupportedError as error:
-                fallback = Fallback(name, "with PyTorch's kernels", str(error))
-                self._target.reporter.report(fallback)
+                self._report_left_out(name, str(error))
         return graphs or {PYTORCHS: gm}
+
+    def _report_left_out(self, name: str, reason: str) -> None:
+        """Reports that a program has none of Inductor's kernels, which "auto" need not have."""
+        if self._options.kernels == "auto":
+            self._choice.left_out[INDUCTORS] = reason
+            self._target.reporter.warn(
+                f"{name} has PyTorch's kernels alone to select from: {reason}"
+            )
+        else:
+            fallback = Fallback(name, "with PyTorch's kernels", reason)
+            self._target.reporter.report(fallback)
 
     def _may_run_side_by_side(self, gm: GraphModule) -> bool:
         """Whether the schedule can have several streams."""

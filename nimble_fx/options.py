@@ -45,8 +45,8 @@ class Options:
             alone: batch normalization is folded into convolutions, which run by oneDNN's operators
             on packed weights. A weight that changes is folded again at the next call; a write of a
             few numbers in a way that PyTorch does not count, such as `.data`, may be missed.
-        assume_finite: whether folding may fuse activations into convolutions that make a number of
-            NaN, as oneDNN's relu, relu6, hardsigmoid and gelu do.
+        assume_finite: whether oneDNN's convolutions on folded weights may apply relu, hardtanh,
+            hardsigmoid and gelu themselves, which makes a number of NaN, where PyTorch's leave it.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
             into, each scheduled as a task. What Inductor cannot compile has PyTorch's. "auto" for
             the faster of both, as the first call of each program measures.

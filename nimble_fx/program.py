@@ -293,7 +293,8 @@ def _kernels(choice: KernelChoice | None) -> str:
         return "selected by the first call"
     times = choice.times_ms
     kinds = sorted(times, key=lambda kind: (kind != choice.winner, times[kind]))
-    return "; ".join(f"{kind} {times[kind]:.3g} ms a call" for kind in kinds) or choice.winner
+    rows = [f"{kind} {times[kind]:.3g} ms a call" for kind in kinds] or [choice.winner]
+    return "; ".join([*rows, *(f"not {kind}: {why}" for kind, why in choice.left_out.items())])
 
 
 def _size(nbytes: int) -> str:

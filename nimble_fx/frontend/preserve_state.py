@@ -142,7 +142,7 @@ def _restored_global_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
     kind = next((device.type for device in devices), "cuda")  # PyTorch 2.11 takes no None
     state = random.getstate()
     numpy: Any = sys.modules.get("numpy")  # which PyTorch can do without
-    numpys = numpy.random.get_state() if numpy is not None else None
+    numpys = numpy.random.get_state(legacy=False) if numpy is not None else None
     try:
         with torch.random.fork_rng(devices=list(devices), device_type=kind):
             yield

@@ -88,7 +88,7 @@ class _Fusion:
             after = _only_user(user)
             is_relu = assume_finite and after is not None and after.target is _aten.relu.default
             return _Fusion(convolution, user, after if is_relu else None)
-        is_activation = user is not None and user.target in activations
+        is_activation = user is not None and user.target in activations and _has_valid_numbers(user)
         return _Fusion(convolution, None, user if is_activation else None)
 
     def replace(self, gm: GraphModule) -> None:
@@ -126,6 +126,14 @@ def _described(activation: Node | None) -> tuple[str, list[float], str | None]:
             return "gelu", [], values["approximate"]
         case name:
             return name, [], None
+
+
+def _has_valid_numbers(activation: Node) -> bool:
+    """Whether oneDNN takes its numbers: none is computed, and limits are in order."""
+    if len(activation.all_input_nodes) != 1:
+        return False
+    values = _values(activation)
+    return "min_val" not in values or values["min_val"] <= values["max_val"]
 
 
 def _values(node: Node) -> dict[str, Any]:

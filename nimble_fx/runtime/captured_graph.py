@@ -1,7 +1,8 @@
 """One captured graph of a program: warm-up, capture, replay, copies in and out."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,12 +10,12 @@ import torch
 from torch import Tensor
 
 from nimble_fx.devices import Capture, Stream
+from nimble_fx.errors import StateError
 from nimble_fx.ir.workspaces import workspace_limit
 from nimble_fx.runtime.foreach_copy import GroupedCopy
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.outputs import OutputBuilder
 from nimble_fx.runtime.pool_group import PoolGroup
-from nimble_fx.runtime.restored import restored
 from nimble_fx.torch_internals.storages import key_of_storage, n_uses, storage_key
 
 WARM_UPS = 3
@@ -125,7 +126,7 @@ class CapturedGraph:
             mutated: the parameters and buffers that the program writes to; they are restored.
             n: at least 1.
         """
-        with restored(mutated):
+        with _restored(mutated):
             self._pool_group.wait_for_last()
             self._copy_inputs(inputs)
             took = self._device.time_us(self._capture.replay, n)
@@ -152,7 +153,7 @@ class CapturedGraph:
         mutated = [static[k] for k in launcher.mutated_static]
         with self._device.limited_workspaces(workspace_limit(launcher.graph)):
             for i in range(WARM_UPS):
-                with restored(mutated):  # each time: an index of calls could leave its table
+                with _restored(mutated):  # each time: an index of calls could leave its table
                     self._copy_inputs(inputs)
                     may = i < WARM_UPS - 1
                     self._device.warm_up(n, run, pool, may_synchronize=may, urgent=urgent)
@@ -178,6 +179,27 @@ class CapturedGraph:
     def _count_references(self) -> int:
         """The number of references to storages that are saved in place."""
         return n_uses(self._saved_storages)
+
+
+@contextmanager
+def _restored(tensors: list[Tensor]) -> Iterator[None]:
+    """Restores the values of tensors after the block, however it ends.
+
+    Raises:
+        StateError: that failed, so the model's state is not the user's any more.
+    """
+    saved = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        try:
+            for tensor, before in zip(tensors, saved, strict=True):
+                tensor.copy_(before)
+        except Exception as error:
+            raise StateError(
+                f"buffers could not be restored to their values before a warm-up: {error}. "
+                "Load the model's state again"
+            ) from error
 
 
 def _buffer_like(value: Any) -> Any:

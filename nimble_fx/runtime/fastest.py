@@ -1,8 +1,8 @@
 """The fastest of several programs that compute the same, as its first call measures it."""
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import StateError
+from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime.autotuning import Samples, select_winner
 from nimble_fx.runtime.pool_group import Boxed
-from nimble_fx.runtime.restored import restored
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 
@@ -32,31 +32,39 @@ class KernelChoice:
 
     Attributes:
         times_ms: the median time of a call in milliseconds, by kind of kernels.
+        left_out: why a kind of kernels was not measured to the end.
         winner: the kind that runs from now on; None before the first call.
     """
 
     times_ms: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     winner: str | None = None
 
 
 def fastest(
-    runs: Mapping[str, Boxed], written: Sequence[int], device: DeviceRuntime, choice: KernelChoice
+    runs: Mapping[str, Boxed],
+    effects: Effects,
+    device: DeviceRuntime,
+    choice: KernelChoice,
+    warn: Callable[[str], None],
 ) -> Boxed:
     """The callable that runs the fastest of several programs; the others are freed.
 
     The first is the winner unless another is faster by a margin in most rounds (`select_winner`).
-    A program that raises an error is left out, unless it is the first.
+    A program that raises an error is left out with a warning, unless it is the first.
 
     Args:
         runs: programs that take and return the same, by kind of kernels.
-        written: the positions of arguments that they write to, which measuring restores.
+        effects: of each of them. Measuring writes to copies of the arguments, and PyTorch's random
+            generators are afterwards as they were.
         device: runs them.
         choice: where the result goes.
+        warn: warns the user.
 
     Cost: in the first call, `MIN_ROUNDS` to `MAX_ROUNDS` + 1 calls of each, the memory of all of
     them, and a copy of the arguments that are written.
     """
-    selection = _Selection(runs, written, device, choice)
+    selection = _Selection(runs, effects, device, choice, warn)
 
     def call(args: list[Any]) -> Sequence[Any]:  # AOTAutograd would copy an object's attributes
         return selection.run(args)
@@ -71,13 +79,14 @@ class _Selection:
     def __init__(
         self,
         runs: Mapping[str, Boxed],
-        written: Sequence[int],
+        effects: Effects,
         device: DeviceRuntime,
         choice: KernelChoice,
+        warn: Callable[[str], None],
     ) -> None:
         self._runs = dict(runs)  # empty once the winner is known
         self._run = next(iter(runs.values()))
-        self._written, self._device, self._choice = written, device, choice
+        self._effects, self._device, self._choice, self._warn = effects, device, choice, warn
         self._lock = threading.Lock()
 
     def run(self, args: list[Any]) -> Sequence[Any]:
@@ -98,37 +107,48 @@ class _Selection:
         """Selects the winner by calls with these arguments, which are left as they were."""
         if not self._runs:  # another thread was first
             return
-        names = list(self._runs)
         gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
-        with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng(devices=gpus))
-            stack.enter_context(restored([args[i] for i in self._written]))
-            samples = self._timed(list(self._runs.values()), args)
-        self._choice.times_ms.update({names[i]: 1000 * median(each) for i, each in samples.items()})
+        with torch.random.fork_rng(devices=gpus) if self._effects.draws else nullcontext():
+            samples = self._timed(self._with_copies(args))
+        names = list(self._runs)
+        for i, each in samples.items():
+            self._choice.times_ms[names[i]] = 1000 * median(each)
         self._choice.winner = names[select_winner(samples, 0)]
         self._run = self._runs[self._choice.winner]
         self._runs = {}
 
-    def _timed(self, runs: Sequence[Boxed], args: list[Any]) -> Samples:
+    def _with_copies(self, args: list[Any]) -> list[Any]:
+        """The arguments, with copies of those that are written: other threads may use these."""
+        return [x.clone() if i in self._effects.written else x for i, x in enumerate(args)]
+
+    def _timed(self, args: list[Any]) -> Samples:
         """The seconds of calls; a first round, which captures and packs weights, is left out."""
-        samples: Samples = {}
-        for i, run in enumerate(runs):
-            try:
-                self._seconds(run, args)
-            except StateError:
-                raise
-            except Exception:
-                if i == 0:
-                    raise
-            else:
-                samples[i] = []
+        samples: Samples = {i: [] for i in range(len(self._runs))}
+        self._add_round(samples, args)
+        for each in samples.values():
+            each.clear()
         begin = perf_counter()
         while len(samples[0]) < MIN_ROUNDS or (
             len(samples[0]) < MAX_ROUNDS and perf_counter() - begin < ENOUGH_S
         ):
-            for i in samples:
-                samples[i].append(self._seconds(runs[i], args))
+            self._add_round(samples, args)
         return samples
+
+    def _add_round(self, samples: Samples, args: list[Any]) -> None:
+        """Times a call of each program; removes those that fail, unless it is the first."""
+        for i, (name, run) in enumerate(self._runs.items()):
+            if i not in samples:
+                continue
+            try:
+                samples[i].append(self._seconds(run, args))
+            except StateError:
+                raise
+            except Exception as error:
+                if i == 0:
+                    raise
+                del samples[i]
+                self._choice.left_out[name] = f"{type(error).__name__}: {error}"
+                self._warn(f"{name} kernels are left out: {self._choice.left_out[name]}")
 
     def _seconds(self, run: Boxed, args: list[Any]) -> float:
         """The seconds from a call until the device has done all of it."""

@@ -9,16 +9,15 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nimble_fx.registry import WeakList
-from nimble_fx.torch_internals.names import is_wrapper_subclass
 
 
 class StepsOn:
-    """Watches for steps of optimizers whose parameters share memory with some tensors.
+    """Watches for steps of optimizers whose parameters have the storage of one of some tensors.
 
     Attributes:
         happened: whether there was one since this object was made.
@@ -39,18 +38,22 @@ def _watch_all_optimizers() -> None:
     register_optimizer_step_post_hook(_after_step)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if torch.compiler.is_dynamo_compiling():
-        return  # a compiled step raises the version counters
     watchers = _watchers.all()
     if not watchers:
         return
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    may_be_any = any(map(is_wrapper_subclass, parameters))  # the memory is that of inner tensors
+    may_be_any = not all(map(_is_plain, parameters))
     written = set() if may_be_any else set(map(_memory, parameters))
     for watcher in watchers:
         if may_be_any or not written.isdisjoint(watcher.memory):
             watcher.happened = True
+
+
+def _is_plain(parameter: Tensor) -> bool:
+    """Whether its memory is its own; that of a subclass may be of tensors within."""
+    return type(parameter) in (Tensor, nn.Parameter)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -1,7 +1,7 @@
 """What is compared of a weight, to notice writes that PyTorch does not count."""
 
 from ctypes import c_char
-from math import prod
+from math import ceil, prod
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ from nimble_fx.runtime.shared_memory import byte_range
 COMPARED_WHOLE = 16 * 1024
 """The most bytes of a weight that are compared in each call; of a larger one a part is."""
 
-MIN_LENGTH = 32
-"""The least length of a row and of a column in the matrices that a large weight is divided into."""
+MAX_SAMPLED = 16 * 1024
+"""The most elements that are compared of a large weight."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -23,10 +23,10 @@ _Dimensions = list[tuple[int, int]]
 class WeightSample:
     """What is compared of a weight, in place.
 
-    Of a large weight these are elements of each of its matrices: one row, and one element of each
-    row. So a write to a whole row, column or matrix meets one of them. A matrix is what the
-    innermost dimensions in memory are, joined to rows and columns of at least `MIN_LENGTH`: of a
-    convolution's contiguous weight, a row has the input channels and the positions in the window.
+    Of a large weight these are elements of a matrix, which has its outer dimensions in memory as
+    rows and the inner ones as columns, or of several matrices, if it has three dimensions: one row,
+    and one element of each row. So a write to a whole row, column or matrix meets one of them.
+    Where these are more than `MAX_SAMPLED`, as of a long vector, as many of them are left.
 
     Attributes:
         address: of its first element.
@@ -71,21 +71,35 @@ def _in_memory_order(weight: Tensor) -> _Dimensions:
 
 def _places(dimensions: _Dimensions) -> Tensor:
     """The positions of one row of each matrix, and of one element of each row."""
-    rest, row = _split(dimensions)
-    outer, column = _split(rest)
+    outer, column, row = _as_matrices(dimensions)
     matrices, rows, within = _offsets(outer), _offsets(column), _offsets(row)
     one_row = matrices[:, None] + rows[len(rows) // 2] + within
     starts = (matrices[:, None] + rows).view(-1)
     one_each = starts + within[torch.arange(len(starts)) % len(within)]  # not in one column
-    return torch.cat([one_row.view(-1), one_each])
+    places = torch.cat([one_row.view(-1), one_each])
+    return places[:: ceil(len(places) / MAX_SAMPLED)].clone()
+
+
+def _as_matrices(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions, _Dimensions]:
+    """The dimensions of the matrices, of their columns and of their rows.
+
+    Three dimensions are several matrices, unless too much would be compared; others are one, with
+    rows and columns of about the same length.
+    """
+    outer, inner = dimensions[:1], dimensions[1:]
+    if len(dimensions) != 3 or _extent(outer) * sum(map(_extent, _split(inner))) > MAX_SAMPLED:
+        outer, inner = [], dimensions
+    return outer, *_split(inner)
 
 
 def _split(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions]:
-    """The outer dimensions, and as few inner ones as have `MIN_LENGTH` elements."""
-    k = len(dimensions)
-    while k > 0 and prod(n for n, _ in dimensions[k:]) < MIN_LENGTH:
-        k -= 1
-    return dimensions[:k], dimensions[k:]
+    """The outer dimensions and the inner ones, with the least sum of their extents."""
+    splits = [(dimensions[:k], dimensions[k:]) for k in range(len(dimensions))]
+    return min(splits, key=lambda split: sum(map(_extent, split)))
+
+
+def _extent(dimensions: _Dimensions) -> int:
+    return prod(n for n, _ in dimensions)
 
 
 def _offsets(dimensions: _Dimensions) -> Tensor:

@@ -1,11 +1,14 @@
 """Private names of Dynamo and AOTAutograd. Importing them takes a second."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 try:
     from torch._dynamo import lookup_backend, register_backend
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import BackendCompilerFailed, ShortenTraceback
+    from torch._functorch import config as _functorch_config
     from torch._functorch._aot_autograd.schemas import SubclassCreationMeta, ViewAndMutationMeta
     from torch._guards import TracingContext
 except ImportError as error:
@@ -21,6 +24,20 @@ __all__ = [
     "TracingContext",
     "ViewAndMutationMeta",
     "aot_autograd",
+    "backward_now",
     "lookup_backend",
     "register_backend",
 ]
+
+
+def backward_now(wanted: bool) -> AbstractContextManager[None]:
+    """Within, if `wanted`, AOTAutograd compiles a backward with its forward.
+
+    Otherwise it does so at the first backward, where no lock keeps another thread from compiling.
+    """
+    if not wanted:
+        return nullcontext()
+    patched: AbstractContextManager[None] = _functorch_config.patch(
+        force_non_lazy_backward_lowering=True
+    )
+    return patched

@@ -2,8 +2,10 @@
 
 import gc
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
+from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime import fastest as module
 from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.runtime.pool_group import Boxed
@@ -55,8 +58,9 @@ class Run:
 
 
 def fastest_of(*runs: Run, written: Sequence[int] = ()) -> tuple[Boxed, KernelChoice]:
-    choice = KernelChoice()
-    return fastest({run.name: run for run in runs}, written, Cpu(), choice), choice
+    choice, effects = KernelChoice(), Effects(written, draws=True, may_be_more=False)
+    by_name = {run.name: run for run in runs}
+    return fastest(by_name, effects, Cpu(), choice, warnings.warn), choice
 
 
 @pytest.mark.parametrize(("seconds", "winner"), [((LONG, SHORT), "b"), ((SHORT, LONG), "a")])
@@ -102,10 +106,19 @@ def fail(*args: Any) -> None:
     raise ZeroDivisionError
 
 
-def test_one_that_fails_is_left_out_unless_it_is_the_first() -> None:
-    run, choice = fastest_of(Run("works", LONG), Run("fails", SHORT, fail))
-    assert run([1]) == ["works"]
+@pytest.mark.parametrize("n_before", [0, 3])
+def test_one_that_fails_at_any_time_is_left_out_unless_it_is_the_first(n_before: int) -> None:
+    calls = count()
+
+    def fail_late(*args: Any) -> None:
+        if next(calls) >= n_before:
+            fail()
+
+    run, choice = fastest_of(Run("works", LONG), Run("fails", SHORT, fail_late))
+    with pytest.warns(UserWarning, match="fails kernels are left out: ZeroDivisionError"):
+        assert run([1]) == ["works"]
     assert list(choice.times_ms) == ["works"]
+    assert list(choice.left_out) == ["fails"]
     run, choice = fastest_of(Run("fails", SHORT, fail), Run("works", LONG))
     with pytest.raises(ZeroDivisionError):
         run([1])
@@ -140,6 +153,34 @@ def test_a_thread_that_comes_while_another_measures_does_not_wait_for_it() -> No
     may_go_on.set()
     thread.join()
     assert set(choice.times_ms) == {"a", "b"}
+
+
+def test_tensors_that_are_written_are_not_touched_while_it_measures() -> None:
+    seen, y = list[float](), torch.zeros(())
+
+    def act(x: Tensor) -> None:
+        seen.append(y.item())
+        x.add_(1)
+
+    run, _ = fastest_of(Run("a", SHORT, act), Run("b", LONG, act), written=[0])
+    run([y])
+    assert set(seen) == {0.0}
+    assert y == 1
+
+
+def test_a_custom_operator_is_called_as_often_as_the_user_calls_it() -> None:
+    calls = count(1)
+    with torch.library._scoped_library("fastest_test", "FRAGMENT") as library:
+        library.define("counted(Tensor x) -> Tensor")
+        library.impl("counted", lambda x: x + next(calls), "CPU")
+        library.impl("counted", torch.empty_like, "Meta")
+        counted = torch.ops.fastest_test.counted
+        compiled = torch.compile(
+            lambda x: counted(x).relu() * 2, backend="nimble", options={"kernels": "auto"}
+        )
+        assert compiled(torch.zeros(1)).item() == 2
+        (program,) = nimble_fx.programs()
+        assert "not Inductor's: timing would call a custom operator" in program.summary()
 
 
 class Counting(nn.Module):
@@ -208,5 +249,6 @@ def test_where_there_is_nothing_to_select_from_it_is_not_measured() -> None:
     )
     compiled(torch.ones(3))
     (program,) = nimble_fx.programs()
-    assert program.kernel_choice == KernelChoice({}, "PyTorch's")
-    assert "kernels  PyTorch's\n" in program.summary()
+    assert program.kernel_choice is not None
+    assert program.kernel_choice.winner == "PyTorch's"
+    assert "kernels  PyTorch's; not Inductor's: it takes" in program.summary()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nimble_fx.runtime.weight_sample import COMPARED_WHOLE, MIN_LENGTH, WeightSample
+from nimble_fx.runtime.weight_sample import COMPARED_WHOLE, MAX_SAMPLED, WeightSample
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": torch.Tensor.contiguous,
@@ -82,7 +82,15 @@ def test_empty_and_expanded_weights_are_sampled() -> None:
     assert is_noticed(one.expand(5000, 3), one)
 
 
-def test_a_sample_is_a_small_part() -> None:
-    weight = torch.ones(512, 512, 3, 3)
-    sample = WeightSample(weight)
-    assert MIN_LENGTH < len(sample.places) <= 512 + 9 * 512
+@pytest.mark.parametrize(
+    ("shape", "n"),
+    [((512, 512, 3, 3), 512 * 9 + 512), ((4, 99, 90), 4 * (99 + 90)), ((64, 3, 7, 7), 64 + 147)],
+)
+def test_a_sample_is_a_small_part(shape: tuple[int, ...], n: int) -> None:
+    assert len(WeightSample(torch.ones(shape)).places) == n
+
+
+@pytest.mark.parametrize("shape", [(2**20,), (2**18, 16), (512, 512, 5)])
+def test_there_is_a_limit_to_what_is_compared(shape: tuple[int, ...]) -> None:
+    sample = WeightSample(torch.ones(shape))
+    assert 1000 < len(sample.places) <= MAX_SAMPLED

@@ -124,16 +124,16 @@ class _Builder:
         """What a value stands for: a node, unwritten memory or a part of it, or a literal."""
         match value:
             case Name():
-                return self._values[value.name]
+                return self._named(value)
             case Allocation(size, stride, dtype, device):
                 return _Unwritten(NewTensor(size, stride, dtype, device))
             case View(base, size, stride, offset):
-                return self._view(self._values[base.name], Layout(size, stride, offset))
+                return self._view(self._named(base), Layout(size, stride, offset))
             case Expectation():
-                _check_expectation(value, self._values[value.of.name])
+                _check_expectation(value, self._named(value.of))
                 return None
             case Item(of, index):
-                return self._call(getitem, self._node(self._values[of.name]), index)
+                return self._call(getitem, self._node(self._named(of)), index)
             case KernelCall():
                 return self._kernel(value)
             case OperatorCall():
@@ -141,6 +141,12 @@ class _Builder:
             case tuple():
                 return tuple(self._evaluated(item) for item in value)
         return value
+
+    def _named(self, name: Name) -> Any:
+        """What a name stands for."""
+        if name.name not in self._values:
+            raise UnsupportedError(f"Inductor wrote a name that is not known here: {name.name}")
+        return self._values[name.name]
 
     def _view(self, base: Any, layout: Layout) -> Any:
         """A part of a value's memory."""

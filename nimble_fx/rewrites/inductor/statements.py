@@ -178,6 +178,8 @@ def _value(node: ast.expr) -> Any:
             return value
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
             return -value
+        case ast.Name("inf" | "nan" as name):
+            return float(name)
         case ast.Name(name):
             return Name(name)
         case ast.Tuple(items) | ast.List(items):
