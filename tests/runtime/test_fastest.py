@@ -223,6 +223,15 @@ def test_a_model_has_the_kernels_that_its_first_call_measured(
         assert f"kernels  {program.kernel_choice.winner}" in program.summary()
 
 
+def test_the_backward_is_compiled_with_the_forward_whose_call_takes_long() -> None:
+    """Later PyTorch would compile it beside what other threads compile, without a lock."""
+    compiled = torch.compile(torch.sigmoid, backend="nimble", options={"kernels": "auto"})
+    result = compiled(torch.ones(2, requires_grad=True))
+    names = [program.name for program in nimble_fx.programs()]
+    assert names == ["sigmoid (training)", "sigmoid (backward)", "sigmoid (backward)"]
+    result.sum().backward()
+
+
 def test_folded_weights_are_among_what_is_measured() -> None:
     model, x = (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(),

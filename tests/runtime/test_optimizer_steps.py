@@ -54,6 +54,13 @@ def test_so_is_one_on_the_memory_that_it_is_a_view_of() -> None:
     assert steps.happened
 
 
+def test_parameters_of_other_kinds_are_taken_to_share_any_memory() -> None:
+    lazy, weight = nn.UninitializedParameter(), nn.Parameter(torch.ones(2))
+    steps = StepsOn([torch.ones(2)])
+    stepped(torch.optim.SGD([weight, lazy], 1.0), weight)
+    assert steps.happened
+
+
 def test_who_watches_is_freed() -> None:
     steps = StepsOn([torch.ones(2)])
     reference = weakref.ref(steps)
@@ -87,6 +94,6 @@ def test_a_compiled_step_is_noticed() -> None:
         compiled(x)
     weight.grad = torch.zeros_like(weight)
     weight.grad[3, 5] = 1
-    torch.compile(optimizer.step, backend="aot_eager")()
+    torch.compile(lambda: optimizer.step(), backend="aot_eager")()
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), x @ weight.exp())

@@ -77,6 +77,18 @@ def test_the_module_shows_what_is_folded() -> None:
     program.verify()
 
 
+def test_an_activation_with_a_number_that_is_computed_is_not_fused() -> None:
+    convolution = nn.Conv2d(3, 4, 3).eval()
+
+    def leaky(x: Tensor, slope: Tensor) -> Tensor:
+        return nn.functional.leaky_relu(convolution(x), slope.item())
+
+    x, slope = torch.randn(2, 3, 5, 5), torch.tensor(0.25)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), torch.no_grad():
+        compiled = torch.compile(leaky, backend="nimble", options={"on_fallback": "silent"})
+        torch.testing.assert_close(compiled(x, slope), leaky(x, slope))
+
+
 def test_inductors_kernels_run_beside_convolutions_on_folded_weights() -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
     compiled = nimble_fx.compile(model, x, kernels="inductor", on_fallback="error")

@@ -229,6 +229,14 @@ def test_outputs_share_memory_as_eagers(function: Callable[[Tensor], tuple[Tenso
     assert_same_sharing([x, *outputs], [x, *function(x)])
 
 
+def test_infinite_arguments_of_operators_are_read() -> None:
+    def distances(x: Tensor) -> Tensor:
+        return torch.cdist(x, x + 1, p=torch.inf) + 1
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compiled(distances)(x), distances(x))
+
+
 def test_a_plan_has_pytorchs_kernels_with_the_reason() -> None:
     with pytest.warns(NimbleWarning, match="for the device of this machine"):
         program = nimble_fx.plan(parts, torch.randn(5, 4), device="h100", kernels="inductor")
