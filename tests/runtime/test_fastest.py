@@ -227,8 +227,8 @@ def test_the_backward_is_compiled_with_the_forward_whose_call_takes_long() -> No
     """Later PyTorch would compile it beside what other threads compile, without a lock."""
     compiled = torch.compile(torch.sigmoid, backend="nimble", options={"kernels": "auto"})
     result = compiled(torch.ones(2, requires_grad=True))
-    names = [program.name for program in nimble_fx.programs()]
-    assert names == ["sigmoid (training)", "sigmoid (backward)", "sigmoid (backward)"]
+    kinds = [program.name.split()[-1] for program in nimble_fx.programs()]
+    assert kinds == ["(training)", "(backward)", "(backward)"]
     result.sum().backward()
 
 
