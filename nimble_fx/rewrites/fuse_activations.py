@@ -138,7 +138,7 @@ def _has_valid_numbers(activation: Node) -> bool:
 
 def _values(node: Node) -> dict[str, Any]:
     """The arguments of an operator by name, defaults included."""
-    parameters = node.target._schema.arguments  # type: ignore[union-attr]
+    parameters = schema_of(cast(OpOverload, node.target)).arguments
     values = {p.name: p.default_value for p in parameters if p.has_default_value()}
     names = [parameter.name for parameter in parameters]
     return {**values, **dict(zip(names, node.args, strict=False)), **node.kwargs}

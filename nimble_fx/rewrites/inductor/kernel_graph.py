@@ -39,7 +39,7 @@ from nimble_fx.rewrites.inductor.triton_launch import triton_launch
 from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.torch_internals.operators import KERNELS, schema_of
 from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
@@ -254,7 +254,7 @@ def _positional(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as AOTAutograd writes them: by position unless the schema wants names."""
     args, kwargs = (*args,), dict(kwargs)
-    for parameter in target._schema.arguments[len(args) :] if kwargs else ():
+    for parameter in schema_of(target).arguments[len(args) :] if kwargs else ():
         if parameter.kwarg_only or parameter.name not in kwargs:
             break
         args = (*args, kwargs.pop(parameter.name))
