@@ -35,10 +35,10 @@ _watchers: WeakList[StepsOn] = WeakList()
 
 @cache
 def _watch_all_optimizers() -> None:
-    register_optimizer_step_post_hook(_after_step)
+    hook: Any = torch.compiler.disable(_after_step)  # not traced into a compiled step
+    register_optimizer_step_post_hook(hook)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     watchers = _watchers.all()
     if not watchers:
