@@ -35,8 +35,8 @@ _watchers: WeakList[StepsOn] = WeakList()
 
 @cache
 def _watch_all_optimizers() -> None:
-    hook: Any = torch.compiler.disable(_after_step)  # not traced into a compiled step
-    register_optimizer_step_post_hook(hook)
+    untraced: Any = torch.compiler.disable  # by a compiled step
+    register_optimizer_step_post_hook(untraced(_after_step))
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
