@@ -155,6 +155,9 @@ class _Reader:
                     self._add(name, value)
                 case ast.Expr(ast.Call(function)) if ast.unparse(function) in _NO_EFFECT:
                     pass
+                case ast.Expr(ast.Call(ast.Name("assert_size_stride_grouped"), groups)):
+                    for each in zip(*map(_value, groups[:3]), strict=True):
+                        self._statements.append(Assignment(None, Expectation(*each), None))
                 case ast.Expr(ast.Call() as value):
                     self._add(None, value)
                 case ast.Return(ast.Tuple(values)):

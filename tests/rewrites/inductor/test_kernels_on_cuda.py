@@ -127,4 +127,4 @@ def test_the_fastest_kernels_run_and_the_others_are_freed(
     for program in programs:
         assert program.kernel_choice is not None
         assert len(program.kernel_choice.times_ms) == 2
-        assert program.status.n_captures == freeze
+        assert program.status.n_graphs == freeze  # one of copies of what it writes is gone

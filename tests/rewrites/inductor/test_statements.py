@@ -124,6 +124,14 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
     assert statements(line) == [Assignment(name, value, None)]
 
 
+def test_expectations_of_several_tensors_are_read_one_by_one() -> None:
+    line = "assert_size_stride_grouped((arg0_1, arg1_1), ((2, ), (3, 2)), ((1, ), (1, 3)), 'input')"
+    assert statements(line) == [
+        Assignment(None, Expectation(Name("arg0_1"), (2,), (1,)), None),
+        Assignment(None, Expectation(Name("arg1_1"), (3, 2), (1, 3)), None),
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
