@@ -209,7 +209,8 @@ def test_a_table_of_memory_that_is_not_the_graphs_is_refused(memory: str, messag
         verify_source(text, graph)
 
 
-def test_numbers_among_the_inputs_hold_no_memory() -> None:
+def doubled_size() -> TaskGraph:
+    """A program with a number among its inputs, and arithmetic of Python on it."""
     given = (Input("x", SCALAR, ("x",)), Input("n", None))
     tasks = (
         Task("mul", operator.mul, (Ref("n"), 2), index=0),
@@ -218,7 +219,26 @@ def test_numbers_among_the_inputs_hold_no_memory() -> None:
         new("add", aten.add.Tensor, ("x", "full"), 2, ("x", "full")),
     )  # fmt: skip
     after = (replace(tasks[2], after=("full",)),)
-    graph = scheduled(TaskGraph("g", given, (), (*tasks[:2], *after), (Ref("add"),)))
+    return scheduled(TaskGraph("g", given, (), (*tasks[:2], *after), (Ref("add"),)))
+
+
+@pytest.mark.parametrize("line", ["import operator", "import torch", "aten = torch.ops.aten"])
+def test_a_text_without_an_import_that_it_needs_is_refused(line: str) -> None:
+    text = emit(doubled_size())
+    assert text.count(f"\n{line}\n") == 1
+    with pytest.raises(ScheduleError, match=line):
+        verify_source(text.replace(f"\n{line}\n", "\n"))
+
+
+def test_an_import_before_what_it_needs_is_refused() -> None:
+    text = emit(doubled_size()).replace("import torch\n", "", 1)
+    text = text.replace("aten = torch.ops.aten\n", "aten = torch.ops.aten\nimport torch\n")
+    with pytest.raises(ScheduleError, match="in order"):
+        verify_source(text)
+
+
+def test_numbers_among_the_inputs_hold_no_memory() -> None:
+    graph = doubled_size()
     verify_source(emit(graph))
     verify_source(emit(graph), graph)
     assert [value.holds for value in parse(emit(graph)).graph.inputs] == [("x",), ()]

@@ -3,7 +3,7 @@
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -21,15 +21,23 @@ _CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 _MODULES = {"math": math, "operator": operator}
 
 
-def callee(node: ast.expr) -> Callable[..., Any]:
+def callee(node: ast.expr, modules: Collection[str]) -> Callable[..., Any]:
     """The function that `aten.add.Tensor`, `math.ceil` or `torch.sym_max` names.
 
     PyTorch's bindings of operators, such as `torch.relu`, are refused: some have other defaults.
 
+    Args:
+        node: its expression.
+        modules: the modules of Python that the text imports.
+
     Raises:
-        ScheduleError: there is no such operator or function.
+        ScheduleError: there is no such operator or function, or its module is not imported.
     """
-    return _resolve(dotted_name(node))
+    name = dotted_name(node)
+    module = name.partition(".")[0]
+    if module in _MODULES and module not in modules:
+        raise ScheduleError(f"{name} needs the line: import {module}")
+    return _resolve(name)
 
 
 def argument(node: ast.expr, values: Values) -> Arg:

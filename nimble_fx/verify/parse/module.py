@@ -219,7 +219,7 @@ class _Reader:
 
     def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
         draft = self._draft(name)
-        draft["target"] = callee(call.func)
+        draft["target"] = callee(call.func, self._tables.modules)
         draft["args"] = tuple([argument(arg, self._values) for arg in call.args])
         draft["kwargs"] = tuple([self._keyword(keyword) for keyword in call.keywords])
         if len(dict(draft["kwargs"])) != len(draft["kwargs"]):

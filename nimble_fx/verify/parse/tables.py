@@ -9,7 +9,9 @@ from nimble_fx.errors import ScheduleError
 
 _TABLES = ("N_STREAMS", "EVENTS", "INPUTS", "PARAMETERS")
 _OPTIONAL: dict[str, Any] = {"MEMORY": {}, "URGENT": None}
-_IMPORTS = {"import math", "import operator", "import torch", "aten = torch.ops.aten"}
+_IMPORTS = ("import torch", "aten = torch.ops.aten")
+"""The imports that every module has, in this order."""
+_MODULES = {"import math": "math", "import operator": "operator"}
 _SIGNATURE = "inputs, p, streams, e"
 
 
@@ -24,6 +26,7 @@ class ModuleTables:
         parameters: the attributes of p.
         memory: for each value without memory of its own, the values whose memory it is in.
         urgent: the stream that a CUDA graph prefers; None for none.
+        modules: the modules of Python that it imports, besides torch.
     """
 
     n_streams: int
@@ -32,6 +35,7 @@ class ModuleTables:
     parameters: tuple[str, ...]
     memory: Mapping[str, tuple[str, ...]]
     urgent: int | None
+    modules: frozenset[str]
 
     @property
     def storages(self) -> dict[str, tuple[str, ...]]:
@@ -60,6 +64,7 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
     """
     functions: list[ast.FunctionDef] = []
     tables: dict[str, Any] = {}
+    imports: list[str] = []
     known = {*_TABLES, *_OPTIONAL}
     for node in module.body:
         match node:
@@ -69,14 +74,24 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
                 tables[name] = _literal(value)
             case ast.Expr(ast.Constant(str())):
                 pass
-            case _ if ast.unparse(node) not in _IMPORTS:
+            case _ if (code := ast.unparse(node)) in _IMPORTS or code in _MODULES:
+                imports.append(code)
+            case _:
                 code = lines[node.lineno - 1].strip()
                 raise ScheduleError(f"no emitted module has line {node.lineno}: {code}")
     missing = [name for name in _TABLES if name not in tables] + ["call"] * (not functions)
     if missing:
         raise ScheduleError(f"the module has no {', '.join(missing)}")
+    modules = _modules(imports)
     tables = _OPTIONAL | tables
-    return functions[0], _checked(*(tables[name] for name in (*_TABLES, *_OPTIONAL)))
+    return functions[0], _checked(modules, *(tables[name] for name in (*_TABLES, *_OPTIONAL)))
+
+
+def _modules(imports: Sequence[str]) -> frozenset[str]:
+    """The modules of Python that a module imports, once it has what every module needs."""
+    if tuple(line for line in imports if line in _IMPORTS) != _IMPORTS:
+        raise ScheduleError(f"the module must have the lines {' and '.join(_IMPORTS)}, in order")
+    return frozenset(_MODULES[line] for line in imports if line in _MODULES)
 
 
 def _is_call(function: ast.FunctionDef) -> bool:
@@ -92,7 +107,13 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _checked(
-    n_streams: Any, events: Any, inputs: Any, parameters: Any, memory: Any, urgent: Any
+    modules: frozenset[str],
+    n_streams: Any,
+    events: Any,
+    inputs: Any,
+    parameters: Any,
+    memory: Any,
+    urgent: Any,
 ) -> ModuleTables:
     if not isinstance(n_streams, int):
         raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
@@ -103,7 +124,7 @@ def _checked(
             raise ScheduleError(f"EVENTS, INPUTS, PARAMETERS must be tuples of names: {names!r}")
         if len(set(names)) != len(names):
             raise ScheduleError(f"a table has a name twice: {names}")
-    tables = ModuleTables(n_streams, events, inputs, parameters, memory, urgent)
+    tables = ModuleTables(n_streams, events, inputs, parameters, memory, urgent, modules)
     _check_memory(memory, [*inputs, *(f"p.{name}" for name in parameters)])
     return tables
 
