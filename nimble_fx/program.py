@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from torch import Tensor, nn
 
 from nimble_fx import serialization
 from nimble_fx.devices import DeviceRuntime, device_here
 from nimble_fx.devices.specs import Device
-from nimble_fx.errors import InputError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
@@ -157,6 +158,17 @@ class Program:
         target = Path(path).expanduser().absolute()
         serialization.write(target, serialization.encode(self.scheduled))
         return target
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuses to be pickled or copied.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            f"the program {self.name} cannot be pickled or copied: it holds code and captures of "
+            "this process. Save it with .save(file), and read that with nimble_fx.load(file)"
+        )
 
     def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> BoundProgram:
         """A callable that runs the program with these parameters, frozen where the device can.

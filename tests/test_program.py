@@ -1,12 +1,15 @@
 """What a person sees: the summary, the graph as text and as networkx, the file."""
 
+import copy
+import pickle
 from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 import pytest
 
 import nimble_fx
-from nimble_fx.errors import ScheduleError
+from nimble_fx.errors import ScheduleError, UnsupportedError
 from tests.support.saved import branchy_program, with_changes
 
 
@@ -44,6 +47,12 @@ def test_networkx_gets_the_launching_tasks_and_their_order() -> None:
     assert set(digraph) == {"mm", "relu", "mm_1", "sigmoid", "add"}
     assert nx.has_path(digraph, "mm", "add")
     assert digraph.nodes["add"]["stream"] == 0
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_refuses_to_be_pickled_and_copied_and_says_what_to_do(copied: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"Branchy\.forward cannot.*\.save\(file\)"):
+        copied(branchy_program())
 
 
 def test_a_broken_program_does_not_verify() -> None:
