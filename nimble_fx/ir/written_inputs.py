@@ -16,6 +16,10 @@ def written_inputs(graph: TaskGraph) -> set[str]:
     """
     storages = {value.name: set(value.holds) for value in graph.values}
     behind = {value.name: {value.name} for value in graph.inputs}
+    in_storage: dict[str, set[str]] = {}
+    for value in graph.inputs:
+        for storage in value.holds:
+            in_storage.setdefault(storage, set()).add(value.name)
     found: set[str] = set()
     for task in graph.tasks:
         bases = [name for name in task.uses if not storages[name].isdisjoint(task.holds)]
@@ -24,8 +28,7 @@ def written_inputs(graph: TaskGraph) -> set[str]:
             written = list(_written_arguments(task))
             known = set().union(*(storages[name] for name in written))
             found.update(*(behind.get(name, ()) for name in written))
-            others = set(task.writes) - known
-            found |= {value.name for value in graph.inputs if not others.isdisjoint(value.holds)}
+            found.update(*(in_storage.get(name, ()) for name in set(task.writes) - known))
     return found
 
 
