@@ -1,7 +1,8 @@
 """How many kernels a call of a model launches: by PyTorch, with folded weights, by Inductor.
 
-"PyTorch" is one for each operator of the ATen graph that launches something, "folded" the same
-after nimble_fx has folded what depends on weights alone, "finite" with `assume_finite` besides.
+"PyTorch" is one for each operator of the ATen graph that launches something, "unfolded" what is
+left once nothing is computed twice and constants are folded, "folded" the same after nimble_fx has
+folded what depends on weights alone, "finite" with `assume_finite` besides.
 "Inductor" is what it fuses the graph into, calls of libraries included, and "both" its kernels
 beside convolutions on folded weights; Inductor takes minutes for a large model.
 """
@@ -12,21 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from functorch.compile import make_boxed_func
+from torch import nn
+from torch.fx import GraphModule
 
 import nimble_fx
 from bench.command_line.console import print_table, progress
 from bench.command_line.record import finish, keep
 from bench.command_line.selection import chosen, selecting_parser, zoo
 from bench.models.model import Form
+from nimble_fx.torch_internals.dynamo import aot_autograd
+from nimble_fx.tracing.aten_to_tasks import trace
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
-    "PyTorch": {"fold_weights": False},
+    "unfolded": {"fold_weights": False},
     "folded": {},
     "finite": {"assume_finite": True},
     "Inductor": {"fold_weights": False, "kernels": "inductor"},
     "both": {"kernels": "inductor"},
 }
-"""The options of each way to make kernels."""
+"""The options of each way of nimble_fx to make kernels."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +49,36 @@ class KernelRow:
     counts: Mapping[str, int]
 
 
+def n_operators(form: Form, batch: int, device: str) -> int:
+    """The operators that launch something in a call in inference, as PyTorch traces it."""
+    counts: list[int] = []
+
+    def count(gm: GraphModule, _: Sequence[Any]) -> Any:
+        counts.append(len(trace(gm).graph.launching))
+        return make_boxed_func(gm.forward)
+
+    model, inputs = prepared(form, batch, device)
+    traced = torch.compile(model, backend=aot_autograd(fw_compiler=count))
+    with torch.no_grad():
+        traced(*inputs)
+    return sum(counts)
+
+
 def n_kernels(form: Form, batch: int, device: str, options: Mapping[str, Any]) -> int:
     """The kernels that a call in inference launches, with these options of nimble_fx.
 
     What falls back to a slower way is an error.
     """
-    torch.compiler.reset()
-    torch.manual_seed(0)
-    model = form.build().eval().to(device)
-    inputs = tuple(x.to(device) for x in form.inputs(batch))
+    model, inputs = prepared(form, batch, device)
     compiled = nimble_fx.compile(model, inputs, on_fallback="error", **options)
     return sum(len(program.graph.launching) for program in compiled.programs)
+
+
+def prepared(form: Form, batch: int, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """The model, to be compiled anew, and inputs for it."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    return form.build().eval().to(device), tuple(x.to(device) for x in form.inputs(batch))
 
 
 def cells(counts: Mapping[str, int]) -> list[str]:
@@ -69,17 +94,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help='besides "PyTorch"'
     )
     args = options.parse_args(argv)
-    ways = [name for name in WAYS if name in ("PyTorch", *args.ways)]
+    ways = [name for name in WAYS if name in args.ways]
     cases, rows = chosen(args, training=False), list[KernelRow]()
     with progress("kernels", len(cases)) as begin:
         for model, form, batch in cases:
             begin(f"{model.title}, batch {batch}")
-            counts = {name: n_kernels(form, batch, args.device, WAYS[name]) for name in ways}
+            counts = {"PyTorch": n_operators(form, batch, args.device)}
+            counts |= {name: n_kernels(form, batch, args.device, WAYS[name]) for name in ways}
             title = f"{model.title}, {form.title}, batch {batch}"
             rows.append(KernelRow(model.name, title, batch, counts))
             keep("kernels", args, {"rows": rows})
     body = [[row.title, *cells(row.counts)] for row in rows]
-    print_table("Kernels a call", ["", *ways], [body])
+    print_table("Kernels a call", ["", "PyTorch", *ways], [body])
     finish("kernels", args, {"rows": rows})
     return 0
 

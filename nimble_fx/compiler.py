@@ -23,6 +23,7 @@ from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
+from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
@@ -44,6 +45,7 @@ from nimble_fx.torch_internals.dynamo import (
     backward_now,
 )
 from nimble_fx.torch_internals.dynamo_errors import for_user
+from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.host_partition import split
@@ -161,13 +163,15 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         gm = reinplace_inputs(self._prepared(gm))
+        traced = copied(gm) if self._options.verify == "values" else gm
+        gm = eliminate_common_subexpressions(gm)
         hoisted = None
         if self._options.fold_weights:
             hoisted = fold_weights(gm, self._inputs.weights, self._options.assume_finite)
         if hoisted is not None and self._is_foldable(hoisted):
-            return self._compared(self._folded_run(gm, hoisted), gm)
+            return self._compared(self._folded_run(gm, hoisted), traced)
         run = self.build(gm, self._name, self._capture)
-        return self._compared(run, gm) if self._options.kernels != "aten" else run
+        return self._compared(run, traced) if self._options.kernels != "aten" else run
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:
         """The callable of a graph that runs on a CPU and whose weights are folded."""

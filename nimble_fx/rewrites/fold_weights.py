@@ -4,12 +4,13 @@ from collections.abc import Collection
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
 from nimble_fx.rewrites.fuse_activations import fuse_activations
 from nimble_fx.rewrites.hoist_weights import Hoisted, fixed_nodes, hoist_weights
+from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import pytree
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
@@ -28,17 +29,11 @@ def fold_weights(
     """
     if not all(map(_is_on_cpu, gm.graph.nodes)):
         return None
-    gm = _copy(gm)
+    gm = copied(gm)
     gm = fold_batch_norm(gm, _weights(gm, static))
     gm = channels_last(gm, fixed_nodes(gm, _weights(gm, static)))
     gm = fuse_activations(gm, fixed_nodes(gm, _weights(gm, static)), assume_finite)
     return hoist_weights(gm, _weights(gm, static))
-
-
-def _copy(gm: GraphModule) -> GraphModule:
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    return GraphModule(gm, graph)
 
 
 def _weights(gm: GraphModule, static: Collection[str]) -> set[Node]:

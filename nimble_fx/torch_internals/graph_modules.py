@@ -5,7 +5,7 @@ from operator import attrgetter
 from types import MethodType, SimpleNamespace
 from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from nimble_fx.torch_internals.names import lookup
 
@@ -22,3 +22,10 @@ def function_of(gm: GraphModule) -> Callable[..., Any]:
     names = {node.target.partition(".")[0] for node in gm.graph.find_nodes(op="get_attr")}
     attributes = SimpleNamespace(**{name: attrgetter(name)(gm) for name in names})
     return MethodType(type(gm).forward, attributes)
+
+
+def copied(gm: GraphModule) -> GraphModule:
+    """A graph module with a graph of its own, over the same tensors."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return GraphModule(gm, graph)
