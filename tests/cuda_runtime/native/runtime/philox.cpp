@@ -1,6 +1,7 @@
 #include "philox.h"
 
 #include <cstring>
+#include <vector>
 
 namespace {
 
@@ -16,19 +17,38 @@ thread_local struct {
 bool is_closing(char c) { return c == ')' || c == '>' || c == '}' || c == ']'; }
 bool is_opening(char c) { return c == '(' || c == '<' || c == '{' || c == '['; }
 
+// The types of a kernel's parameters, from its demangled name, which ends with them.
+std::vector<std::string> parameter_types(const std::string& kernel) {
+  std::vector<std::string> types;
+  int depth = 0;
+  size_t end = kernel.size() - 1;
+  for (size_t i = kernel.size(); i-- > 0;) {
+    const char c = kernel[i];
+    if (is_opening(c)) --depth;
+    const bool is_first = depth == 0 && is_opening(c);
+    if (is_first || (c == ',' && depth == 1)) {
+      types.insert(types.begin(), kernel.substr(i + 1, end - i - 1));
+      end = i;
+    }
+    if (is_first) break;
+    if (is_closing(c)) ++depth;
+  }
+  return types;
+}
+
 }  // namespace
 
 int standin::philox_parameter(const std::string& kernel) {
-  const size_t at = kernel.rfind("at::PhiloxCudaState");
-  if (at == std::string::npos) return -1;
-  int depth = 0, n_before = 0;
-  for (size_t i = at; i-- > 0;) {
-    const char c = kernel[i];
-    if (is_closing(c)) ++depth;
-    if (is_opening(c) && depth-- == 0) return c == '(' ? n_before : -1;
-    if (c == ',' && depth == 0) ++n_before;
+  const std::string type = "at::PhiloxCudaState";
+  const std::vector<std::string> types = parameter_types(kernel);
+  int lambda = -1;
+  for (size_t i = 0; i < types.size(); ++i) {
+    const size_t at = types[i].rfind(type);
+    if (at == std::string::npos) continue;
+    if (at + type.size() == types[i].size()) return i;
+    lambda = i;
   }
-  return -1;
+  return lambda;
 }
 
 void standin::note_philox(const void* state) {
