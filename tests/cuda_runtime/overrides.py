@@ -50,6 +50,15 @@ _THE_HOST_WAITS = {
 }
 """Operators whose result, or its size, the host needs: it waits for the device."""
 
+_ON_TENSORS = {
+    "aten::pow.Scalar": torch.ops.aten.pow.Tensor_Tensor,
+    "aten::pow.Scalar_out": torch.ops.aten.pow.Tensor_Tensor_out,
+    "aten::isin.Scalar_Tensor": torch.ops.aten.isin.Tensor_Tensor,
+    "aten::isin.Scalar_Tensor_out": torch.ops.aten.isin.Tensor_Tensor_out,
+}
+"""Operators whose kernels call another with a number that lies on the device as a tensor. PyTorch
+makes a Python number of it on the way to an override, and takes it to be on the CPU."""
+
 _CPU_KEYS = dispatch_keys("CPU")
 _local = threading.local()
 _libraries: list[torch.library.Library] = []
@@ -117,11 +126,24 @@ def _override_of(op: Any) -> Kernel:
 
 
 def _real_kernel(op: Any) -> Kernel:
+    if op.name() in _ON_TENSORS:
+        return _with_tensor_for_number(_ON_TENSORS[op.name()])
     kernel = torch.library.get_kernel(op, "CUDA")
 
     def real(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         with NumbersAsTensors():
             return kernel.call_boxed(keyset, *args, **kwargs)
+
+    return real
+
+
+def _with_tensor_for_number(op: Any) -> Kernel:
+    """Calls the operator with a tensor for its first argument, a number."""
+
+    def real(_keyset: Any, number: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        dtype = torch.result_type(number, tensor)
+        first = torch.scalar_tensor(number, dtype=dtype, device=tensor.device)
+        return op(first, tensor, *args, **kwargs)
 
     return real
 
