@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+import weakref
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -225,6 +226,79 @@ def test_a_call_with_fake_tensors_captures_nothing(device: ReplayingDevice) -> N
     (result,) = run([FakeTensorMode().from_tensor(torch.ones(2))])
     assert isinstance(result, FakeTensor)
     assert device.n_warm_ups == device.n_captures == 0
+
+
+@pytest.mark.parametrize(("n", "fakes"), [(0, {0, 1}), (2, {1})])
+def test_nor_does_one_with_fake_parameters_replay_what_was_captured_with_others(
+    n: int, fakes: set[int], device: ReplayingDevice
+) -> None:
+    """Those without elements have one address, which is also that of a fake one."""
+
+    def program(a: Tensor, b: Tensor) -> Tensor:
+        return a.exp() + b.sin()
+
+    values = [torch.zeros(n), torch.zeros(n)]
+    run, mode = (
+        frozen(program, *values, device=device, are_static=True),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    )
+    run(values[:])
+    assert device.n_captures == 1
+    mixed = [mode.from_tensor(v) if k in fakes else v for k, v in enumerate(values)]
+    (result,) = run(mixed)
+    assert isinstance(result, FakeTensor)
+    assert (device.n_warm_ups, device.n_captures, device.n_replays) == (WARM_UPS, 1, 1)
+
+
+def test_a_call_that_fails_leaves_the_group_to_the_next(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    run([torch.zeros(2)])
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        run([torch.zeros(3)])
+    run([torch.zeros(2)])
+    assert device.n_replays == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "aliased", "saved"),
+    [
+        (CaptureOptions(), [], []),
+        (CaptureOptions(n_user_outputs=1), [], [1, 2]),
+        (CaptureOptions(copy_outputs=False), [0, 1, 2], []),
+        (CaptureOptions(copy_outputs=False, n_user_outputs=1), [0], [1, 2]),
+        (CaptureOptions(copy_outputs=False, is_backward=True), [], []),
+    ],
+)
+def test_outputs_stay_in_the_graphs_memory_if_saved_or_not_to_be_copied(
+    options: CaptureOptions, aliased: list[int], saved: list[int], device: ReplayingDevice
+) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x.exp(), x.sin(), x.cos()
+
+    launcher = frozen(program, torch.zeros(2), device=device)._launcher
+    policy = options.output_policy(launcher, saves_in_place=True)
+    assert (list(policy.aliased), list(policy.saved)) == (aliased, saved)
+    policy = options.output_policy(launcher, saves_in_place=False)
+    assert (list(policy.aliased), list(policy.saved)) == (aliased, [])
+
+
+@pytest.mark.parametrize("is_backward", [True, False])
+def test_a_backward_alone_reads_saved_tensors_in_place_except_those_that_it_writes(
+    is_backward: bool, device: ReplayingDevice
+) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) * y
+
+    zeros, ones = torch.zeros(2), torch.ones(2)
+    options = CaptureOptions(is_backward=is_backward)
+    run, pool = frozen(program, zeros, ones, device=device, options=options), device.pool()
+    saved = {each.data_ptr(): weakref.ref(pool) for each in (zeros, ones)}
+    run._pool_group.saved_pools.update(saved)
+    for n in (1.0, 2.0):
+        assert_same(list(run([zeros, ones])), [torch.full((2,), n)])
+    (key,) = run._cache._graphs
+    assert key.fixed == (((1, ones.data_ptr()),) if is_backward else ())
+    assert device.n_captures == 1
 
 
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
