@@ -317,6 +317,20 @@ def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     assert "operation not permitted" in str(run._status.reason)
 
 
+def test_an_error_of_the_program_itself_is_no_fallback(device: ReplayingDevice) -> None:
+    def program(x: Tensor, i: Tensor) -> Tensor:
+        return x.index_select(0, i)
+
+    x, i = torch.randn(3), torch.zeros(1, dtype=torch.int64)
+    run = frozen(program, x, i, device=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(IndexError):
+            run([x, torch.full_like(i, 7)])
+        assert_same(list(run([x, i])), [x[:1]])
+    assert (device.n_captures, run._status.reason) == (1, None)
+
+
 def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:
     run = frozen(torch.exp, torch.zeros(2), device=device)
     with torch.inference_mode():
@@ -410,3 +424,72 @@ def test_the_winner_of_autotuning_runs_from_then_on_and_nothing_is_timed_again(
         run._cache.remove(key)
     assert set(used) == {second}
     assert len(results) == 1
+
+
+def test_what_is_timed_leaves_no_memory_to_the_capture_that_runs_from_then_on(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = frozen(torch.exp, torch.zeros(2), device=device)
+    alone([torch.zeros(2)])
+    large = frozen(lambda x: x.exp().expand(1000, 2).sin(), torch.zeros(2), device=device)
+    launchers = [alone._launcher, large._launcher]
+    monkeypatch.setattr(Autotuner, "_timed", lambda _, graphs, time_us: {i: [1.0] for i in graphs})
+    autotuner, status = Autotuner(launchers, lambda _: None), CaptureStatus()
+    run = FrozenProgram(
+        launchers[0], PoolGroup(device), status, Reporter(), CaptureOptions(), autotuner
+    )
+    pool = run._pool_group.shared_pool()  # of the forward, say
+    run([torch.zeros(2)])
+    assert device.n_captures == 1 + 2 + 1
+    assert status.nbytes == alone._status.nbytes == (pool.nbytes(1),)
+
+
+def test_timing_leaves_parameters_as_they_were(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_us(replay: Callable[[], None], n: int) -> float:
+        replay()
+        return 1.0
+
+    monkeypatch.setattr(device, "time_us", time_us)
+    weight = torch.zeros(2)
+    launchers = [
+        frozen(lambda w: w.add_(1) * 2, weight, device=device, are_static=True)._launcher
+        for _ in range(2)
+    ]
+    autotuner, group = Autotuner(launchers, lambda _: None), PoolGroup(device)
+    run = FrozenProgram(
+        launchers[0], group, CaptureStatus(), Reporter(), CaptureOptions(), autotuner
+    )
+    assert_same([*run([weight]), weight], [torch.full((2,), 2.0), torch.ones(2)])
+    assert device.n_replays > len(launchers) + 1
+
+
+def test_a_parameter_that_has_a_gradient_is_written_to_within_a_graph(
+    device: ReplayingDevice,
+) -> None:
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.weight.add_(x) * 2
+
+    model, x = Moves(), torch.ones(3)
+    compiled = torch.compile(model, backend="nimble")
+    for n in (1.0, 2.0):
+        with torch.no_grad():
+            assert_same(compiled(x), torch.full((3,), 2 * n))
+    assert (device.n_captures, nimble_fx.fallbacks()) == (1, ())
+
+
+def test_a_backward_is_captured_though_the_forward_has_left_its_group(
+    device: ReplayingDevice,
+) -> None:
+    x, options = torch.zeros(2), CaptureOptions(is_backward=True)
+    run = frozen(torch.exp, x, device=device, options=options)
+    run._pool_group.saved_pools[x.data_ptr()] = weakref.ref(device.pool())
+    for _ in range(2):
+        assert_same(list(run([x])), [x.exp()])
+    assert device.n_captures == 1
