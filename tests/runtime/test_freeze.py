@@ -382,6 +382,17 @@ def test_a_program_with_symbolic_sizes_has_a_graph_for_each(device: ReplayingDev
     assert "yes, 3 graphs" in nimble_fx.programs()[0].summary()
 
 
+def test_a_program_of_more_sizes_than_graphs_warns_once(device: ReplayingDevice) -> None:
+    options: dict[str, Any] = {"max_graphs": 1}
+    compiled = torch.compile(Branchy(), backend="nimble", dynamic=True, options=options)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in range(2, 6):
+            compiled(torch.randn(rows, 4))
+    ours = [each for each in caught if issubclass(each.category, NimbleWarning)]
+    assert ["max_graphs=1" in str(each.message) for each in ours] == [True]
+
+
 def test_a_program_that_an_operator_of_its_own_calls_runs_it_unfrozen(
     device: ReplayingDevice,
 ) -> None:
