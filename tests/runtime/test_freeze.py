@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
@@ -299,6 +300,13 @@ def test_a_backward_alone_reads_saved_tensors_in_place_except_those_that_it_writ
     (key,) = run._cache._graphs
     assert key.fixed == (((1, ones.data_ptr()),) if is_backward else ())
     assert device.n_captures == 1
+
+
+def test_captures_are_counted_among_pytorchs_counters(device: ReplayingDevice) -> None:
+    run, before = frozen(torch.exp, torch.zeros(2), device=device), counters["nimble"]["captures"]
+    for _ in range(2):
+        run([torch.zeros(2)])
+    assert counters["nimble"]["captures"] == before + 1
 
 
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:

@@ -74,6 +74,17 @@ def test_a_program_without_captures_runs_alone_in_its_group() -> None:
     assert is_free == [False, False]
 
 
+def test_a_program_without_captures_leaves_its_group_though_it_fails() -> None:
+    pool_group = PoolGroup(ReplayingDevice())
+
+    def fail(args: list[Any]) -> list[Any]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pool_group.ordered(fail)([])
+    assert pool_group.acquire()
+
+
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[PoolGroup]:
     """The groups of runs whose end is recorded, in order."""
