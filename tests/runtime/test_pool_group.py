@@ -3,6 +3,7 @@
 import copy
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -40,6 +41,17 @@ def test_a_turn_is_refused_to_who_has_one_and_to_who_launches_while_another_has_
         assert not other.submit(launch).result()
     pool_group.release()
     assert pool_group.acquire()
+
+
+def test_after_a_turn_that_was_refused_another_thread_may_have_the_next() -> None:
+    pool_group, turns = PoolGroup(ReplayingDevice()), list[bool]()
+    assert pool_group.acquire()
+    assert not pool_group.acquire()
+    pool_group.release()
+    other = Thread(target=lambda: turns.append(pool_group.acquire()), daemon=True)
+    other.start()
+    other.join(30)
+    assert turns == [True]
 
 
 def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
