@@ -16,7 +16,7 @@ from nimble_fx.runtime.foreach_copy import GroupedCopy
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.outputs import OutputBuilder
 from nimble_fx.runtime.pool_group import PoolGroup
-from nimble_fx.torch_internals.storages import key_of_storage, n_uses, storage_key
+from nimble_fx.torch_internals.storages import n_uses, storage_key
 
 WARM_UPS = 3
 """Warm-up runs before a capture, so that libraries load, tune and allocate outside of it."""
@@ -137,9 +137,8 @@ class CapturedGraph:
         self, inputs: list[Any], static: list[Tensor], callback: Callable[[Any], None]
     ) -> None:
         """Registers a callback for when memory that the graph reads in place is freed."""
-        storages = [x.untyped_storage() for x in self._in_place_inputs(inputs, static)]
-        distinct = {key_of_storage(storage): storage for storage in storages}
-        self._weak_storages = [weakref.ref(storage, callback) for storage in distinct.values()]
+        in_place = self._in_place_inputs(inputs, static)
+        self._weak_storages = [weakref.ref(x.untyped_storage(), callback) for x in in_place]
 
     def _captured(
         self, launcher: Launcher, inputs: list[Any], static: list[Tensor], pool: Any

@@ -134,9 +134,7 @@ class GraphCache:
     def remove(self, key: GraphKey) -> None:
         """Removes the graph for a key, if there is one."""
         with self._lock:
-            graph = self._graphs.pop(key, None)
-            if self._latest is not None and self._latest[1] is graph:
-                self._latest = None
+            graph, self._latest = self._graphs.pop(key, None), None
             self._status.n_graphs = len(self._graphs)
         if graph is not None:  # outside of the lock: freeing it may remove other graphs
             self._n_early_evictions += graph.n_replays < BREAK_EVEN_CALLS

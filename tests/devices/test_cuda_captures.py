@@ -1,6 +1,7 @@
 """The order of streams around programs, warm-ups and captures on CUDA. Needs a GPU."""
 
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -23,17 +24,18 @@ def fill(stream: Any, target: Tensor, value: float) -> None:
 
 
 def test_after_a_program_each_stream_comes_after_the_others(cuda: Cuda) -> None:
-    caller, side = streams = cuda.streams(2)
+    streams = cuda.streams(3)
+    pairs = list(permutations(range(3), 2))
     for _ in range(20):
-        x, y = torch.zeros(2, 2, device="cuda")
+        x = torch.zeros(3, 3, 2, device="cuda")
         torch.cuda.synchronize()
-        fill(side, x, 1.0)
-        fill(caller, y, 1.0)
+        for before, after in pairs:
+            fill(streams[before], x[before, after], 1.0)
         cuda.settle(streams, ())
-        fill(caller, x, 2.0)
-        fill(side, y, 2.0)
+        for before, after in reversed(pairs):
+            fill(streams[after], x[before, after], 2.0)
         torch.cuda.synchronize()
-        assert x.tolist() == y.tolist() == [2, 2]
+        assert all(x[pair].tolist() == [2, 2] for pair in pairs)
 
 
 def test_a_warm_up_comes_after_the_callers_work(cuda: Cuda) -> None:

@@ -29,6 +29,17 @@ def test_nothing_is_lost_where_there_is_why_not_captured() -> None:
     assert why_not_captured(launches, ReplayingDevice()) is None
 
 
+def test_what_rules_out_a_capture_is_reported_and_what_gains_nothing_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, reported = ReplayingDevice(), list[UnsupportedError]()
+    launches, views = schedule_of(torch.exp, torch.zeros(2)), schedule_of(torch.t, torch.zeros(2))
+    monkeypatch.setattr(device, "why_not_capture", "it has another allocator")
+    for graph, runtime in ((views, device), (launches, Cpu()), (launches, device)):
+        why_not_captured(graph, runtime, reported.append)
+    assert list(map(str, reported)) == ["it has another allocator"]
+
+
 def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
     graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
     check_capturable(graph)

@@ -75,6 +75,18 @@ def test_each_warm_up_begins_with_the_state_that_the_call_found(device: Replayin
     assert (device.n_captures, model.place.item()) == (1, 1)
 
 
+def test_each_warm_up_begins_with_the_inputs_of_the_call(device: ReplayingDevice) -> None:
+    def program(place: Tensor, table: Tensor, x: Tensor) -> Tensor:
+        table.index_copy_(0, place, x)  # fails where there is no such place
+        return place.add_(1) * table.exp()
+
+    zeros = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 3), torch.zeros(1, 3)
+    place, table, x = zeros[0].clone(), zeros[1].clone(), torch.randn(1, 3)
+    (result,) = frozen(program, *zeros, device=device)([place, table, x])
+    assert_same([result, table], [x.exp(), x])
+    assert (device.n_captures, place.item()) == (1, 1)
+
+
 def test_an_operator_may_wait_for_the_device_except_in_the_last_warm_up(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,26 @@ def test_memory_that_is_allocated_again_is_another_weights() -> None:
         del weight
 
 
+def test_a_counted_write_to_any_element_of_a_large_weight_is_noticed() -> None:
+    weight, folded = torch.zeros(300, 300), doubled()
+    for i in range(0, 300, 37):
+        folded([weight])
+        weight[i, (7 * i) % 300] = 1
+        assert torch.equal(folded([weight])[0], 2 * weight)
+
+
+def test_a_write_to_a_row_of_a_large_weight_that_is_not_counted_is_noticed() -> None:
+    weight, folded = torch.zeros(300, 300), doubled()
+    folded([weight])
+    weight.data[7].fill_(1)
+    assert torch.equal(folded([weight])[0], 2 * weight)
+
+
+def test_fake_results_have_no_gradient() -> None:
+    weight = FakeTensorMode().from_tensor(nn.Parameter(torch.ones(2)))
+    assert not doubled()([weight])[0].requires_grad
+
+
 def test_results_have_no_gradient() -> None:
     (result,) = doubled()([nn.Parameter(torch.ones(2))])
     assert not result.requires_grad

@@ -3,6 +3,7 @@
 import copy
 import re
 import warnings
+import weakref
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
@@ -227,6 +229,86 @@ def test_a_call_with_fake_tensors_captures_nothing(device: ReplayingDevice) -> N
     assert device.n_warm_ups == device.n_captures == 0
 
 
+@pytest.mark.parametrize(("n", "fakes"), [(0, {0, 1}), (2, {1})])
+def test_nor_does_one_with_fake_parameters_replay_what_was_captured_with_others(
+    n: int, fakes: set[int], device: ReplayingDevice
+) -> None:
+    """Those without elements have one address, which is also that of a fake one."""
+
+    def program(a: Tensor, b: Tensor) -> Tensor:
+        return a.exp() + b.sin()
+
+    values = [torch.zeros(n), torch.zeros(n)]
+    run, mode = (
+        frozen(program, *values, device=device, are_static=True),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    )
+    run(values[:])
+    assert device.n_captures == 1
+    mixed = [mode.from_tensor(v) if k in fakes else v for k, v in enumerate(values)]
+    (result,) = run(mixed)
+    assert isinstance(result, FakeTensor)
+    assert (device.n_warm_ups, device.n_captures, device.n_replays) == (WARM_UPS, 1, 1)
+
+
+def test_a_call_that_fails_leaves_the_group_to_the_next(device: ReplayingDevice) -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=device)
+    run([torch.zeros(2)])
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        run([torch.zeros(3)])
+    run([torch.zeros(2)])
+    assert device.n_replays == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "aliased", "saved"),
+    [
+        (CaptureOptions(), [], []),
+        (CaptureOptions(n_user_outputs=1), [], [1, 2]),
+        (CaptureOptions(copy_outputs=False), [0, 1, 2], []),
+        (CaptureOptions(copy_outputs=False, n_user_outputs=1), [0], [1, 2]),
+        (CaptureOptions(copy_outputs=False, is_backward=True), [], []),
+    ],
+)
+def test_outputs_stay_in_the_graphs_memory_if_saved_or_not_to_be_copied(
+    options: CaptureOptions, aliased: list[int], saved: list[int], device: ReplayingDevice
+) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x.exp(), x.sin(), x.cos()
+
+    launcher = frozen(program, torch.zeros(2), device=device)._launcher
+    policy = options.output_policy(launcher, saves_in_place=True)
+    assert (list(policy.aliased), list(policy.saved)) == (aliased, saved)
+    policy = options.output_policy(launcher, saves_in_place=False)
+    assert (list(policy.aliased), list(policy.saved)) == (aliased, [])
+
+
+@pytest.mark.parametrize("is_backward", [True, False])
+def test_a_backward_alone_reads_saved_tensors_in_place_except_those_that_it_writes(
+    is_backward: bool, device: ReplayingDevice
+) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) * y
+
+    zeros, ones = torch.zeros(2), torch.ones(2)
+    options = CaptureOptions(is_backward=is_backward)
+    run, pool = frozen(program, zeros, ones, device=device, options=options), device.pool()
+    saved = {each.data_ptr(): weakref.ref(pool) for each in (zeros, ones)}
+    run._pool_group.saved_pools.update(saved)
+    for n in (1.0, 2.0):
+        assert_same(list(run([zeros, ones])), [torch.full((2,), n)])
+    (key,) = run._cache._graphs
+    assert key.fixed == (((1, ones.data_ptr()),) if is_backward else ())
+    assert device.n_captures == 1
+
+
+def test_captures_are_counted_among_pytorchs_counters(device: ReplayingDevice) -> None:
+    run, before = frozen(torch.exp, torch.zeros(2), device=device), counters["nimble"]["captures"]
+    for _ in range(2):
+        run([torch.zeros(2)])
+    assert counters["nimble"]["captures"] == before + 1
+
+
 def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     device = ReplayingDevice(fail=True)
     run = frozen(torch.exp, torch.zeros(2), device=device)
@@ -241,6 +323,20 @@ def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     assert torch.equal(first, second)
     assert device.n_warm_ups == WARM_UPS  # it is tried once
     assert "operation not permitted" in str(run._status.reason)
+
+
+def test_an_error_of_the_program_itself_is_no_fallback(device: ReplayingDevice) -> None:
+    def program(x: Tensor, i: Tensor) -> Tensor:
+        return x.index_select(0, i)
+
+    x, i = torch.randn(3), torch.zeros(1, dtype=torch.int64)
+    run = frozen(program, x, i, device=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(IndexError):
+            run([x, torch.full_like(i, 7)])
+        assert_same(list(run([x, i])), [x[:1]])
+    assert (device.n_captures, run._status.reason) == (1, None)
 
 
 def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:
@@ -294,6 +390,17 @@ def test_a_program_with_symbolic_sizes_has_a_graph_for_each(device: ReplayingDev
     assert "yes, 3 graphs" in nimble_fx.programs()[0].summary()
 
 
+def test_a_program_of_more_sizes_than_graphs_warns_once(device: ReplayingDevice) -> None:
+    options: dict[str, Any] = {"max_graphs": 1}
+    compiled = torch.compile(Branchy(), backend="nimble", dynamic=True, options=options)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in range(2, 6):
+            compiled(torch.randn(rows, 4))
+    ours = [each for each in caught if issubclass(each.category, NimbleWarning)]
+    assert ["max_graphs=1" in str(each.message) for each in ours] == [True]
+
+
 def test_a_program_that_an_operator_of_its_own_calls_runs_it_unfrozen(
     device: ReplayingDevice,
 ) -> None:
@@ -336,3 +443,72 @@ def test_the_winner_of_autotuning_runs_from_then_on_and_nothing_is_timed_again(
         run._cache.remove(key)
     assert set(used) == {second}
     assert len(results) == 1
+
+
+def test_what_is_timed_leaves_no_memory_to_the_capture_that_runs_from_then_on(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = frozen(torch.exp, torch.zeros(2), device=device)
+    alone([torch.zeros(2)])
+    large = frozen(lambda x: x.exp().expand(1000, 2).sin(), torch.zeros(2), device=device)
+    launchers = [alone._launcher, large._launcher]
+    monkeypatch.setattr(Autotuner, "_timed", lambda _, graphs, time_us: {i: [1.0] for i in graphs})
+    autotuner, status = Autotuner(launchers, lambda _: None), CaptureStatus()
+    run = FrozenProgram(
+        launchers[0], PoolGroup(device), status, Reporter(), CaptureOptions(), autotuner
+    )
+    pool = run._pool_group.shared_pool()  # of the forward, say
+    run([torch.zeros(2)])
+    assert device.n_captures == 1 + 2 + 1
+    assert status.nbytes == alone._status.nbytes == (pool.nbytes(1),)
+
+
+def test_timing_leaves_parameters_as_they_were(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_us(replay: Callable[[], None], n: int) -> float:
+        replay()
+        return 1.0
+
+    monkeypatch.setattr(device, "time_us", time_us)
+    weight = torch.zeros(2)
+    launchers = [
+        frozen(lambda w: w.add_(1) * 2, weight, device=device, are_static=True)._launcher
+        for _ in range(2)
+    ]
+    autotuner, group = Autotuner(launchers, lambda _: None), PoolGroup(device)
+    run = FrozenProgram(
+        launchers[0], group, CaptureStatus(), Reporter(), CaptureOptions(), autotuner
+    )
+    assert_same([*run([weight]), weight], [torch.full((2,), 2.0), torch.ones(2)])
+    assert device.n_replays > len(launchers) + 1
+
+
+def test_a_parameter_that_has_a_gradient_is_written_to_within_a_graph(
+    device: ReplayingDevice,
+) -> None:
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.weight.add_(x) * 2
+
+    model, x = Moves(), torch.ones(3)
+    compiled = torch.compile(model, backend="nimble")
+    for n in (1.0, 2.0):
+        with torch.no_grad():
+            assert_same(compiled(x), torch.full((3,), 2 * n))
+    assert (device.n_captures, nimble_fx.fallbacks()) == (1, ())
+
+
+def test_a_backward_is_captured_though_the_forward_has_left_its_group(
+    device: ReplayingDevice,
+) -> None:
+    x, options = torch.zeros(2), CaptureOptions(is_backward=True)
+    run = frozen(torch.exp, x, device=device, options=options)
+    run._pool_group.saved_pools[x.data_ptr()] = weakref.ref(device.pool())
+    for _ in range(2):
+        assert_same(list(run([x])), [x.exp()])
+    assert device.n_captures == 1

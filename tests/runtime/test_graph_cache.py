@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections import OrderedDict
+from threading import Thread
 from typing import Any, cast
 
 import pytest
@@ -49,15 +50,22 @@ def add(
     cache.add(key, cast(CapturedGraph, recorded or FakeGraph()), [], static or [])
 
 
+READ_IN_PLACE = [((1,), ()), ((2,), ()), ((1,), ((0, 3),))]
+"""The addresses of parameters, and of the saved tensors among the inputs."""
+
+
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1)), max_size=60), st.integers(1, 4))
-def test_of_each_set_of_parameters_the_last_few_are_kept(
-    uses: list[tuple[int, int]], max_graphs: int
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(READ_IN_PLACE)), max_size=60),
+    st.integers(1, 4),
+)
+def test_of_each_set_of_parameters_and_saved_tensors_the_last_few_are_kept(
+    uses: list[tuple[int, tuple[Any, Any]]], max_graphs: int
 ) -> None:
     cache, _, status = cache_of(max_graphs)
-    expected: dict[int, OrderedDict[int, None]] = {}
+    expected: dict[tuple[Any, Any], OrderedDict[int, None]] = {}
     for size, parameters in uses:
-        key = GraphKey((size,), (parameters,), ())
+        key = GraphKey((size,), *parameters)
         last = expected.setdefault(parameters, OrderedDict())
         assert (cache.get(key) is not None) == (size in last)
         if size not in last:
@@ -124,6 +132,33 @@ def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
     assert (status.frozen, status.n_captures) == (False, 1)
 
 
+class FreesAsItIsHashed(int):
+    """A number whose hash frees memory, as garbage that is collected at any moment does."""
+
+    def __new__(cls, memory: list[Tensor]) -> "FreesAsItIsHashed":
+        number = super().__new__(cls)
+        number.memory = memory
+        return number
+
+    memory: list[Tensor]
+
+    def __hash__(self) -> int:
+        self.memory.clear()
+        return 0
+
+
+def test_memory_may_be_freed_while_the_cache_is_searched() -> None:
+    cache, *_ = cache_of()
+    memory, key = [torch.zeros(3)], GraphKey((), (1,), ())
+    add(cache, key, static=memory[:])
+    searched = GraphKey((FreesAsItIsHashed(memory),), (), ())
+    thread = Thread(target=cache.get, args=(searched,), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert cache.get(key) is None
+
+
 def test_what_went_before_it_paid_off_is_counted() -> None:
     cache, *_ = cache_of(max_graphs=1)
     for size, n_replays in enumerate(
@@ -131,6 +166,28 @@ def test_what_went_before_it_paid_off_is_counted() -> None:
     ):
         add(cache, GraphKey((size,), (), ()), FakeGraph(n_replays=n_replays))
     assert cache._n_early_evictions == 2
+
+
+def test_removing_a_graph_again_does_nothing() -> None:
+    cache, *_ = cache_of()
+    key = GraphKey((), (1,), ())
+    add(cache, key)
+    for _ in range(2):
+        cache.remove(key)
+    assert (len(cache), cache._n_early_evictions) == (0, 1)
+
+
+def test_the_memory_of_saved_tensors_goes_with_the_forward_though_the_backward_stays() -> None:
+    cache, pool_group, _ = cache_of()
+    graph = FakeGraph(saved=7)
+    graph.pool = Pool(set(), lambda: None)
+    gone = weakref.ref(graph.pool)
+    add(cache, GraphKey((), (1,), ()), graph)
+    del graph
+    assert gone() is not None
+    del cache
+    assert gone() is None
+    assert pool_group.pool_of_saved(7) is None
 
 
 def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
@@ -198,6 +255,23 @@ def test_backwards_that_read_no_parameters_go_with_the_forwards_captures() -> No
     assert (len(forward), len(backward)) == (1, 1)
     del parameter
     assert (len(forward), len(backward)) == (0, 0)
+
+
+def test_all_backwards_go_though_a_program_is_made_in_their_group_meanwhile() -> None:
+    forward, pool_group, _ = cache_of()
+    backwards = [GraphCache(pool_group, 2, CaptureStatus()) for _ in range(2)]
+
+    class MakesAProgram(FakeGraph):
+        def __del__(self) -> None:
+            made.append(GraphCache(pool_group, 2, CaptureStatus()))
+
+    parameter, made = torch.zeros(3), list[GraphCache]()
+    add(forward, GraphKey((), (1,), ()), static=[parameter])
+    for backward in backwards:
+        add(backward, GraphKey((), (), ()), MakesAProgram())
+    del parameter
+    assert list(map(len, backwards)) == [0, 0]
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("is_removed", [True, False])

@@ -58,6 +58,30 @@ def test_a_launch_within_another_is_on_the_one_stream_that_it_is_called_on(
     assert seen == [(True, 1, 0)]
 
 
+def test_the_task_whose_line_raised_an_error_is_found(device: ReplayingDevice) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return (x.exp() + y).sin()
+
+    launcher = frozen(program, torch.zeros(3), torch.zeros(3), device=device)._launcher
+    with pytest.raises(RuntimeError, match="size of tensor") as raised:
+        launcher([torch.zeros(3), torch.zeros(4)])
+    task = launcher.failing_task(raised.value)
+    assert task is not None
+    assert task.name == "add"
+    assert launcher.failing_task(RuntimeError("of something else")) is None
+
+
+def test_the_device_settles_though_a_task_fails(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = list[Any]()
+    monkeypatch.setattr(launcher.device, "settle", lambda *args: settled.append(args))
+    monkeypatch.setattr(launcher, "enqueue", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        launcher([torch.ones(3)])
+    assert len(settled) == 1
+
+
 def test_the_device_settles_the_outputs(
     launcher: Launcher, args: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,20 +101,25 @@ def test_what_a_subclass_does_to_functions_is_not_done_to_the_tasks(launcher: La
     assert type(result) is Tensor
 
 
-def test_constants_are_fake_where_inputs_are(device: ReplayingDevice) -> None:
+@pytest.mark.parametrize("are_static", [False, True])
+def test_constants_are_fake_where_inputs_or_parameters_are(
+    are_static: bool, device: ReplayingDevice
+) -> None:
     def program(x: Tensor) -> Tensor:
         return x.exp() + torch.tensor([1.0, 2.0, 3.0])
 
-    launcher = frozen(program, torch.zeros(3), device=device)._launcher
+    launcher = frozen(program, torch.zeros(3), device=device, are_static=are_static)._launcher
     assert launcher.graph.constants
     (result,) = launcher([FakeTensorMode().from_tensor(torch.ones(3))])
     assert isinstance(result, FakeTensor)
 
 
+@pytest.mark.parametrize("are_static", [False, True])
 @pytest.mark.parametrize(
     ("function", "mutates"), [(two_branches, False), (lambda x: x.add_(1), True)]
 )
 def test_a_program_that_writes_to_its_arguments_says_so(
-    function: Any, mutates: bool, device: ReplayingDevice
+    function: Any, mutates: bool, are_static: bool, device: ReplayingDevice
 ) -> None:
-    assert frozen(function, torch.zeros(3), device=device)._launcher.mutates == mutates
+    run = frozen(function, torch.zeros(3), device=device, are_static=are_static)
+    assert run._launcher.mutates == mutates

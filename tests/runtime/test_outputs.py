@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.runtime.outputs import OutputBuilder
 from tests.support.eager import (
     assert_same,
     assert_training_is_eagers,
@@ -143,6 +144,13 @@ def test_an_output_that_is_an_input_or_a_view_of_one_is_the_callers(
         assert rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
+def test_an_output_that_is_a_parameter_is_the_callers(device: ReplayingDevice) -> None:
+    weight = torch.randn(4, 4)
+    run = frozen(lambda w: (w, w.cos()), weight, device=device, are_static=True)
+    for _ in range(2):
+        assert run([weight])[0] is weight
+
+
 def test_a_conjugate_comes_before_what_it_is_the_conjugate_of(device: ReplayingDevice) -> None:
     def program(z: Tensor) -> tuple[Tensor, Tensor]:
         twice = z * 2
@@ -200,6 +208,13 @@ def test_gradients_through_conjugates_are_eagers(device: ReplayingDevice) -> Non
         gradients.append(x.grad)
     assert_same(gradients[:2], [gradients[2]] * 2)
     assert device.n_captures == 2
+
+
+def test_outputs_alias_the_graphs_memory_only_if_nothing_else_shares_theirs() -> None:
+    buffer, parameter, copied, own = (torch.zeros(2, 2) for _ in range(4))
+    outputs = [buffer[1:], parameter.t(), copied, copied[1:], own, own.t(), None]
+    builder = OutputBuilder(outputs, [buffer, 7], [parameter], in_place={0, 1, 3, 4, 5, 6})
+    assert builder.in_place == {4, 5}
 
 
 def test_without_copies_outputs_are_what_the_next_call_overwrites(device: ReplayingDevice) -> None:

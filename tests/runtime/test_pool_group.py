@@ -3,6 +3,7 @@
 import copy
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ def test_a_turn_is_refused_to_who_has_one_and_to_who_launches_while_another_has_
     assert pool_group.acquire()
 
 
+def test_after_a_turn_that_was_refused_another_thread_may_have_the_next() -> None:
+    pool_group, turns = PoolGroup(ReplayingDevice()), list[bool]()
+    assert pool_group.acquire()
+    assert not pool_group.acquire()
+    pool_group.release()
+    other = Thread(target=lambda: turns.append(pool_group.acquire()), daemon=True)
+    other.start()
+    other.join(30)
+    assert turns == [True]
+
+
 def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
     device = ReplayingDevice()
     pool_group, x = PoolGroup(device), torch.zeros(64)
@@ -72,6 +84,17 @@ def test_a_program_without_captures_runs_alone_in_its_group() -> None:
     run([])  # a call of a program in the group, which does not end the turn
     assert not pool_group.acquire()
     assert is_free == [False, False]
+
+
+def test_a_program_without_captures_leaves_its_group_though_it_fails() -> None:
+    pool_group = PoolGroup(ReplayingDevice())
+
+    def fail(args: list[Any]) -> list[Any]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pool_group.ordered(fail)([])
+    assert pool_group.acquire()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nimble_fx.ir.task_graph import Input, TensorType
 from nimble_fx.runtime.shared_memory import SharedMemory
@@ -67,3 +68,16 @@ def test_interleaved_elements_count_as_an_overlap() -> None:
     flat = torch.zeros(8)
     memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
     assert memory.found([flat[::2], flat[1::2]]) == ("x", "y")
+
+
+def test_a_number_stands_for_the_sizes_of_tensors_at_the_same_addresses() -> None:
+    flat = torch.zeros(8)
+    memory = SharedMemory([an_input("x", "x"), an_input("y", "y"), an_input("n", "n")], {"x"})
+    assert memory.found([flat[:4], flat[4:], 4]) is None
+    assert memory.found([flat[:5], flat[4:], 5]) == ("x", "y")
+
+
+def test_fake_tensors_share_no_memory() -> None:
+    memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
+    mode = FakeTensorMode()
+    assert memory.found([mode.from_tensor(torch.zeros(4)) for _ in range(2)]) is None

@@ -65,9 +65,19 @@ class ReplayingDevice(Virtual):
         return replace(captured, replay=replay)
 
 
-def frozen(function: Callable[..., Any], *inputs: Tensor, device: ReplayingDevice) -> FrozenProgram:
+def frozen(
+    function: Callable[..., Any],
+    *inputs: Tensor,
+    device: ReplayingDevice,
+    are_static: bool = False,
+    options: CaptureOptions | None = None,
+) -> FrozenProgram:
+    """A function frozen on a device; its inputs may be parameters."""
     result = traced(function, *copy.deepcopy(inputs), functional=False)
-    graph = scheduled(result.graph)
+    values = tuple(replace(value, static=are_static) for value in result.graph.inputs)
+    graph = scheduled(replace(result.graph, inputs=values))
     loaded = load(emit(graph), "frozen.py")
     launcher = Launcher(graph, loaded, result.constants, device)
-    return FrozenProgram(launcher, PoolGroup(device), CaptureStatus(), Reporter(), CaptureOptions())
+    return FrozenProgram(
+        launcher, PoolGroup(device), CaptureStatus(), Reporter(), options or CaptureOptions()
+    )
