@@ -94,9 +94,11 @@ class PoolGroup:
     def pool_of_saved(self, address: int) -> Any:
         """The pool of the capture that saved the tensor at an address; None if it was freed.
 
-        The saved tensors are allocated there, so the backward may use the rest.
+        The saved tensors are allocated there, so the backward may use the rest. Another thread may
+        free the capture at any time.
         """
-        return self.saved_pools[address]()
+        pool = self.saved_pools.get(address)
+        return pool() if pool is not None else None
 
     def shared_pool(self) -> Any:
         """The pool of captures whose outputs are copied out; freed with the last of them."""

@@ -129,6 +129,7 @@ def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
     del view
     assert cache.get(key) is None
     assert set(pool_group.saved_pools) == set()
+    assert pool_group.pool_of_saved(7) is None
     assert (status.frozen, status.n_captures) == (False, 1)
 
 
