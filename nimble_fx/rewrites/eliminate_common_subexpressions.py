@@ -6,50 +6,56 @@ After: a = relu(x), which also those read that read b.
 AOTAutograd does this to training graphs alone, and takes 0.0 and -0.0 for the same argument.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Mapping
 from collections.abc import Set as AbstractSet
 
-import torch
-from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, map_arg
 
+from nimble_fx.rewrites.live_memory import LiveMemory, storages
 from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.names import pytree
-from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.constant_folding import follows_from_arguments
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 
 def eliminate_common_subexpressions(gm: GraphModule) -> GraphModule:
-    """Replaces each operator by an earlier one that returns the same. Cost: O(nodes).
+    """Replaces operators by earlier ones that return the same. Cost: O(nodes + edges) and views.
 
     Requires: an ATen operator whose results depend on its arguments alone. Neither they nor its
     arguments are written, or returned to the caller, who could tell one from two.
-    Ensures: the same bits.
+    Ensures: the same bits, and in program order hardly more memory at the peak (`LiveMemory`): a
+    model may compute a large value again in order not to keep it.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
     """
-    shared = escaping_or_written(gm.graph)
-    first: dict[Hashable, Node] = {}
-    repeats: list[
-        Node
-    ] = []  # alive to the end, so that no new storage has the key of one of theirs
-    storages: set[int] = set()
+    shared, memory = escaping_or_written(gm.graph), LiveMemory(gm.graph)
+    latest: dict[Hashable, Node] = {}
+    replaced: dict[Node, Node] = {}
+    gone: set[int] = set()  # storages of results that are replaced
     for node in gm.graph.nodes:
-        if not storages.isdisjoint(_storages(node)):  # a view of what is computed elsewhere now
-            node.meta["val"] = fake_result(node)
-        if not _is_replaceable(node, shared):
-            continue
-        same = first.setdefault(_key(node), node)
-        if same is not node:
-            node.replace_all_uses_with(same)
-            repeats.append(node)
-            storages.update(_storages(node))
-    for node in reversed(repeats):
+        _take(node, replaced)
+        key = _key(node) if _is_replaceable(node, shared) else node
+        same = latest.setdefault(key, node)
+        if same is not node and memory.keeps(same, until=node):
+            replaced[node] = same
+            gone.update(storages(node))
+        else:
+            latest[key] = node
+            if not gone.isdisjoint(storages(node)):  # a view of what is computed elsewhere now
+                node.meta["val"] = fake_result(node)
+    for node in reversed(replaced):
         gm.graph.erase_node(node)
     gm.recompile()
     return gm
+
+
+def _take(node: Node, replaced: Mapping[Node, Node]) -> None:
+    """Replaces a node's arguments by those that are the same."""
+    if not replaced.keys().isdisjoint(node.all_input_nodes):
+        node.args, node.kwargs = map_arg(
+            (node.args, node.kwargs), lambda arg: replaced.get(arg, arg)
+        )
 
 
 def _is_replaceable(node: Node, shared: AbstractSet[Node]) -> bool:
@@ -67,10 +73,3 @@ def _key(node: Node) -> Hashable:
     leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
     arguments = (leaf if isinstance(leaf, Node) else repr(leaf) for leaf in leaves)
     return node.target, str(structure), tuple(arguments)
-
-
-def _storages(node: Node) -> Iterator[int]:
-    """The keys of the storages of its results."""
-    for value in pytree.tree_leaves(node.meta.get("val")):
-        if isinstance(value, Tensor) and value.layout is torch.strided:
-            yield storage_key(value)

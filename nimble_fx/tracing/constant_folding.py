@@ -102,7 +102,8 @@ def follows_from_arguments(node: Node) -> bool:
         return True
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return False
-    if schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+    schema = schema_of(target)
+    if schema.is_mutable or not schema.returns or torch.Tag.nondeterministic_seeded in target.tags:
         return False
     return not target.overloadpacket.__name__.startswith(_UNINITIALIZED_OR_FROM_FILE)
 

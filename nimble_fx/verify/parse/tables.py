@@ -89,7 +89,7 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
 
 def _modules(imports: Sequence[str]) -> frozenset[str]:
     """The modules of Python that a module imports, once it has what every module needs."""
-    if tuple(line for line in imports if line in _IMPORTS) != _IMPORTS:
+    if tuple(dict.fromkeys(line for line in imports if line in _IMPORTS)) != _IMPORTS:
         raise ScheduleError(f"the module must have the lines {' and '.join(_IMPORTS)}, in order")
     return frozenset(_MODULES[line] for line in imports if line in _MODULES)
 

@@ -1,0 +1,88 @@
+"""What an ATen graph holds in memory at each of its operators, in program order."""
+
+from itertools import accumulate
+from math import inf
+
+import torch
+from torch import SymInt, Tensor
+from torch.fx import Graph, Node
+
+from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.storages import storage_key
+
+MAX_GROWTH = 0.1
+"""How much more memory than before a graph may hold at its peak, its inputs included."""
+
+
+class LiveMemory:
+    """The bytes of tensors that are alive at each node.
+
+    Inputs and constants are alive all the time; a result from its node to the last one that takes
+    it or a view of it, by the fake tensors. Symbolic sizes are those of the trace.
+
+    Attributes:
+        peak: the most that are alive at once, as the graph came.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        """Cost: O(nodes + edges)."""
+        self._positions = {node: i for i, node in enumerate(graph.nodes)}
+        self._nbytes: dict[int, float] = {}
+        self._last_uses: dict[int, int] = {}
+        changes, permanent = [0.0] * (len(self._positions) + 1), list[int]()
+        for node, i in self._positions.items():
+            for key, nbytes in storages(node).items():
+                if key not in self._nbytes:
+                    self._nbytes[key] = nbytes
+                    changes[i] += self._finite(key)
+                    permanent += [key] if node.op != "call_function" else []
+            for used in (node, *node.all_input_nodes):
+                self._last_uses.update(dict.fromkeys(storages(used), i))
+        self._last_uses.update(dict.fromkeys(permanent, len(self._positions) - 1))
+        for key, i in self._last_uses.items():
+            changes[i + 1] -= self._finite(key)
+        self._alive = list(accumulate(changes))
+        self.peak = max(self._alive)
+        self._most = (1 + MAX_GROWTH) * self.peak
+
+    def keeps(self, node: Node, until: Node) -> bool:
+        """Keeps results alive for the users of another node, if the peak hardly grows by it.
+
+        Args:
+            node: the results are its.
+            until: a later node with equal results, which are no longer made.
+
+        Returns:
+            Whether it does. Cost: O(nodes between the last use of the results and `until`).
+        """
+        ours, end = storages(node), self._positions[until]
+        ended = [key for key in ours if self._last_uses[key] < end]
+        if ended:
+            start = min(self._last_uses[key] for key in ended) + 1
+            nbytes = sum(self._nbytes[key] for key in ended)
+            gap = [alive + nbytes for alive in self._alive[start:end]]
+            if max(gap, default=0) > self._most:
+                return False
+            self._alive[start:end] = gap
+        for key, later in zip(ours, storages(until), strict=True):
+            self._last_uses[key] = max(self._last_uses[key], self._last_uses[later])
+        return True
+
+    def _finite(self, key: int) -> float:
+        """The bytes of a storage; 0 if its size depends on data."""
+        return self._nbytes[key] if self._nbytes[key] < inf else 0
+
+
+def storages(node: Node) -> dict[int, float]:
+    """The keys and bytes of the storages of a node's fake tensors; inf for an unknown size."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    tensors = (v for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
+    return {storage_key(tensor): _nbytes(tensor) for tensor in tensors}
+
+
+def _nbytes(tensor: Tensor) -> float:
+    nbytes: int | SymInt = tensor.untyped_storage().nbytes()
+    if isinstance(nbytes, SymInt):
+        hint = nbytes.node.hint
+        return hint if isinstance(hint, int) else inf
+    return nbytes
