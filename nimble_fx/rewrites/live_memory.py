@@ -1,5 +1,6 @@
 """What an ATen graph holds in memory at each of its operators, in program order."""
 
+import operator
 from itertools import accumulate
 from math import inf
 
@@ -36,7 +37,8 @@ class LiveMemory:
                     self._nbytes[key] = nbytes
                     changes[i] += self._finite(key)
                     permanent += [key] if node.op != "call_function" else []
-            for used in (node, *node.all_input_nodes):
+            operands = node.all_input_nodes if node.target is not operator.getitem else ()
+            for used in (node, *operands):
                 self._last_uses.update(dict.fromkeys(storages(used), i))
         self._last_uses.update(dict.fromkeys(permanent, len(self._positions) - 1))
         for key, i in self._last_uses.items():
