@@ -19,7 +19,9 @@ from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 
 def eliminate_common_subexpressions(gm: GraphModule) -> GraphModule:
-    """Replaces operators by earlier ones that return the same. Cost: O(nodes + edges) and views.
+    """Replaces operators by earlier ones that return the same.
+
+    Cost: O(nodes + edges), and for each that is replaced the nodes since the last use of the other.
 
     Requires: an ATen operator whose results depend on its arguments alone. Neither they nor its
     arguments are written, or returned to the caller, who could tell one from two.
@@ -36,8 +38,8 @@ def eliminate_common_subexpressions(gm: GraphModule) -> GraphModule:
     for node in gm.graph.nodes:
         _take(node, replaced)
         key = _key(node) if _is_replaceable(node, shared) else node
-        same = latest.setdefault(key, node)
-        if same is not node and memory.keeps(same, until=node):
+        same = latest.get(key)
+        if same is not None and memory.keeps(same, until=node):
             replaced[node] = same
             gone.update(storages(node))
         else:
