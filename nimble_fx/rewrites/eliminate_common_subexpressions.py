@@ -11,11 +11,11 @@ from collections.abc import Set as AbstractSet
 
 from torch.fx import GraphModule, Node, map_arg
 
-from nimble_fx.rewrites.live_memory import LiveMemory, storages
+from nimble_fx.rewrites.live_memory import LiveMemory
 from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.names import pytree
 from nimble_fx.tracing.constant_folding import follows_from_arguments
-from nimble_fx.tracing.escape_analysis import escaping_or_written
+from nimble_fx.tracing.escape_analysis import escaping_or_written, storages
 
 
 def eliminate_common_subexpressions(gm: GraphModule) -> GraphModule:

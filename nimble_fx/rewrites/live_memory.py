@@ -4,12 +4,10 @@ import operator
 from itertools import accumulate
 from math import inf
 
-import torch
 from torch import SymInt, Tensor
 from torch.fx import Graph, Node
 
-from nimble_fx.torch_internals.names import pytree
-from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.tracing.escape_analysis import storages
 
 MAX_GROWTH = 0.1
 """How much more memory than before a graph may hold at its peak, its inputs included."""
@@ -32,9 +30,9 @@ class LiveMemory:
         self._last_uses: dict[int, int] = {}
         changes, permanent = [0.0] * (len(self._positions) + 1), list[int]()
         for node, i in self._positions.items():
-            for key, nbytes in storages(node).items():
+            for key, tensor in storages(node).items():
                 if key not in self._nbytes:
-                    self._nbytes[key] = nbytes
+                    self._nbytes[key] = _nbytes(tensor)
                     changes[i] += self._finite(key)
                     permanent += [key] if node.op != "call_function" else []
             operands = node.all_input_nodes if node.target is not operator.getitem else ()
@@ -75,14 +73,8 @@ class LiveMemory:
         return self._nbytes[key] if self._nbytes[key] < inf else 0
 
 
-def storages(node: Node) -> dict[int, float]:
-    """The keys and bytes of the storages of a node's fake tensors; inf for an unknown size."""
-    values = pytree.tree_leaves(node.meta.get("val"))
-    tensors = (v for v in values if isinstance(v, Tensor) and v.layout is torch.strided)
-    return {storage_key(tensor): _nbytes(tensor) for tensor in tensors}
-
-
 def _nbytes(tensor: Tensor) -> float:
+    """The bytes of a fake tensor's storage; inf if they depend on data."""
     nbytes: int | SymInt = tensor.untyped_storage().nbytes()
     if isinstance(nbytes, SymInt):
         hint = nbytes.node.hint

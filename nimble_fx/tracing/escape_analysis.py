@@ -21,8 +21,8 @@ def escaping_or_written(graph: Graph) -> set[Node]:
     """
     aliases: dict[Node, set[Hashable]] = {}
     for node in graph.nodes:
-        storages: set[Hashable] = {node, *_storages(node)}
-        aliases[node] = storages.union(*(aliases[base] for base in _bases(node)))
+        own: set[Hashable] = {node, *storages(node)}
+        aliases[node] = own.union(*(aliases[base] for base in _bases(node)))
     escaping = {s for node in graph.nodes for arg in _escaping_args(node) for s in aliases[arg]}
     return {node for node, storages in aliases.items() if not storages.isdisjoint(escaping)}
 
@@ -58,7 +58,8 @@ def _argument(node: Node, i: int, parameter: str) -> Iterable[Node]:
     return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
 
 
-def _storages(node: Node) -> Iterator[int]:
-    for value in pytree.tree_leaves(node.meta.get("val")):
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            yield storage_key(value)
+def storages(node: Node) -> dict[int, torch.Tensor]:
+    """The keys of the storages of a node's fake tensors, each with a tensor that lies there."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+    return {storage_key(tensor): tensor for tensor in tensors}
