@@ -7,6 +7,7 @@ from time import perf_counter
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
 
 import nimble_fx
@@ -200,7 +201,8 @@ def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
         first_seconds = perf_counter() - start
         distance, same_bits = _check(case, run)
     except Exception as error:  # whatever a contestant raises is its result
-        return Result(error=one_line(error)), None
+        cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
+        return Result(error=one_line(cause)), None
     skipped = _skipped_cuda_graphs() - skipped
     note = f"PyTorch made no CUDA graph of {skipped} of its graphs" if skipped else None
     return Result(None, note, first_seconds, distance, same_bits), run

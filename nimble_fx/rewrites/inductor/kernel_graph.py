@@ -14,14 +14,16 @@ from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.rewrites.inductor.declarations import read_declarations
 from nimble_fx.rewrites.inductor.kernel_operators import (
     CONCATENATION,
+    has_layout,
+    kernel_operator,
+    short_name,
+)
+from nimble_fx.rewrites.inductor.kernel_signature import (
     Argument,
     Layout,
     NewTensor,
     Signature,
     Taken,
-    has_layout,
-    kernel_operator,
-    short_name,
 )
 from nimble_fx.rewrites.inductor.same_program import inputs_and_constants
 from nimble_fx.rewrites.inductor.statements import (
@@ -216,7 +218,8 @@ class _Builder:
         if call.kernel.startswith("triton_"):
             kernel = triton_launch(kernel, declared.writes)
         operator = kernel_operator(call.kernel, kernel, declared.source, signature)
-        result = self._call(operator, *taken, name=short_name(call.kernel))
+        given = signature.operator_arguments(list(taken))
+        result = self._call(operator, *given, name=short_name(call.kernel))
         several = len(new) > 1
         for i, memory in enumerate(new):
             self._written[memory] = self._call(getitem, result, i) if several else result

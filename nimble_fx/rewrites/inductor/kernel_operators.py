@@ -7,14 +7,19 @@ code stays loaded; the same kernel is registered once.
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nimble_fx.errors import OperatorError
+from nimble_fx.errors import OperatorError, UnsupportedError
+from nimble_fx.rewrites.inductor.kernel_signature import (
+    MAX_PARAMETERS,
+    Argument,
+    Signature,
+    Taken,
+)
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS
 
@@ -34,76 +39,6 @@ _library.impl(CONCATENATION, torch.cat, "CompositeExplicitAutograd")
 torch.library.register_fake(f"{KERNELS}::{CONCATENATION}", torch.cat, lib=_library)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A tensor's place in memory that begins with another's; the offset is in elements."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True)
-class NewTensor:
-    """A tensor that a kernel's operator allocates and returns."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: str
-
-    def allocate(self) -> Tensor:
-        """It, with nothing in it."""
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A tensor that a kernel's operator takes: the kernel's text has its sizes and strides."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    is_written: bool
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A tensor that a kernel takes.
-
-    Attributes:
-        is_new: whether it is one that the operator allocates, or one that it takes.
-        index: its position among these.
-        layout: the part of it that the kernel sees; None for itself.
-    """
-
-    is_new: bool
-    index: int
-    layout: Layout | None = None
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What the operator of a kernel takes, returns, and hands to the kernel.
-
-    Attributes:
-        taken: the tensors that the operator takes, in order.
-        new: the tensors that it allocates, which it returns in this order.
-        arguments: those of the kernel, in order: tensors and numbers.
-    """
-
-    taken: tuple[Taken, ...]
-    new: tuple[NewTensor, ...]
-    arguments: tuple[Argument | int, ...]
-
-    @property
-    def schema(self) -> str:
-        """The operator's parameters and results, such as "(Tensor a, Tensor(b!) b) -> Tensor"."""
-        takes = ["Tensor(x{0}!) x{0}" if x.is_written else "Tensor x{0}" for x in self.taken]
-        named = ", ".join(each.format(i) for i, each in enumerate(takes))
-        results = ", ".join(["Tensor"] * len(self.new))
-        return f"({named}) -> " + (results if len(self.new) == 1 else f"({results})")
-
-
 def kernel_operator(
     name: str, kernel: Callable[..., Any], source: str, signature: Signature
 ) -> OpOverload:
@@ -114,7 +49,15 @@ def kernel_operator(
         kernel: launches it on the current stream; takes the arguments of the signature.
         source: its text.
         signature: what the operator takes and returns.
+
+    Raises:
+        UnsupportedError: the kernel writes to more tensors than an operator may take.
     """
+    if signature.n_parameters > MAX_PARAMETERS:
+        raise UnsupportedError(
+            f"Inductor's kernel {name} writes to more tensors than an operator of PyTorch may "
+            f"take: {MAX_PARAMETERS}"
+        )
     digest = sha256(repr((source, signature, torch.get_num_threads())).encode()).hexdigest()
     full = f"{short_name(name)}_{digest[:8]}"
     with _lock:
@@ -139,7 +82,8 @@ def kernel_source(name: str) -> str | None:
 
 
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    def launch(*taken: Tensor) -> Any:
+    def launch(*arguments: Tensor | Sequence[Tensor]) -> Any:
+        taken = signature.in_order(arguments)
         for tensor, expected in zip(taken, signature.taken, strict=True):
             if not has_layout(tensor, expected.size, expected.stride):
                 raise OperatorError(_other_layout(tensor, expected))
@@ -168,7 +112,7 @@ def _other_layout(tensor: Tensor, expected: Taken) -> str:
 
 
 def _fake(signature: Signature) -> Callable[..., Any]:
-    def fake(*taken: Tensor) -> Any:
+    def fake(*arguments: Tensor | Sequence[Tensor]) -> Any:
         return _returned([each.allocate() for each in signature.new])
 
     return fake

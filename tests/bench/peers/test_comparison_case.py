@@ -84,6 +84,10 @@ def fails(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
     raise ValueError("no such kernel\nand a long story")
 
 
+def backend_fails(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
+    return torch.compile(model, backend=fails)
+
+
 @pytest.mark.parametrize(
     ("compile_", "error"),
     [
@@ -91,6 +95,7 @@ def fails(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
         (off_by(1.01, after=8), "after it was timed: InaccurateError: result 0 is"),
         (stale, "InaccurateError: result 0 is"),
         (fails, "ValueError: no such kernel"),
+        (backend_fails, "ValueError: no such kernel"),
     ],
 )
 def test_one_that_is_wrong_or_fails_is_a_result_that_says_so(compile_: Compile, error: str) -> None:

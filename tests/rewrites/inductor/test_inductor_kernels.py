@@ -14,6 +14,7 @@ import nimble_fx
 from nimble_fx.errors import FileError, InputError, NimbleWarning, UnsupportedError
 from nimble_fx.rewrites.inductor import inductor_kernels
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.kernel_signature import MAX_PARAMETERS
 from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.grammar import AtenProgram
@@ -147,6 +148,32 @@ def test_gradients_are_eagers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("device", [None, "virtual"])
+def test_a_kernel_reads_more_tensors_than_an_operator_has_parameters(device: str | None) -> None:
+    def many(written: Tensor, *xs: Tensor) -> Tensor:
+        written.add_(1)
+        return sum(xs, written).relu()
+
+    xs = [torch.randn(5) for _ in range(MAX_PARAMETERS + 10)]
+    run = compiled(many, device=device)
+    for _ in range(2):
+        ours, eagers = torch.zeros(5), torch.zeros(5)
+        torch.testing.assert_close(run(ours, *xs), many(eagers, *xs))
+        torch.testing.assert_close(ours, eagers)
+    assert "([" in nimble_fx.programs()[-1].source  # a list of what the kernel only reads
+
+
+def test_a_kernel_that_writes_to_too_many_tensors_is_left_to_pytorch_with_the_reason() -> None:
+    def many(*xs: Tensor) -> None:
+        for x in xs:
+            x.add_(1)
+
+    xs = [torch.zeros(5) for _ in range(MAX_PARAMETERS + 1)]
+    with pytest.warns(NimbleWarning, match="writes to more tensors than an operator of PyTorch"):
+        compiled(many, on_fallback="warn")(*xs)
+    assert torch.equal(torch.stack(xs), torch.ones(len(xs), 5))
+
+
 def test_outputs_have_the_strides_that_were_traced() -> None:
     graph = inference_graph(nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 5))
     made = with_inductor_kernels(graph.gm)

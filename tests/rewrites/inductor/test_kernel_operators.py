@@ -9,18 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx.errors import OperatorError
+from nimble_fx.errors import OperatorError, UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_operators import (
     MAX_NAME,
+    has_layout,
+    kernel_operator,
+    kernel_source,
+    short_name,
+)
+from nimble_fx.rewrites.inductor.kernel_signature import (
+    MAX_PARAMETERS,
     Argument,
     Layout,
     NewTensor,
     Signature,
     Taken,
-    has_layout,
-    kernel_operator,
-    kernel_source,
-    short_name,
 )
 from nimble_fx.torch_internals.names import OpOverload
 
@@ -80,6 +83,29 @@ def test_a_kernel_sees_the_part_that_it_is_given_wherever_the_memory_begins() ->
     operator = made(False, new=1, arguments=arguments, kernel=add_into)
     x = torch.arange(10.0)[4:].view(2, 3)
     assert torch.equal(operator(x)[1], x[1] + 1)
+
+
+@pytest.mark.parametrize("n", [MAX_PARAMETERS, MAX_PARAMETERS + 1, 3 * MAX_PARAMETERS])
+def test_a_kernel_takes_and_makes_any_number_of_tensors(n: int) -> None:
+    def numbered(*tensors: Tensor) -> None:
+        for x, out in zip(tensors[:n], tensors[n:], strict=True):
+            torch.add(x, 1, out=out)
+
+    arguments = [Argument(is_new, i) for is_new in (False, True) for i in range(n)]
+    operator = made(*[False] * n, new=n, arguments=arguments, kernel=numbered)
+    xs = [torch.full((2, 3), float(i)) for i in range(n)]
+    given = xs if n == MAX_PARAMETERS else [xs]
+    assert all(torch.equal(out, x + 1) for x, out in zip(xs, operator(*given), strict=True))
+    torch.library.opcheck(operator, tuple(given))
+
+
+def test_a_kernel_that_writes_to_more_tensors_than_an_operator_may_take_is_unsupported() -> None:
+    n = MAX_PARAMETERS + 1
+    arguments = [Argument(False, i) for i in range(n)]
+    fewer = made(False, *[True] * (n - 2), new=0, arguments=arguments[1:], kernel=print)
+    assert len(fewer._schema.arguments) == n - 1
+    with pytest.raises(UnsupportedError, match="kernel cpp_fused_test_0 writes to more tensors"):
+        made(*[True] * n, new=0, arguments=arguments, kernel=print)
 
 
 def test_a_tensor_of_another_layout_is_refused() -> None:
