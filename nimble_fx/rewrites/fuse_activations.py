@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.new_nodes import fake_result
+from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.operators import schema_of
@@ -95,15 +95,18 @@ class _Fusion:
         """Makes the last of them the operator that does it all."""
         fused = [node for node in (self.convolution, self.addition, self.activation) if node]
         last = fused.pop()
-        last.target, *args = self._call()
+        with gm.graph.inserting_before(last):
+            last.target, *args = self._call(gm.graph)
         last.args, last.kwargs = tuple(args), {}
         last.meta = last.meta | {"val": fake_result(last)}
         for node in reversed(fused):
             gm.graph.erase_node(node)
 
-    def _call(self) -> tuple[Any, ...]:
+    def _call(self, graph: Graph) -> tuple[Any, ...]:
         """The operator that does it all, and its arguments."""
         x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
+        if isinstance(bias, Node):
+            bias = without_gaps(graph, bias, self.convolution)
         window = (padding, stride, dilation, groups)
         if self.addition is not None:
             (other,) = (n for n in self.addition.all_input_nodes if n is not self.convolution)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
 from nimble_fx.torch_internals.names import FakeTensorMode, OpOverload, pytree
@@ -21,6 +22,17 @@ def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any
     node.meta = {key: value for key, value in like.meta.items() if key != "tensor_meta"}
     node.meta["val"] = fake_result(node)
     return node
+
+
+def without_gaps(graph: Graph, node: Node, like: Node) -> Node:
+    """A node whose result is contiguous: itself, or a copy at the graph's insertion point.
+
+    Operators of oneDNN read a bias as if it were contiguous, whatever its stride.
+    """
+    if node.meta["val"].is_contiguous():
+        return node
+    clone = torch.ops.aten.clone.default
+    return call(graph, like, clone, node, memory_format=torch.contiguous_format)
 
 
 def fake_result(node: Node, mode: FakeTensorMode | None = None) -> Any:

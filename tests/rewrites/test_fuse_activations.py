@@ -157,6 +157,33 @@ def test_what_follows_is_left_alone(then: Callable[[Tensor, Tensor], Tensor]) ->
     assert len(found) > 1
 
 
+class BiasOfTheCall(nn.Module):
+    """A convolution whose bias is an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(4, 6, 3, bias=False)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        y = functional.conv2d(x, self.layer.weight, bias.sin().expand(6, 2)[:, 0])
+        return torch.sigmoid(y).contiguous()
+
+
+@pytest.mark.parametrize("then", [*ACTIVATIONS.values(), *ADDITIONS.values()])
+@pytest.mark.parametrize("bias", [torch.randn(12)[::2], torch.randn(1).expand(6)])
+def test_a_bias_may_have_gaps_in_memory(
+    bias: Tensor, then: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    layer = nn.Conv2d(4, 6, 3)
+    layer.bias = nn.Parameter(bias)
+    assert layer.bias.stride() == bias.stride()
+    assert operators(Then(layer, then), X, OTHER)
+
+
+def test_so_may_a_bias_of_the_call() -> None:
+    assert CONVOLUTION in operators(BiasOfTheCall(), X, torch.randn(6, 1))
+
+
 def test_what_is_written_before_an_activation_is_read_before_it() -> None:
     model = Then(nn.Conv2d(4, 6, 3), lambda y, _: torch.sigmoid(y))
     graph = inference_graph(model.eval(), X)
