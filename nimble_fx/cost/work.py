@@ -19,7 +19,7 @@ from nimble_fx.ir.task_graph import (
     Type,
     target_name,
 )
-from nimble_fx.torch_internals.onednn import WEIGHT_POSITION
+from nimble_fx.torch_internals.onednn import FILTER_POSITION, LINEAR
 
 _aten = torch.ops.aten
 _SAME_FORMULA = {
@@ -31,7 +31,7 @@ _SAME_FORMULA = {
 """Operators that PyTorch has no formula for, by equivalents that have one."""
 
 _CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
-_WEIGHT_POSITION = {_aten.convolution.default: 1, **WEIGHT_POSITION}
+_FILTER_POSITION = {_aten.convolution.default: 1, **FILTER_POSITION}
 _LOOK_UPS = {
     _aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only, _aten.gather,
     _aten.index, _aten.index_select,
@@ -113,8 +113,11 @@ def value_types(graph: TaskGraph) -> dict[str, Type | None]:
 
 def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:
     """The operations of a task by PyTorch's formula; None if it has none."""
-    if task.target in WEIGHT_POSITION:
-        x, weight = task.args[0], task.args[WEIGHT_POSITION[task.target]]
+    if task.target is LINEAR:
+        x, weight = (_shape(types[arg.name]) for arg in task.args[:2])
+        return float(flop_registry[_aten.mm](x, weight[::-1]))
+    if task.target in FILTER_POSITION:
+        x, weight = task.args[0], task.args[FILTER_POSITION[task.target]]
         same = (x, weight, None, (), (), (), False)
         task = task.updated(target=_aten.convolution.default, args=same)
     packet = _packet(task)
@@ -161,12 +164,12 @@ def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
     """The second size of a convolution's weight; 0 for other operators."""
     if not _is_convolution(task):
         return 0
-    weight = types[task.args[_WEIGHT_POSITION.get(task.target, 2)].name]
+    weight = types[task.args[_FILTER_POSITION.get(task.target, 2)].name]
     return int(_shape(weight)[1])
 
 
 def _is_convolution(task: Task) -> bool:
-    return _packet(task) in _CONVOLUTIONS or task.target in WEIGHT_POSITION
+    return _packet(task) in _CONVOLUTIONS or task.target in FILTER_POSITION
 
 
 def _packet(task: Task) -> Any:

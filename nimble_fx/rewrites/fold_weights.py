@@ -10,6 +10,7 @@ from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
 from nimble_fx.rewrites.fuse_activations import fuse_activations
 from nimble_fx.rewrites.hoist_weights import Hoisted, fixed_nodes, hoist_weights
+from nimble_fx.rewrites.pack_matrices import pack_matrices
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import pytree
 from nimble_fx.tracing.escape_analysis import escaping_or_written
@@ -33,6 +34,7 @@ def fold_weights(
     gm = fold_batch_norm(gm, _weights(gm, static))
     gm = channels_last(gm, fixed_nodes(gm, _weights(gm, static)))
     gm = fuse_activations(gm, fixed_nodes(gm, _weights(gm, static)), assume_finite)
+    gm = pack_matrices(gm, fixed_nodes(gm, _weights(gm, static)))
     return hoist_weights(gm, _weights(gm, static))
 
 

@@ -15,11 +15,10 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.optimizer_steps import StepsOn
-from nimble_fx.runtime.packed_weights import Layout, layouts
+from nimble_fx.runtime.packed_weights import Pack, packings
 from nimble_fx.runtime.weight_sample import WeightSample
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
-from nimble_fx.torch_internals.onednn import packed
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 _version = attrgetter("_version")
@@ -40,15 +39,15 @@ class FoldedWeights:
     """
 
     def __init__(
-        self, compute: Callable[..., Sequence[Tensor]], into: Sequence[Layout | None]
+        self, compute: Callable[..., Sequence[Tensor]], packings: Sequence[Pack | None]
     ) -> None:
         """Nothing is computed yet.
 
         Args:
             compute: takes the weights and returns the tensors.
-            into: the layout that each of these is packed into; None for one that stays as it is.
+            packings: what packs each of these; None for one that stays as it is.
         """
-        self._compute, self._into = compute, into
+        self._compute, self._packings = compute, packings
         self._lock = threading.Lock()
         self._known: _Known | None = None
 
@@ -73,8 +72,8 @@ class FoldedWeights:
             return self._compute(*weights)
 
     def _packed(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        pairs = zip(results, self._into, strict=True)
-        return [packed(result, *layout) if layout else result for result, layout in pairs]
+        pairs = zip(results, self._packings, strict=True)
+        return [pack(result) if pack else result for result, pack in pairs]
 
 
 class _Known:
@@ -114,8 +113,8 @@ def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
     """
     module = load(weights.source, weights.file)
     launcher = Launcher(weights.graph, module, weights.constants, device_here(weights.device))
-    into = layouts(main)[-len(weights.graph.outputs) :]
-    return FoldedWeights(lambda *values: launcher(list(values)), into)
+    pack_each = packings(main)[-len(weights.graph.outputs) :]
+    return FoldedWeights(lambda *values: launcher(list(values)), pack_each)
 
 
 def with_folded(

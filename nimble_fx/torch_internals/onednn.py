@@ -1,8 +1,10 @@
-"""oneDNN's convolutions on a CPU, which also add a tensor and apply an activation.
+"""oneDNN's convolutions and matrix products on a CPU, with weights in layouts of its own.
 
-`CONVOLUTION` takes (x, weight, bias, padding, stride, dilation, groups, activation, its numbers,
-its variant); `CONVOLUTION_ADD` takes (x, other, weight, bias, padding, stride, dilation, groups,
-"add", factor of other, activation, its numbers, its variant).
+They read a bias as if it were contiguous, and may apply an activation and add a tensor.
+`LINEAR` takes (x, weight, bias, activation, its numbers, its variant) and returns
+x @ weight.t() + bias; `CONVOLUTION` takes (x, weight, bias, padding, stride, dilation, groups,
+activation, its numbers, its variant); `CONVOLUTION_ADD` takes (x, other, weight, bias, padding,
+stride, dilation, groups, "add", factor of other, activation, its numbers, its variant).
 """
 
 from collections.abc import Sequence
@@ -16,10 +18,16 @@ from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
 CONVOLUTION = lookup("torch.ops.mkldnn._convolution_pointwise.default")
 CONVOLUTION_ADD = lookup("torch.ops.mkldnn._convolution_pointwise.binary")
 
-WEIGHT_POSITION = {CONVOLUTION: 1, CONVOLUTION_ADD: 2}
-"""The place of the weight among the arguments; bias, padding, stride, dilation, groups follow."""
+LINEAR = lookup("torch.ops.mkldnn._linear_pointwise.default")
 
-_reorder_weight = lookup("torch.ops.aten.mkldnn_reorder_conv2d_weight.default")
+FILTER_POSITION = {CONVOLUTION: 1, CONVOLUTION_ADD: 2}
+"""The place of a convolution's weight; bias, padding, stride, dilation, groups follow."""
+
+WEIGHT_POSITION = {**FILTER_POSITION, LINEAR: 1}
+"""The place of the weight among the arguments."""
+
+_reorder_filter = lookup("torch.ops.aten.mkldnn_reorder_conv2d_weight.default")
+_reorder_matrix = lookup("torch.ops.mkldnn._reorder_linear_weight.default")
 
 
 def is_available() -> bool:
@@ -28,7 +36,7 @@ def is_available() -> bool:
     return bool(backend.is_available() and backend.enabled)
 
 
-def packed(
+def packed_filter(
     weight: Tensor,
     padding: Sequence[int],
     stride: Sequence[int],
@@ -47,7 +55,18 @@ def packed(
         input_size: of the images that it will be applied to; others are computed rightly too.
     """
     layout = [list(padding), list(stride), list(dilation), groups, list(input_size)]
-    result: Tensor = _reorder_weight(weight.to_mkldnn(), *layout)
+    result: Tensor = _reorder_filter(weight.to_mkldnn(), *layout)
+    return result
+
+
+def packed_matrix(weight: Tensor, n_rows: int) -> Tensor:
+    """The weight of `LINEAR` in the layout that oneDNN prefers, which its operators alone read.
+
+    Args:
+        weight: a row for each column of the result.
+        n_rows: of the matrix that it will be applied to; others are computed rightly too.
+    """
+    result: Tensor = _reorder_matrix(weight, n_rows)
     return result
 
 

@@ -7,7 +7,11 @@ from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_
 KERNELS = "nimble_kernels"
 """The namespace of kernels that Inductor compiled; see `rewrites.inductor.kernel_operators`."""
 
-_ONEDNN = {"mkldnn::_convolution_pointwise", "mkldnn::_convolution_pointwise.binary"}
+_ONEDNN = {
+    "mkldnn::_convolution_pointwise",
+    "mkldnn::_convolution_pointwise.binary",
+    "mkldnn::_linear_pointwise",
+}
 
 
 def does_what_its_schema_says(op: OpOverload) -> bool:

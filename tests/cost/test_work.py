@@ -11,6 +11,7 @@ from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete
 from nimble_fx.ir.task_graph import TaskGraph, TupleType
+from nimble_fx.torch_internals.onednn import LINEAR
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 
@@ -53,6 +54,18 @@ def test_a_networks_operations_are_those_that_pytorch_counts() -> None:
     products = [work for work in works(traced(model, x)) if work.is_product]
     assert sum(work.flops for work in products) == counted(model, x) == 2 * 3 * (8 * 16 + 16 * 4)
     assert not any(work.is_convolution for work in products)
+
+
+def test_a_product_by_a_packed_weight_counts_as_the_layer_that_it_is() -> None:
+    layer, x = nn.Linear(8, 16), torch.randn(3, 8)
+
+    def packed(x: Tensor) -> Tensor:
+        return LINEAR(x, layer.weight, layer.bias, "none", [], None)
+
+    (work,) = works(traced(packed, x))
+    assert work.flops == counted(layer, x)
+    assert work.is_product
+    assert not work.is_convolution
 
 
 def test_attention_is_two_matrix_products_on_a_cpu_too() -> None:

@@ -56,6 +56,61 @@ def test_changed_weights_are_folded_again(kernels: str) -> None:
                 assert_as_accurate(model, (x,), compiled(x))
 
 
+class Products(nn.Module):
+    """Products of one row and of several by large matrices, one of which is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.square = nn.Linear(256, 1024), nn.Linear(512, 512)
+
+    def forward(self, row: Tensor, rows: Tensor) -> Tensor:
+        y = torch.tanh(self.wide(row))
+        return y + self.square(torch.relu(self.square(rows))).sum()
+
+
+def products_inputs() -> tuple[Tensor, Tensor]:
+    return torch.randn(1, 256), torch.randn(3, 512)
+
+
+CHANGES_OF_PRODUCTS: tuple[Callable[[Products], Any], ...] = (
+    lambda m: m,
+    lambda m: m.wide.weight.mul_(2),
+    lambda m: m.square.bias.add_(1),
+    lambda m: setattr(m.square, "weight", nn.Parameter(torch.randn(512, 512).t())),
+    lambda m: m.load_state_dict({k: v * 2 for k, v in m.state_dict().items()}, assign=True),
+    lambda m: setattr(m.square, "bias", nn.Parameter(torch.randn(1024)[::2])),
+    lambda m: m.to(torch.float64).to(torch.float32),
+)
+
+
+@pytest.mark.parametrize("kernels", ["aten", "inductor"])
+def test_changed_matrices_are_packed_again(kernels: str) -> None:
+    torch.manual_seed(0)
+    model = Products().eval()
+    options: dict[str, Any] = {"kernels": kernels, "on_fallback": "error"}
+    compiled = torch.compile(model, backend="nimble", options=options)
+    with torch.no_grad():
+        for change in CHANGES_OF_PRODUCTS:
+            change(model)
+            for _ in range(2):
+                inputs = products_inputs()
+                assert_as_accurate(model, inputs, [compiled(*inputs)])
+    assert all("_linear_pointwise" in program.source for program in nimble_fx.programs()[-2:])
+
+
+def test_a_matrix_that_is_used_twice_has_one_copy() -> None:
+    (program,) = nimble_fx.compile(Products().eval(), products_inputs()).programs
+    assert "2 weights of 2.0 MiB, computed again when one changes" in program.summary()
+    program.verify()
+
+
+def test_a_saved_program_packs_the_matrices_that_it_is_bound_to(tmp_path: Path) -> None:
+    (program,) = nimble_fx.compile(Products().eval(), products_inputs()).programs
+    other, inputs = Products().eval(), products_inputs()
+    run = nimble_fx.load(program.save(tmp_path / "program.json")).bind(other)
+    assert_as_accurate(other, inputs, [run(*inputs)])
+
+
 @pytest.mark.parametrize("name", ["googlenet", "branchy", "views"])
 def test_models_compute_what_they_did(name: str) -> None:
     case = CASES[name]

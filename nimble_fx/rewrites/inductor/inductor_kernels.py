@@ -9,17 +9,15 @@ Ensures: the same inputs and outputs, with the same strides; values as Inductor 
 
 from operator import attrgetter
 
-import torch
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
 from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATION, with_stand_ins
 from nimble_fx.torch_internals.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
-from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.tracing.aten_to_tasks import trace
-
-_aten = torch.ops.aten
 
 
 def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphModule:
@@ -36,19 +34,11 @@ def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphM
     """
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
-    fused = _rewritten(gm, gm)
-    if not side_by_side or not gm.graph.find_nodes(op="call_function", target=_aten.cat.default):
+    fused = _rewritten(gm, with_stand_ins(gm, [LINEAR]))
+    if not side_by_side or not gm.graph.find_nodes(op="call_function", target=CONCATENATION):
         return fused
-    apart = _rewritten(gm, _with_concatenations_apart(gm))
+    apart = _rewritten(gm, with_stand_ins(gm, [LINEAR, CONCATENATION]))
     return max(fused, apart, key=lambda each: trace(each).graph.width)
-
-
-def _with_concatenations_apart(gm: GraphModule) -> GraphModule:
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.find_nodes(op="call_function", target=_aten.cat.default):
-        node.target = getattr(torch.ops, KERNELS).concatenation.default
-    return GraphModule(gm, graph)
 
 
 def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:

@@ -13,7 +13,6 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.rewrites.inductor.declarations import read_declarations
 from nimble_fx.rewrites.inductor.kernel_operators import (
-    CONCATENATION,
     has_layout,
     kernel_operator,
     short_name,
@@ -26,6 +25,7 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
     Taken,
 )
 from nimble_fx.rewrites.inductor.same_program import inputs_and_constants
+from nimble_fx.rewrites.inductor.stand_ins import operator_of
 from nimble_fx.rewrites.inductor.statements import (
     Allocation,
     Calls,
@@ -291,8 +291,9 @@ def _number(value: Any, call: KernelCall) -> int:
 
 def _overload(call: OperatorCall, default: str) -> OpOverload:
     namespace, name, overload = call.path
-    if (namespace, name) == (KERNELS, CONCATENATION):
-        namespace, name = "aten", "cat"
+    stood_for = operator_of(name) if namespace == KERNELS else None
+    if stood_for is not None:
+        return stood_for
     packet = getattr(getattr(torch.ops, namespace), name, None)
     found = getattr(packet, overload or default, None)
     if found is None:

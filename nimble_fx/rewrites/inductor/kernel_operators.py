@@ -23,9 +23,6 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS
 
-CONCATENATION = "concatenation"
-"""The name of an operator that does what `aten.cat` does, and that Inductor fuses with nothing."""
-
 MAX_NAME = 32
 """The characters of a kernel's name that are kept."""
 
@@ -33,10 +30,6 @@ _lock = threading.Lock()
 _operators: dict[str, OpOverload] = {}
 _sources: dict[str, str] = {}
 _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
-
-_library.define(f"{CONCATENATION}(Tensor[] tensors, int dim=0) -> Tensor")
-_library.impl(CONCATENATION, torch.cat, "CompositeExplicitAutograd")
-torch.library.register_fake(f"{KERNELS}::{CONCATENATION}", torch.cat, lib=_library)
 
 
 def kernel_operator(

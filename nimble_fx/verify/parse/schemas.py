@@ -66,7 +66,7 @@ _REPLACES_STORAGE = {
 }
 _PYTORCH_NAMESPACES = ("aten", "prims")
 _KERNELS = "nimble_kernels"
-_OF_ONEDNN = {"mkldnn::_convolution_pointwise"}
+_OF_ONEDNN = {"mkldnn::_convolution_pointwise", "mkldnn::_linear_pointwise"}
 _STREAM_NAMESPACE = "streams"
 _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
