@@ -73,7 +73,7 @@ class _Product:
 
     @property
     def is_known(self) -> bool:
-        """Whether sizes are numbers, all is of float32, and a bias is one row."""
+        """Whether sizes are numbers, all is of float32 and dense, and a bias is one row."""
         value, x, matrix = (each.meta["val"] for each in (self.node, self.x, self.matrix))
         tensors = [value, x, matrix]
         if self.bias is not None:
@@ -81,7 +81,8 @@ class _Product:
             if tensors[-1].shape != value.shape[1:]:
                 return False
         sizes = [n for each in tensors for n in each.shape]
-        return all(type(n) is int for n in sizes) and {t.dtype for t in tensors} == {torch.float32}
+        kinds = {(each.dtype, each.layout) for each in tensors}
+        return all(type(n) is int for n in sizes) and kinds == {(torch.float32, torch.strided)}
 
     @property
     def is_large(self) -> bool:

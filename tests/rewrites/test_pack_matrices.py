@@ -159,6 +159,15 @@ def test_a_matrix_of_the_call_is_left_alone() -> None:
     assert not n_calls(graph, LINEAR)
 
 
+def test_a_sparse_matrix_is_left_alone() -> None:
+    graph = inference_graph(nn.Linear(N_IN, N_OUT).eval(), torch.randn(4, N_IN))
+    (matrix,) = graph.gm.graph.find_nodes(op="call_function", target=aten.t.default)
+    with matrix.meta["val"].fake_mode:
+        matrix.meta["val"] = matrix.meta["val"].to_sparse()
+    pack_matrices(graph.gm, set(graph.gm.graph.nodes))
+    assert not n_calls(graph, LINEAR)
+
+
 def test_products_of_a_number_of_rows_that_changes_are_left_alone() -> None:
     x = torch.randn(4, N_IN)
     torch._dynamo.mark_dynamic(x, 0)
