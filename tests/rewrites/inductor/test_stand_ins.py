@@ -1,0 +1,79 @@
+"""A stand-in does what its operator does, and Inductor leaves it as it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATION, operator_of, with_stand_ins
+from nimble_fx.torch_internals.onednn import LINEAR
+from nimble_fx.torch_internals.operators import KERNELS
+
+X, MATRIX, BIAS = torch.randn(3, 8), torch.randn(8, 8), torch.randn(8)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return LINEAR(torch.relu(x), weight, bias, "tanh", [], None).exp()
+
+
+def product_without_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return LINEAR(torch.relu(x), weight, None, "none", [], None) + bias.exp()
+
+
+def concatenated(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.cat([x.exp() + bias, (weight * 2).sin()], 0)
+
+
+CASES = [
+    (product, LINEAR, "linear"),
+    (product_without_bias, LINEAR, "linear"),
+    (concatenated, CONCATENATION, "concatenation"),
+]
+
+
+def targets(gm: torch.fx.GraphModule) -> list[Any]:
+    return [node.target for node in gm.graph.nodes]
+
+
+@pytest.mark.parametrize(("function", "operator", "name"), CASES)
+def test_a_stand_in_is_called_in_the_operators_place_and_does_the_same(
+    function: Callable[..., Tensor], operator: object, name: str
+) -> None:
+    gm = make_fx(function)(X, MATRIX, BIAS)
+    other = with_stand_ins(gm, [operator])
+    assert operator in targets(gm)
+    assert operator not in targets(other)
+    assert operator_of(name) is operator
+    assert torch.equal(other(X, MATRIX, BIAS), function(X, MATRIX, BIAS))
+
+
+@pytest.mark.parametrize(("function", "operator", "name"), CASES)
+def test_other_operators_have_none(
+    function: Callable[..., Tensor], operator: object, name: str
+) -> None:
+    gm = make_fx(function)(X, MATRIX, BIAS)
+    others = {LINEAR, CONCATENATION} - {operator}
+    assert targets(with_stand_ins(gm, others)) == targets(gm)
+    assert operator_of(f"another {name}") is None
+
+
+def test_pytorch_finds_no_fault_with_them() -> None:
+    ours = getattr(torch.ops, KERNELS)
+    torch.library.opcheck(ours.linear.default, (X, MATRIX, BIAS, "none", [], None))
+    torch.library.opcheck(ours.concatenation.default, ([X, MATRIX], 0))
+
+
+@pytest.mark.parametrize("function", [product, product_without_bias])
+def test_a_product_stays_one_beside_inductors_kernels(function: Callable[..., Tensor]) -> None:
+    def as_of_aot_autograd(*inputs: Tensor) -> tuple[Tensor]:
+        return (function(*inputs),)
+
+    gm = make_fx(as_of_aot_autograd, tracing_mode="fake")(X, MATRIX, BIAS)
+    fused = with_inductor_kernels(gm)
+    assert targets(fused).count(LINEAR) == 1
+    assert torch.ops.aten.relu.default not in targets(fused)
+    torch.testing.assert_close(fused(X, MATRIX, BIAS), as_of_aot_autograd(X, MATRIX, BIAS))
