@@ -1,5 +1,8 @@
 """A CUDA device that is not the current one. Needs two GPUs."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 
@@ -43,3 +46,19 @@ def test_a_pool_of_a_device_that_is_not_current_keeps_its_memory_until_it_goes(
     del pool
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved(1) == before
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_capture_leaves_the_current_device_and_streams(second: Cuda, fails: bool) -> None:
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        if fails:
+            raise ZeroDivisionError
+        return ()
+
+    streams = [torch.cuda.current_stream(i) for i in range(2)]
+    try:
+        second.capture(1, run, second.pool())
+    except ZeroDivisionError:
+        assert fails
+    assert torch.cuda.current_device() == 0
+    assert [torch.cuda.current_stream(i) for i in range(2)] == streams
