@@ -20,8 +20,19 @@ def second() -> Cuda:
     return Cuda.get(torch.device("cuda", 1))
 
 
-def test_what_is_timed_runs_with_its_device_as_the_current_one(second: Cuda) -> None:
+def test_what_is_timed_runs_with_its_device_as_the_current_one(
+    second: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = list[int]()
+
+    class Timing(torch.cuda.Event):
+        """An event that notes the device whose stream it is recorded on."""
+
+        def record(self, stream: torch.cuda.Stream | None = None) -> None:
+            seen.append(torch.cuda.current_device())
+            super().record(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Timing)
     second.seconds([lambda: seen.append(torch.cuda.current_device())])
     second.time_us(lambda: seen.append(torch.cuda.current_device()), 1)
     assert set(seen) == {1}
