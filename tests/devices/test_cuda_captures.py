@@ -39,6 +39,19 @@ def test_after_a_program_each_stream_comes_after_the_others(cuda: Cuda) -> None:
         assert all(x[pair].tolist() == [2, 2] for pair in pairs)
 
 
+@pytest.mark.parametrize(("before", "after"), list(permutations(range(3), 2)))
+def test_what_one_stream_did_is_there_for_who_waits_for_another_alone(
+    before: int, after: int, cuda: Cuda
+) -> None:
+    streams: tuple[Any, ...] = cuda.streams(3)
+    x = torch.zeros(2, device="cuda")
+    torch.cuda.synchronize()
+    fill(streams[before], x, 1.0)
+    cuda.settle(streams, ())
+    with streams[after]:
+        assert x.tolist() == [1, 1]
+
+
 def test_an_output_may_be_dropped_while_the_caller_reads_it(cuda: Cuda) -> None:
     for _ in range(20):
         with torch.cuda.Stream():
