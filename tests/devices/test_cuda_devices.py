@@ -28,9 +28,9 @@ def test_what_is_timed_runs_with_its_device_as_the_current_one(
     class Timing(torch.cuda.Event):
         """An event that notes the device whose stream it is recorded on."""
 
-        def record(self, stream: torch.cuda.Stream | None = None) -> None:
+        def record(self, *args: Any, **kwargs: Any) -> None:
             seen.append(torch.cuda.current_device())
-            super().record(stream)
+            super().record(*args, **kwargs)
 
     monkeypatch.setattr(torch.cuda, "Event", Timing)
     second.seconds([lambda: seen.append(torch.cuda.current_device())])
