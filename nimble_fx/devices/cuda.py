@@ -234,7 +234,11 @@ class Cuda:
         """Captures a program into a CUDA graph with its own cuBLAS workspaces."""
         graph, streams = torch.cuda.CUDAGraph(), self._capture_streams(n, urgent)
         gc.collect()  # frees memory in reference cycles, which the capture may need
-        with _fresh_workspaces(), self._into(graph, pool, streams[0]):
+        with (
+            torch.cuda.device(self._device),  # setting a stream makes its device the current one
+            _fresh_workspaces(),
+            self._into(graph, pool, streams[0]),
+        ):
             outputs = run(streams)
         return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
 
@@ -255,10 +259,9 @@ class Cuda:
     def seconds(self, calls: Sequence[Callable[[], object]]) -> float:
         """The seconds of a call's kernels, from replays of a CUDA graph of many calls."""
 
-        def once(streams: tuple[Stream, ...]) -> tuple[()]:
-            with streams[0]:
-                for call in calls:
-                    call()
+        def once(_: tuple[Stream, ...]) -> tuple[()]:
+            for call in calls:
+                call()
             return ()
 
         def repeated(streams: tuple[Stream, ...]) -> tuple[()]:

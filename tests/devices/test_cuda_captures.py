@@ -1,6 +1,7 @@
 """The order of streams around programs, warm-ups and captures on CUDA. Needs a GPU."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nimble_fx.devices.cuda import Cuda
+from nimble_fx.devices.cuda import POOL_SIZE, Cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -36,6 +37,39 @@ def test_after_a_program_each_stream_comes_after_the_others(cuda: Cuda) -> None:
             fill(streams[after], x[before, after], 2.0)
         torch.cuda.synchronize()
         assert all(x[pair].tolist() == [2, 2] for pair in pairs)
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(range(3), 2)))
+def test_what_one_stream_did_is_there_for_who_waits_for_another_alone(
+    before: int, after: int, cuda: Cuda
+) -> None:
+    streams: tuple[Any, ...] = cuda.streams(3)
+    x = torch.zeros(2, device="cuda")
+    torch.cuda.synchronize()
+    fill(streams[before], x, 1.0)
+    cuda.settle(streams, ())
+    with streams[after]:
+        assert x.tolist() == [1, 1]
+
+
+def test_an_output_may_be_dropped_while_the_caller_reads_it(cuda: Cuda) -> None:
+    for _ in range(20):
+        with torch.cuda.Stream():
+            streams: tuple[Any, ...] = cuda.streams(3)
+            outputs: list[Any] = [made(stream, 1.0) for stream in streams[1:]]
+            cuda.settle(streams, [7, *outputs])
+            read = torch.stack([output.sum() for output in outputs])
+            outputs.clear()
+            for stream in streams[1:]:
+                made(stream, 2.0)
+        torch.cuda.synchronize()
+        assert read.tolist() == [100, 100]
+
+
+def made(stream: Any, value: float) -> Tensor:
+    """A new tensor of a stream's memory."""
+    with stream:
+        return torch.full((100,), value, device="cuda")
 
 
 def test_a_warm_up_comes_after_the_callers_work(cuda: Cuda) -> None:
@@ -91,3 +125,51 @@ def test_what_breaks_a_capture_is_what_is_raised(error: type[BaseException], cud
 
     with pytest.raises(error):
         cuda.capture(2, run, cuda.pool())
+
+
+def test_another_thread_may_ask_the_device_during_a_capture(cuda: Cuda) -> None:
+    event = torch.cuda.Event()
+    event.record()
+    torch.cuda.synchronize()
+
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        return (thread.submit(event.query).result(),)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(torch.cuda.current_stream).result()
+        assert cuda.capture(1, run, cuda.pool()).outputs == (True,)
+
+
+def test_what_asks_the_device_in_a_capture_is_an_error(cuda: Cuda) -> None:
+    """A replay would not ask again."""
+    event = torch.cuda.Event()
+    event.record()
+    with pytest.raises(RuntimeError, match="captur"):
+        cuda.capture(1, lambda _: (event.query(),), cuda.pool())
+
+
+def test_memory_is_counted_for_the_stream_that_has_it(cuda: Cuda) -> None:
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        first, _, last = streams
+        last.wait_stream(first)
+        with last:
+            large = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+        first.wait_stream(last)
+        return large, torch.empty(1, device="cuda")
+
+    small, none, large = cuda.capture(3, run, cuda.pool()).nbytes
+    assert none == 0 < small < 40 << 20 <= large
+
+
+def test_what_is_timed_begins_on_an_idle_device(cuda: Cuda) -> None:
+    event, idle = torch.cuda.Event(), list[bool]()
+    with torch.cuda.Stream() as other:
+        torch.zeros(2, device="cuda").add_(1)
+        event.record(other)
+    cuda.time_us(lambda: idle.append(event.query()), 1)
+    assert idle == [True]
+
+
+def test_pytorchs_pool_has_as_many_streams_as_is_said() -> None:
+    streams = [torch.cuda.Stream() for _ in range(4 * POOL_SIZE)]
+    assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE

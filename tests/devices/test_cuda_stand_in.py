@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from math import ceil
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch import Tensor
 import nimble_fx
 from nimble_fx.devices import Capture, cuda
 from nimble_fx.devices.cuda import MAX_STREAMS, N_REPEATS, N_SAMPLES, POOL_SIZE, Cuda
+from nimble_fx.devices.specs import DEVICES
 from nimble_fx.errors import NimbleWarning
 from nimble_fx.runtime.captured_graph import WARM_UPS
 from nimble_fx.runtime.launch import Launcher
@@ -42,6 +44,12 @@ def test_a_program_runs_on_as_many_distinct_streams_as_it_wants(gpu: Gpu) -> Non
     assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE
     assert gpu.cuda.streams(3)[1:] == streams[1:3]
     assert gpu.cuda.streams(0) == gpu.cuda.streams(1) == (current_stream(),)
+
+
+def test_only_the_streams_that_are_needed_are_created_and_none_goes_first(gpu: Gpu) -> None:
+    streams: tuple[Any, ...] = gpu.cuda.streams(4)
+    assert [stream.priority for stream in streams] == [0] * 4
+    assert next(gpu.next_stream[0]) == 3
 
 
 def test_the_callers_stream_is_no_side_stream_of_its_own_program(gpu: Gpu) -> None:
@@ -155,6 +163,13 @@ def test_nothing_outlives_a_capture_of_the_users(gpu: Gpu) -> None:
         assert gpu.cuda.is_capturing
 
 
+def test_a_program_on_one_stream_records_it_on_no_output(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: 1 / 0)
+    gpu.cuda.settle(gpu.cuda.streams(1), [torch.ones(2)])
+
+
 def test_a_capture_that_breaks_keeps_no_memory_until_garbage_is_collected(gpu: Gpu) -> None:
     seen = list[weakref.ref[Tensor]]()
 
@@ -210,10 +225,19 @@ def test_a_warm_up_that_fails_leaves_no_trace(error: type[BaseException], gpu: G
     assert memory() is None
 
 
-def test_the_users_own_mode_for_synchronizing_is_kept(gpu: Gpu) -> None:
+@pytest.mark.parametrize(("may_synchronize", "within"), [(True, 1), (False, 2)])
+def test_the_users_own_mode_for_synchronizing_is_kept(
+    may_synchronize: bool, within: int, gpu: Gpu
+) -> None:
+    seen = list[int]()
     torch.cuda.set_sync_debug_mode("warn")
-    gpu.cuda.warm_up(1, lambda _: None, gpu.cuda.pool(), may_synchronize=False)
-    assert torch.cuda.get_sync_debug_mode() == 1
+    gpu.cuda.warm_up(
+        1,
+        lambda _: seen.append(torch.cuda.get_sync_debug_mode()),
+        gpu.cuda.pool(),
+        may_synchronize=may_synchronize,
+    )
+    assert [*seen, torch.cuda.get_sync_debug_mode()] == [within, 1]
     torch.cuda.set_sync_debug_mode("default")
 
 
@@ -291,6 +315,30 @@ def test_a_device_is_there_if_there_are_so_many(monkeypatch: pytest.MonkeyPatch)
     assert Cuda(torch.device("cuda", 1)).hardware is None
 
 
+def test_its_specifications_are_those_of_its_own_model_and_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a100 = DEVICES["a100"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device=None: SimpleNamespace(multi_processor_count=a100.sms // (device.index + 1)),
+    )
+    whole, half = (Cuda(torch.device("cuda", i)).specs for i in range(2))
+    assert (whole.sms, whole.gbps) == (a100.sms, a100.gbps)
+    assert (half.sms, half.gbps) == (a100.sms // 2, a100.gbps / 2)
+
+
+def test_a_pytorch_that_cannot_limit_workspaces_is_left_alone(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.backends.cuda, "cublas_workspace_size")
+    with gpu.cuda.limited_workspaces(1):
+        assert not hasattr(torch.backends.cuda, "cublas_workspace_size")
+
+
 def test_all_programs_of_a_device_share_its_streams(gpu: Gpu) -> None:
     one = Cuda.get(torch.device("cuda", 7))
     assert one is Cuda.get(torch.device("cuda", 7))
@@ -309,6 +357,18 @@ def test_a_call_takes_its_part_of_a_replay(n_calls: int, gpu: Gpu) -> None:
     assert n_replays == 1 + N_SAMPLES
     expected = 1 + 1 + n_replays * n_repeats  # what it was, the warm-up, the replays
     assert_same_bits(xs, [torch.full((2,), float(expected))] * n_calls)
+
+
+def test_the_median_sample_is_a_calls_time(gpu: Gpu) -> None:
+    gpu.replay_ms = partial(next, iter([5.0, 100.0, 1.0]))
+    assert gpu.cuda.seconds([lambda: torch.ones(2)]) == pytest.approx(5e-3 / N_REPEATS)
+
+
+def test_a_replay_takes_its_part_of_several(gpu: Gpu) -> None:
+    captured = gpu.cuda.capture(1, lambda _: (), gpu.cuda.pool())
+    gpu.replay_ms = partial(float, 100)
+    assert gpu.cuda.time_us(captured.replay, 3) == pytest.approx(100e3)
+    assert gpu.n_replays == 3
 
 
 def test_calls_are_timed_while_no_other_thread_captures(gpu: Gpu) -> None:

@@ -1,5 +1,6 @@
 """What cuBLAS takes for each stream of a capture: on PyTorch's own allocator."""
 
+from contextlib import suppress
 from itertools import product
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.devices.cuda import Cuda
 from nimble_fx.simulation.memory_model import footprint
 
 pytestmark = [
@@ -56,3 +58,13 @@ def test_the_users_size_is_kept_and_never_exceeded(users: int | None) -> None:
         torch.backends.cuda.cublas_workspace_size(users)
     captured(16, "nimble")
     assert torch.backends.cuda.cublas_workspace_size() == (users or default)
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 20, 1 << 30])
+def test_a_limit_holds_within_alone_and_raises_no_users_size(limit: int | None) -> None:
+    size = torch.backends.cuda.cublas_workspace_size
+    users = size()
+    with suppress(ZeroDivisionError), Cuda(torch.device("cuda", 0)).limited_workspaces(limit):
+        assert size() == min(users, limit or users)
+        raise ZeroDivisionError
+    assert size() == users
