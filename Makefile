@@ -81,8 +81,8 @@ $(ORDERS): PYTEST = $(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plug
 	-p no:cacheprovider -m gpu
 $(ORDERS):
 	$(STANDIN) $(PYTEST) $(STANDIN_TESTS)
-	$(STANDIN) STANDIN_DEVICES=2 $(PYTEST) tests/devices/test_cuda_devices.py \
-		tests/failure_modes/test_streams.py
+	$(STANDIN) STANDIN_DEVICES=2 $(PYTEST) tests/cuda_runtime/test_second_device.py \
+		tests/devices/test_cuda_devices.py tests/failure_modes/test_streams.py
 	$(STANDIN) STANDIN_TRITON=1 $(PYTEST) $(TRITON_TESTS)
 
 $(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(shell find tests/cuda_runtime/native -type f) \

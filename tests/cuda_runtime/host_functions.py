@@ -24,7 +24,8 @@ def enqueue(label: str, function: Callable[[], object], device: int | None = Non
     _functions[number] = function
     index = torch.cuda.current_device() if device is None else device
     stream = torch._C._cuda_getCurrentRawStream(index)
-    torch.cuda.check_error(library.enqueue(stream, label, _run, number))
+    with torch.cuda.device(index):  # a default stream, 0, is the current device's
+        torch.cuda.check_error(library.enqueue(stream, label, _run, number))
 
 
 def n_functions() -> int:
@@ -33,9 +34,10 @@ def n_functions() -> int:
 
 
 def settle() -> list[str]:
-    """Waits for the device; returns the errors of host functions since the last call."""
+    """Waits for all devices; returns the errors of host functions since the last call."""
     if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
     found = list(_errors)
     _errors.clear()
     return found

@@ -1,0 +1,30 @@
+"""Work on a device that is not the current one is in the order of that device's streams."""
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+
+N_ROUNDS = 5
+
+
+@pytest.fixture
+def second() -> torch.device:
+    """A device that is not the current one."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two devices")
+    return torch.device("cuda", 1)
+
+
+def test_a_side_stream_sees_what_its_devices_default_stream_did(second: torch.device) -> None:
+    for value in range(1, N_ROUNDS):
+        x, seen = torch.zeros(2, device=second), torch.zeros(2, device=second)
+        torch.cuda.synchronize(second)
+        side = torch.cuda.Stream(second)
+        x.fill_(value)
+        side.wait_stream(torch.cuda.default_stream(second))
+        with torch.cuda.stream(side):
+            seen.copy_(x)
+        side.synchronize()
+        assert seen.tolist() == [value] * 2
+    assert torch.cuda.current_device() == 0
