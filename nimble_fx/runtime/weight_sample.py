@@ -44,8 +44,6 @@ class WeightSample:
         self.address, self.version = weight.data_ptr(), weight._version
         self.storage = weight.untyped_storage()
         start, end = byte_range(weight)
-        if start == end:
-            return
         memory = (c_char * (end - start)).from_address(start)
         is_small = weight.nbytes <= COMPARED_WHOLE
         if is_small and end - start == weight.nbytes:

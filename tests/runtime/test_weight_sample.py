@@ -51,12 +51,16 @@ def test_a_write_to_all_of_one_index_is_noticed(
 
 
 @pytest.mark.parametrize("name", sorted({*LAYOUTS} - {"transposed"}))
-def test_a_write_to_a_row_or_column_of_any_matrix_is_noticed(name: str) -> None:
+@pytest.mark.parametrize("shape", [(4, 60, 50), (4, 1, 60, 50)])
+def test_a_write_to_a_row_or_column_of_any_matrix_is_noticed(
+    name: str, shape: tuple[int, ...]
+) -> None:
     """Transposed, all of the weight is one matrix."""
-    weight = LAYOUTS[name](torch.ones(4, 60, 50))
+    weight = LAYOUTS[name](torch.ones(shape))
+    matrices = weight.squeeze(1) if weight.dim() == 4 else weight
     for expert, i in product(range(4), range(50)):
-        assert is_noticed(weight, weight[expert, i])
-        assert is_noticed(weight, weight[expert, :, i])
+        assert is_noticed(weight, matrices[expert, i])
+        assert is_noticed(weight, matrices[expert, :, i])
 
 
 @on_layouts
@@ -94,3 +98,38 @@ def test_a_sample_is_a_small_part(shape: tuple[int, ...], n: int) -> None:
 def test_there_is_a_limit_to_what_is_compared(shape: tuple[int, ...]) -> None:
     sample = WeightSample(torch.ones(shape))
     assert 1000 < len(sample.places) <= MAX_SAMPLED
+
+
+DTYPES = (
+    *(torch.uint8, torch.int16, torch.float16, torch.float32, torch.int64, torch.float64),
+    *(torch.complex64, torch.complex128),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("byte", [0, 255])
+def test_bits_are_compared_whatever_they_mean(dtype: torch.dtype, byte: int) -> None:
+    """Among these are no numbers, which differ from themselves, and zeros of both signs."""
+    memory = torch.full((300, 100 * dtype.itemsize), byte, dtype=torch.uint8)
+    sample = WeightSample(memory.view(dtype))
+    before = sample.read()
+    assert torch.equal(before, sample.read())
+    for each_byte in range(dtype.itemsize):
+        part = memory[150, each_byte :: dtype.itemsize]
+        part.bitwise_xor_(128)
+        assert not torch.equal(before, sample.read()), each_byte
+        part.bitwise_xor_(128)
+        assert torch.equal(before, sample.read())
+
+
+def test_a_sample_knows_its_weights_first_element_and_version() -> None:
+    weight = torch.zeros(40, 40)[3:]
+    weight.add_(1)
+    sample = WeightSample(weight)
+    assert sample.address == weight.data_ptr() != weight.untyped_storage().data_ptr()
+    assert sample.version == weight._version > 0
+
+
+def test_a_weight_of_as_many_bytes_as_are_compared_whole_is() -> None:
+    weight = torch.ones(64, COMPARED_WHOLE // 4 // 64)
+    assert all(is_noticed(weight, weight[i, j]) for i, j in product(range(0, 64, 9), repeat=2))
