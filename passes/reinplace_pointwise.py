@@ -17,7 +17,12 @@ import torch
 
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, TensorType, Type, ref_names
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import is_composite, overload_name, schema_of
+from nimble_fx.torch_internals.operators import (
+    does_what_its_schema_says,
+    is_composite,
+    overload_name,
+    schema_of,
+)
 
 _aten = torch.ops.aten
 _WHOLE_VIEWS = {
@@ -173,7 +178,7 @@ def _with_storages(task: Task, merged: dict[str, str]) -> Task:
 @cache
 def _allocates_results(target: Any) -> bool:
     """Whether an operator allocates its results; custom schemas may be wrong, so False for them."""
-    if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+    if not isinstance(target, OpOverload) or not does_what_its_schema_says(target):
         return False
     return not is_composite(target) and all(r.alias_info is None for r in schema_of(target).returns)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -114,8 +115,8 @@ def value_types(graph: TaskGraph) -> dict[str, Type | None]:
 def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:
     """The operations of a task by PyTorch's formula; None if it has none."""
     if task.target is LINEAR:
-        x, weight = (_shape(types[arg.name]) for arg in task.args[:2])
-        return float(flop_registry[_aten.mm](x, weight[::-1]))
+        (*n_rows, n_in), weight = (_shape(types[arg.name]) for arg in task.args[:2])
+        return float(flop_registry[_aten.mm]((prod(n_rows), n_in), weight[::-1]))
     if task.target in FILTER_POSITION:
         x, weight = task.args[0], task.args[FILTER_POSITION[task.target]]
         same = (x, weight, None, (), (), (), False)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -43,7 +44,7 @@ def _packing(name: str, tasks: Sequence[Task], types: Mapping[str, Any]) -> Pack
     if len(sizes) < len(x.shape):
         return None
     if first.target is LINEAR:
-        return partial(packed_matrix, n_rows=sizes[0])
+        return partial(packed_matrix, n_rows=prod(sizes[:-1]))
     start = FILTER_POSITION[first.target] + 2
     names = ("padding", "stride", "dilation", "groups")
     window = dict(zip(names, first.args[start : start + 4], strict=True))

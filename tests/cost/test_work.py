@@ -56,8 +56,9 @@ def test_a_networks_operations_are_those_that_pytorch_counts() -> None:
     assert not any(work.is_convolution for work in products)
 
 
-def test_a_product_by_a_packed_weight_counts_as_the_layer_that_it_is() -> None:
-    layer, x = nn.Linear(8, 16), torch.randn(3, 8)
+@pytest.mark.parametrize("rows", [(3,), (2, 3), ()])
+def test_a_product_by_a_packed_weight_counts_as_the_layer_that_it_is(rows: tuple[int, ...]) -> None:
+    layer, x = nn.Linear(8, 16), torch.randn(*rows, 8)
 
     def packed(x: Tensor) -> Tensor:
         return LINEAR(x, layer.weight, layer.bias, "none", [], None)

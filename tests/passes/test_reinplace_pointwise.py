@@ -17,6 +17,7 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, ref_names
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise, in_place_form
+from nimble_fx.torch_internals.onednn import CONVOLUTION, LINEAR
 from nimble_fx.verify import verify_contents
 from tests.grammar import AtenProgram
 from tests.strategies import aten_programs
@@ -25,6 +26,7 @@ from tests.support.eager import assert_same
 from tests.support.schedules import traced
 
 aten = torch.ops.aten
+WINDOW = ([0, 0], [1, 1], [1, 1], 1)
 
 
 def graphs(function: Callable[..., Any], *inputs: Tensor) -> tuple[TaskGraph, TaskGraph]:
@@ -196,6 +198,8 @@ def test_outputs_share_memory_as_before(program: AtenProgram) -> None:
         lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[0].tanh(),
         lambda x: x.topk(2)[0].exp(),
         lambda x: (x @ x).masked_fill(x > 0, 1.0),
+        lambda x: LINEAR(x, x, None, "none", [], None).relu(),
+        lambda x: CONVOLUTION(x[None, None], x[:, None, None, :1], None, *WINDOW, "none", [], None).relu(),
     ],
 )
 def test_the_one_reader_of_a_new_tensor_writes_over_it(program: Callable[[Tensor], Tensor]) -> None:

@@ -33,6 +33,7 @@ def traced(function: Callable[..., Tensor], *inputs: Tensor) -> TaskGraph:
     ("function", "inputs"),
     [
         (product, (torch.randn(5, 8), MATRIX)),
+        (product, (torch.randn(2, 5, 8), MATRIX)),
         (convolution, (IMAGE, FILTER)),
         (lambda x, w: product(product(x, w), w), (torch.randn(5, 8), MATRIX)),
     ],
