@@ -199,7 +199,9 @@ def test_outputs_share_memory_as_before(program: AtenProgram) -> None:
         lambda x: x.topk(2)[0].exp(),
         lambda x: (x @ x).masked_fill(x > 0, 1.0),
         lambda x: LINEAR(x, x, None, "none", [], None).relu(),
-        lambda x: CONVOLUTION(x[None, None], x[:, None, None, :1], None, *WINDOW, "none", [], None).relu(),
+        lambda x: CONVOLUTION(
+            x[None, None], x[:, None, None, :1], None, *WINDOW, "none", [], None
+        ).relu(),
     ],
 )
 def test_the_one_reader_of_a_new_tensor_writes_over_it(program: Callable[[Tensor], Tensor]) -> None:
