@@ -19,7 +19,7 @@ from nimble_fx.torch_internals.onednn import LINEAR, is_available
 
 _aten = torch.ops.aten
 
-MIN_ELEMENTS = 2**18
+MIN_ELEMENTS = 2**17
 """Of a matrix. By a smaller one a product gains less than a call of oneDNN costs."""
 
 MANY_COLUMNS = 4

@@ -94,4 +94,5 @@ is_wrapper_subclass = lookup("torch.utils._python_dispatch.is_traceable_wrapper_
 neg_view = lookup("torch._neg_view")
 no_python_dispatcher = lookup("torch._dispatch.python.no_python_dispatcher")
 operator_names = lookup("torch._C._dispatch_get_all_op_names")
+part_of_tensor = lookup("torch._C._dynamo.guards._reinterpret_tensor")
 storage_use_count = lookup("torch._C._storage_Use_Count")

@@ -6,8 +6,9 @@ code stays loaded; the same kernel is registered once.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor
 from nimble_fx.errors import OperatorError, UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
-    Argument,
+    Layout,
     Signature,
     Taken,
 )
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.names import part_of_tensor as _part
 from nimble_fx.torch_internals.operators import KERNELS
 
 MAX_NAME = 32
@@ -75,16 +77,39 @@ def kernel_source(name: str) -> str | None:
 
 
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    numbers = [argument for argument in signature.arguments if isinstance(argument, int)]
+    places = list(_places(signature))
+
     def launch(*arguments: Tensor | Sequence[Tensor]) -> Any:
         taken = signature.in_order(arguments)
         for tensor, expected in zip(taken, signature.taken, strict=True):
             if not has_layout(tensor, expected.size, expected.stride):
                 raise OperatorError(_other_layout(tensor, expected))
         new = [each.allocate() for each in signature.new]
-        kernel(*[_given(argument, taken, new) for argument in signature.arguments])
+        given = [*taken, *new, *numbers]
+        kernel(
+            *[
+                given[i] if part is None else _part(given[i], part.size, part.stride, part.offset)
+                for i, part in places
+            ]
+        )
         return _returned(new)
 
     return launch
+
+
+def _places(signature: Signature) -> Iterator[tuple[int, Layout | None]]:
+    """For each argument of a kernel, what it is or is a part of, and the part.
+
+    What it is comes as its position among the tensors taken, the new ones, and the numbers.
+    """
+    n_taken = len(signature.taken)
+    numbers = count(n_taken + len(signature.new))
+    for argument in signature.arguments:
+        if isinstance(argument, int):
+            yield next(numbers), None
+        else:
+            yield argument.index + n_taken * argument.is_new, argument.layout
 
 
 def has_layout(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
@@ -109,15 +134,6 @@ def _fake(signature: Signature) -> Callable[..., Any]:
         return _returned([each.allocate() for each in signature.new])
 
     return fake
-
-
-def _given(argument: Argument | int, taken: Sequence[Tensor], new: Sequence[Tensor]) -> Any:
-    if isinstance(argument, int):
-        return argument
-    tensor, part = (new if argument.is_new else taken)[argument.index], argument.layout
-    if part is None:
-        return tensor
-    return tensor.as_strided(part.size, part.stride, tensor.storage_offset() + part.offset)
 
 
 def _returned(new: list[Tensor]) -> Any:
