@@ -16,7 +16,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.runtime.optimizer_steps import StepsOn
 from nimble_fx.runtime.packed_weights import Pack, packings
-from nimble_fx.runtime.weight_sample import WeightSample
+from nimble_fx.runtime.weight_sample import SampledWords, WeightSample
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.tracing.constant_folding import plain_eager_mode
@@ -87,9 +87,9 @@ class _Known:
         self._addresses = [sample.address for sample in samples]
         self._versions = [sample.version for sample in samples]
         self._bytes = [sample.bytes for sample in samples]
-        self._sampled = [sample for sample in samples if len(sample.places)]
+        self._words = SampledWords(samples)
         self._saved_bytes = b"".join(self._bytes)
-        self._saved = [sample.read() for sample in self._sampled]
+        self._saved_words = self._words.read()
         self._freed: list[Any] = []
         self._storages = [weakref.ref(each.storage, self._freed.append) for each in samples]
 
@@ -100,7 +100,7 @@ class _Known:
             and list(map(Tensor.data_ptr, weights)) == self._addresses
             and list(map(_version, weights)) == self._versions
             and b"".join(self._bytes) == self._saved_bytes
-            and all(map(torch.equal, map(WeightSample.read, self._sampled), self._saved))
+            and all(map(torch.equal, self._words.read(), self._saved_words))
         )
 
 

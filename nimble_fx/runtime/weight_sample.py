@@ -1,5 +1,7 @@
 """What is compared of a weight, to notice writes that PyTorch does not count."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from ctypes import c_char
 from math import ceil, prod
 
@@ -33,32 +35,56 @@ class WeightSample:
         version: its version counter.
         storage: its memory; if that is freed, another weight may get it.
         bytes: all of a small weight without gaps; else nothing.
-        elements: the memory of another weight, as integers; empty for one that `bytes` has.
-        places: the positions in `elements` of those that are compared.
+        words: the addresses of what is compared of another weight; empty for one that `bytes` has.
+        word_size: how many bytes are compared at each of them.
     """
 
     bytes = memoryview(b"")
-    elements = places = torch.empty(0, dtype=torch.int64)
+    words = torch.empty(0, dtype=torch.int64)
 
     def __init__(self, weight: Tensor) -> None:
         self.address, self.version = weight.data_ptr(), weight._version
         self.storage = weight.untyped_storage()
+        self.word_size = min(weight.itemsize, max(_INTEGERS))
         start, end = byte_range(weight)
-        memory = (c_char * (end - start)).from_address(start)
         is_small = weight.nbytes <= COMPARED_WHOLE
         if is_small and end - start == weight.nbytes:
-            self.bytes = memoryview(memory).cast("B")
+            self.bytes = _memory(start, end)
             return
-        dtype = _INTEGERS[min(weight.itemsize, 8)]
-        self.elements = torch.frombuffer(memory, dtype=dtype)
-        n = weight.itemsize // dtype.itemsize
         dimensions = _in_memory_order(weight)
         places = _offsets(dimensions) if is_small else _places(dimensions)
-        self.places = (n * places[:, None] + torch.arange(n)).view(-1)
+        within = torch.arange(0, weight.itemsize, self.word_size)
+        self.words = (start + weight.itemsize * places[:, None] + within).view(-1)
 
-    def read(self) -> Tensor:
-        """The elements that are compared, as they are now; for a weight that has `elements`."""
-        return self.elements.index_select(0, self.places)
+
+class SampledWords:
+    """The words of several samples, read together.
+
+    Cost: a few nanoseconds a word, and 3 microseconds for each size of words.
+    """
+
+    def __init__(self, samples: Iterable[WeightSample]) -> None:
+        """Reads nothing yet; the weights' memory has to outlive the reads."""
+        words = defaultdict[tuple[int, int], list[Tensor]](list)
+        for sample in samples:
+            if len(sample.words):
+                words[sample.word_size, sample.address % sample.word_size].append(sample.words)
+        self._parts = [_integers(size, torch.cat(each)) for (size, _), each in words.items()]
+
+    def read(self) -> Sequence[Tensor]:
+        """The words as they are now, as integers."""
+        return [integers.index_select(0, places) for integers, places in self._parts]
+
+
+def _integers(size: int, addresses: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory as integers of a size, and the positions of some addresses among them."""
+    start, end = int(addresses.min()), int(addresses.max()) + size
+    integers = torch.frombuffer(_memory(start, end), dtype=_INTEGERS[size])
+    return integers, (addresses - start) // size
+
+
+def _memory(start: int, end: int) -> memoryview:
+    return memoryview((c_char * (end - start)).from_address(start)).cast("B")
 
 
 def _in_memory_order(weight: Tensor) -> _Dimensions:

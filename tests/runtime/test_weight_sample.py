@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nimble_fx.runtime.weight_sample import COMPARED_WHOLE, MAX_SAMPLED, WeightSample
+from nimble_fx.runtime.weight_sample import COMPARED_WHOLE, MAX_SAMPLED, SampledWords, WeightSample
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": torch.Tensor.contiguous,
@@ -22,8 +22,10 @@ SHAPES = [(64, 64, 3, 3), (96, 3, 11, 11), (1024, 16, 1, 1), (100, 300), (16, 99
 on_layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
-def state(sample: WeightSample) -> tuple[bytes, list[int]]:
-    return bytes(sample.bytes), sample.read().tolist()
+def state(*samples: WeightSample) -> tuple[list[bytes], list[list[int]]]:
+    """What is compared of some weights."""
+    words = SampledWords(samples).read()
+    return [bytes(sample.bytes) for sample in samples], [each.tolist() for each in words]
 
 
 def is_noticed(weight: Tensor, part: Tensor) -> bool:
@@ -81,7 +83,7 @@ def test_what_lies_between_the_elements_is_not_compared() -> None:
 
 
 def test_empty_and_expanded_weights_are_sampled() -> None:
-    assert state(WeightSample(torch.empty(0, 3))) == (b"", [])
+    assert state(WeightSample(torch.empty(0, 3))) == ([b""], [])
     one = torch.ones(1, 3)
     assert is_noticed(one.expand(5000, 3), one)
 
@@ -91,13 +93,13 @@ def test_empty_and_expanded_weights_are_sampled() -> None:
     [((512, 512, 3, 3), 512 * 9 + 512), ((4, 99, 90), 4 * (99 + 90)), ((64, 3, 7, 7), 64 + 147)],
 )
 def test_a_sample_is_a_small_part(shape: tuple[int, ...], n: int) -> None:
-    assert len(WeightSample(torch.ones(shape)).places) == n
+    assert len(WeightSample(torch.ones(shape)).words) == n
 
 
 @pytest.mark.parametrize("shape", [(2**20,), (2**18, 16), (512, 512, 5)])
 def test_there_is_a_limit_to_what_is_compared(shape: tuple[int, ...]) -> None:
     sample = WeightSample(torch.ones(shape))
-    assert 1000 < len(sample.places) <= MAX_SAMPLED
+    assert 1000 < len(sample.words) <= MAX_SAMPLED
 
 
 DTYPES = (
@@ -112,14 +114,33 @@ def test_bits_are_compared_whatever_they_mean(dtype: torch.dtype, byte: int) -> 
     """Among these are no numbers, which differ from themselves, and zeros of both signs."""
     memory = torch.full((300, 100 * dtype.itemsize), byte, dtype=torch.uint8)
     sample = WeightSample(memory.view(dtype))
-    before = sample.read()
-    assert torch.equal(before, sample.read())
+    before = state(sample)
+    assert before == state(sample)
     for each_byte in range(dtype.itemsize):
         part = memory[150, each_byte :: dtype.itemsize]
         part.bitwise_xor_(128)
-        assert not torch.equal(before, sample.read()), each_byte
+        assert before != state(sample), each_byte
         part.bitwise_xor_(128)
-        assert torch.equal(before, sample.read())
+        assert before == state(sample)
+
+
+def test_weights_of_all_types_are_read_together_wherever_they_begin() -> None:
+    n = COMPARED_WHOLE + 1
+    memories = [
+        torch.ones(first_byte + n * dtype.itemsize, dtype=torch.uint8)[first_byte:].numpy()
+        for dtype, first_byte in product(DTYPES, (0, 1, 4))  # few are aligned
+    ]
+    dtypes = [dtype for dtype in DTYPES for _ in range(3)]
+    samples = [
+        WeightSample(torch.frombuffer(memory, dtype=dtype))
+        for memory, dtype in zip(memories, dtypes, strict=True)
+    ]
+    before = torch.cat([each.view(torch.uint8) for each in SampledWords(samples).read()])
+    for memory, sample in zip(memories, samples, strict=True):
+        memory ^= 1
+        after = torch.cat([each.view(torch.uint8) for each in SampledWords(samples).read()])
+        assert (after != before).sum() == len(sample.words) * sample.word_size > 0
+        memory ^= 1
 
 
 def test_a_sample_knows_its_weights_first_element_and_version() -> None:
