@@ -33,10 +33,10 @@ from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType
 from nimble_fx.pipeline import passes_for, schedule
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.tracing.aten_to_tasks import trace
 
 N_PARAMETERS = (1, 64, 256, 1024)

@@ -28,12 +28,12 @@ from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
-from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.pool_group import Boxed
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.fastest import KernelChoice, fastest
-from nimble_fx.runtime.folded_weights import folded_weights, with_folded
-from nimble_fx.runtime.freeze import CaptureOptions
-from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.runtime.folding.folded_weights import folded_weights, with_folded
 from nimble_fx.selection.select import select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically

@@ -19,13 +19,13 @@ from nimble_fx.ir.symbolic_sizes import Sizes, n_elements
 from nimble_fx.ir.task_graph import TaskGraph, TensorType
 from nimble_fx.registry import WeakList
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
-from nimble_fx.runtime.autotuning import AutotuneResult
 from nimble_fx.runtime.bound_program import BoundProgram
-from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.capture.autotuning import AutotuneResult
+from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.pool_group import Boxed, PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
-from nimble_fx.runtime.freeze import CaptureOptions
 from nimble_fx.runtime.launch import InProgramOrder
-from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate, candidate_table
 from nimble_fx.torch_internals.operators import KERNELS

@@ -17,11 +17,11 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
-from nimble_fx.runtime import gc_guard
-from nimble_fx.runtime.capture_checks import why_not_captured
-from nimble_fx.runtime.freeze import CaptureOptions
+from nimble_fx.runtime.capture import gc_guard
+from nimble_fx.runtime.capture.checks import why_not_captured
+from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.pool_group import Boxed, PoolGroup
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram

@@ -11,8 +11,8 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
-from nimble_fx.runtime.freeze import CaptureOptions
-from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import this_machine
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import torch
 
-from nimble_fx.runtime import gc_guard
+from nimble_fx.runtime.capture import gc_guard
 
 Call = Callable[[], object]
 CPU = torch.device("cpu")

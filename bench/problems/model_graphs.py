@@ -10,8 +10,8 @@ from torch.fx import GraphModule
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
-from nimble_fx.runtime.freeze import CaptureOptions
-from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import this_machine
 
 

@@ -18,9 +18,9 @@ from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import TaskGraph, TensorType, Type
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_checks import check_capturable
-from nimble_fx.runtime.freeze import CaptureOptions
-from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.runtime.capture.checks import check_capturable
+from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import constants_here
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 

@@ -10,8 +10,8 @@ from nimble_fx.devices import device_here
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_checks import why_not_captured
-from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.capture.checks import why_not_captured
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.verify import verify, verify_source, verify_structure
 
 

@@ -1,6 +1,6 @@
-"""Runs loaded programs: launch, capture, replay, memory pools and the cache of captured graphs.
+"""Runs loaded programs: launched (`launch`), or replayed from CUDA graphs (`capture/`).
 
 In: a loaded module, its constants and a device. Out: a callable that keeps AOTAutograd's boxed
-convention. It imports devices, the code generator, the IR and the table of candidates, and
-never a pass.
+convention. What a program computes from weights alone is kept from call to call (`folding/`). It
+imports devices, the code generator, the IR and the table of candidates, and never a pass.
 """

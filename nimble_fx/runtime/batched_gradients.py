@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.torch_internals.names import is_legacy_batched
 
 _GRADIENT = "tangents"

@@ -14,8 +14,8 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
 from nimble_fx.ir.written_inputs import written_inputs
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.folded_weights import folded_weights
+from nimble_fx.runtime.capture.status import CaptureStatus
+from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableAutocast

@@ -14,8 +14,8 @@ from torch import Tensor
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import StateError
 from nimble_fx.ir.effects import Effects
-from nimble_fx.runtime.autotuning import Samples, select_winner
-from nimble_fx.runtime.pool_group import Boxed
+from nimble_fx.runtime.capture.autotuning import Samples, select_winner
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 

@@ -6,11 +6,11 @@ from nimble_fx.codegen.load import load
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.pool_group import Boxed, PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import InProgramOrder, Launcher
-from nimble_fx.runtime.pool_group import Boxed, PoolGroup
 
 
 def runner(

@@ -51,8 +51,8 @@ def pytest_report_header() -> str:
 @pytest.fixture(autouse=True)
 def _short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times mean nothing here: it is enough that they are taken."""
-    monkeypatch.setattr("nimble_fx.runtime.autotuning.N_ROUNDS", 1)
-    monkeypatch.setattr("nimble_fx.runtime.autotuning.N_REPLAYS", 1)
+    monkeypatch.setattr("nimble_fx.runtime.capture.autotuning.N_ROUNDS", 1)
+    monkeypatch.setattr("nimble_fx.runtime.capture.autotuning.N_REPLAYS", 1)
 
 
 @pytest.hookimpl(wrapper=True)

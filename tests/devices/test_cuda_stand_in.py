@@ -19,7 +19,7 @@ from nimble_fx.devices import Capture, cuda
 from nimble_fx.devices.cuda import MAX_STREAMS, N_REPEATS, N_SAMPLES, POOL_SIZE, Cuda
 from nimble_fx.devices.specs import DEVICES
 from nimble_fx.errors import NimbleWarning
-from nimble_fx.runtime.captured_graph import WARM_UPS
+from nimble_fx.runtime.capture.captured_graph import WARM_UPS
 from nimble_fx.runtime.launch import Launcher
 from tests.support import cuda_stand_in
 from tests.support.bits import assert_same_bits

@@ -14,7 +14,7 @@ import nimble_fx
 from nimble_fx.devices.cuda import POOL_SIZE, Cuda
 from nimble_fx.devices.virtual.queues import Kernel
 from nimble_fx.errors import NimbleWarning, ScheduleError, UnsupportedError
-from nimble_fx.runtime.captured_graph import WARM_UPS
+from nimble_fx.runtime.capture.captured_graph import WARM_UPS
 from tests.support import cuda_stand_in
 from tests.support.bits import assert_same_bits
 from tests.support.cuda_stand_in import Gpu

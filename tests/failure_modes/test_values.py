@@ -11,7 +11,7 @@ from torch import Tensor
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, UnsupportedError
-from nimble_fx.runtime.graph_cache import EARLY_EVICTIONS_PER_GRAPH
+from nimble_fx.runtime.capture.graph_cache import EARLY_EVICTIONS_PER_GRAPH
 from nimble_fx.tracing.aten_to_tasks import trace
 from tests.support.bits import assert_same_bits, assert_same_sharing
 from tests.support.cuda_stand_in import Gpu

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
-from nimble_fx.runtime.freeze import FrozenProgram
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from tests.support.eager import assert_same, call, twins
 from tests.support.models import CASES, Branchy, Case

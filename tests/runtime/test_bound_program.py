@@ -15,7 +15,7 @@ from nimble_fx.errors import InputError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
 from nimble_fx.runtime.bound_program import BoundProgram
-from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.capture.status import CaptureStatus
 from tests.support.bits import assert_same_bits
 from tests.support.models import CASES, Branchy
 

@@ -17,8 +17,8 @@ import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime import fastest as module
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.fastest import KernelChoice, fastest
-from nimble_fx.runtime.pool_group import Boxed
 from tests.support.eager import assert_same
 
 SHORT, LONG = 1.0, 2.0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nimble_fx.runtime.freeze import FrozenProgram
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from tests.support.eager import assert_same
 from tests.support.replaying import ReplayingDevice
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nimble_fx.errors import StateError
-from nimble_fx.runtime.captured_graph import WARM_UPS
+from nimble_fx.runtime.capture.captured_graph import WARM_UPS
 from tests.support import cuda_stand_in
 from tests.support.bits import assert_same_bits
 from tests.support.eager import assert_same, twins

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 import nimble_fx
 from nimble_fx.fallback import Reporter
 from nimble_fx.runtime.bound_program import BoundProgram
-from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.freeze import FrozenProgram
-from nimble_fx.runtime.graph_cache import GraphCache
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
+from nimble_fx.runtime.capture.freeze import FrozenProgram
+from nimble_fx.runtime.capture.graph_cache import GraphCache
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import PoolGroup
 from tests.scenarios.test_life import many_programs
 
 pytestmark = pytest.mark.slow

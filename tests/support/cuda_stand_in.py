@@ -26,8 +26,8 @@ from nimble_fx.devices.virtual.device import Virtual, VirtualEvent, VirtualStrea
 from nimble_fx.devices.virtual.launch import LaunchMode
 from nimble_fx.devices.virtual.memory import Pool, poison
 from nimble_fx.devices.virtual.state import VirtualCapture
-from nimble_fx.runtime import autotuning
-from nimble_fx.runtime.freeze import FrozenProgram
+from nimble_fx.runtime.capture import autotuning
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 
 POOL_SIZE = 32

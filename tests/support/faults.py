@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.devices.virtual.queues import Kernel
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.freeze import FrozenProgram
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
+from nimble_fx.runtime.capture.freeze import FrozenProgram
+from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import PoolGroup
 
 
 class Faulty:
@@ -39,7 +39,7 @@ class Faulty:
         self._launch, self._pool = device.launch, device.pool
         monkeypatch.setattr(device, "launch", self.launch)
         monkeypatch.setattr(device, "pool", self.pool)
-        monkeypatch.setattr("nimble_fx.runtime.freeze.CapturedGraph", self.captured)
+        monkeypatch.setattr("nimble_fx.runtime.capture.freeze.CapturedGraph", self.captured)
         monkeypatch.setattr("nimble_fx.runtime.runner.FrozenProgram", self.program)
 
     def begin(self, fails_at: int | None) -> None:

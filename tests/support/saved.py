@@ -17,7 +17,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture_status import CaptureStatus
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.tracing.aten_to_tasks import Traced
 from tests.support.models import CASES, Branchy

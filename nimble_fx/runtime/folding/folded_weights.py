@@ -13,10 +13,10 @@ from nimble_fx.codegen.load import load
 from nimble_fx.devices import device_here
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.runtime.folding.optimizer_steps import StepsOn
+from nimble_fx.runtime.folding.packed_weights import Pack, packings
+from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.optimizer_steps import StepsOn
-from nimble_fx.runtime.packed_weights import Pack, packings
-from nimble_fx.runtime.weight_sample import SampledWords, WeightSample
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.tracing.constant_folding import plain_eager_mode

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nimble_fx.runtime import gc_guard
+from nimble_fx.runtime.capture import gc_guard
 
 
 @pytest.fixture(autouse=True)

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import StateError
-from nimble_fx.runtime.autotuning import (
+from nimble_fx.runtime.capture.autotuning import (
     N_REPLAYS,
     N_ROUNDS,
     Autotuner,
     AutotuneResult,
     select_winner,
 )
-from nimble_fx.runtime.captured_graph import CapturedGraph
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.candidate import MIN_GAIN
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.errors import StateError
 from nimble_fx.ir.workspaces import workspace_limit
-from nimble_fx.runtime.foreach_copy import GroupedCopy
+from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
+from nimble_fx.runtime.capture.outputs import OutputBuilder
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.outputs import OutputBuilder
-from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.torch_internals.storages import n_uses, storage_key
 
 WARM_UPS = 3

@@ -12,14 +12,19 @@ from torch import Tensor
 from nimble_fx.errors import StateError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.task_graph import ScalarType
-from nimble_fx.runtime import gc_guard
-from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
-from nimble_fx.runtime.capture_checks import describe_task
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.captured_graph import CapturedGraph, OutputPolicy
-from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, MAX_PARAMETER_SETS, GraphCache, GraphKey
+from nimble_fx.runtime.capture import gc_guard
+from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph, OutputPolicy
+from nimble_fx.runtime.capture.checks import describe_task
+from nimble_fx.runtime.capture.graph_cache import (
+    BREAK_EVEN_CALLS,
+    MAX_PARAMETER_SETS,
+    GraphCache,
+    GraphKey,
+)
+from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import PoolGroup
 from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents

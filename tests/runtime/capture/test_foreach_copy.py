@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.runtime.foreach_copy import GroupedCopy
+from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
 
 KINDS = st.sampled_from([torch.float32, torch.int64, torch.bool, torch.float16, None])
 

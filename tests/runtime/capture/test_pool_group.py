@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from tests.support.eager import assert_same
 from tests.support.models import Branchy
 from tests.support.replaying import ReplayingDevice, frozen
@@ -177,7 +177,7 @@ def test_a_capture_comes_after_the_last_replay(
 def test_a_backward_that_is_not_frozen_takes_its_turn_too(
     device: ReplayingDevice, ended: list[PoolGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nimble_fx.runtime.capture_checks.check_capturable", refuse_backwards)
+    monkeypatch.setattr("nimble_fx.runtime.capture.checks.check_capturable", refuse_backwards)
     model = Branchy()
     eager = copy.deepcopy(model)
     compiled = torch.compile(model, backend="nimble", options={"on_fallback": "silent"})

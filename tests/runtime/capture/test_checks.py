@@ -14,7 +14,7 @@ import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import TensorType
-from nimble_fx.runtime.capture_checks import check_capturable, why_not_captured
+from nimble_fx.runtime.capture.checks import check_capturable, why_not_captured
 from tests.support.replaying import ReplayingDevice
 from tests.support.schedules import schedule_of
 
@@ -108,9 +108,7 @@ def test_what_stays_within_a_dense_input_is_frozen(x: Tensor, look: str) -> None
 )
 def test_what_may_be_around_an_input_is_refused_with_the_users_line(x: Tensor, look: str) -> None:
     graph = nimble_fx.plan(LOOKS[look], x).graph
-    with pytest.raises(
-        UnsupportedError, match=r"around an input \[.*test_capture_checks.py"
-    ) as refused:
+    with pytest.raises(UnsupportedError, match=r"around an input \[.*test_checks.py") as refused:
         check_capturable(graph)
     assert refused.value.node == "as_strided"
     parameters = tuple(replace(value, static=True) for value in graph.inputs)

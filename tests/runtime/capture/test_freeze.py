@@ -17,13 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import nimble_fx
 from nimble_fx.errors import NimbleWarning
 from nimble_fx.fallback import Reporter
-from nimble_fx.runtime.autotuning import Autotuner, AutotuneResult
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.captured_graph import WARM_UPS
-from nimble_fx.runtime.freeze import CaptureOptions, FrozenProgram
-from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
+from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.capture.captured_graph import WARM_UPS
+from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
+from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.runtime.pool_group import PoolGroup
 from tests.support.eager import (
     assert_inference_is_eagers,
     assert_same,

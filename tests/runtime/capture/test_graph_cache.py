@@ -14,11 +14,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from nimble_fx.devices.virtual.memory import Pool
-from nimble_fx.runtime import gc_guard, graph_cache
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.graph_cache import BREAK_EVEN_CALLS, GraphCache, GraphKey
-from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.runtime.capture import gc_guard, graph_cache
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
+from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, GraphCache, GraphKey
+from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from tests.support.replaying import ReplayingDevice
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.runtime.optimizer_steps import StepsOn
+from nimble_fx.runtime.folding.optimizer_steps import StepsOn
 from tests.support.accuracy import assert_as_accurate
 
 FUSED = [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.errors import NimbleWarning, StateError
-from nimble_fx.runtime.captured_graph import WARM_UPS
-from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.runtime.capture.captured_graph import WARM_UPS
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from tests.support.eager import (
     assert_same,
     twins,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.runtime.foreach_copy import GroupedCopy
+from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
 from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 

@@ -7,7 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from nimble_fx.runtime.weight_sample import COMPARED_WHOLE, MAX_SAMPLED, SampledWords, WeightSample
+from nimble_fx.runtime.folding.weight_sample import (
+    COMPARED_WHOLE,
+    MAX_SAMPLED,
+    SampledWords,
+    WeightSample,
+)
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": torch.Tensor.contiguous,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nimble_fx.runtime import gc_guard
-from nimble_fx.runtime.capture_status import CaptureStatus
-from nimble_fx.runtime.captured_graph import CapturedGraph
-from nimble_fx.runtime.pool_group import PoolGroup
+from nimble_fx.runtime.capture import gc_guard
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
+from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.torch_internals.counters import count_event
 
 BREAK_EVEN_CALLS = 8

@@ -6,7 +6,7 @@ from statistics import median
 from traceback import clear_frames
 
 from nimble_fx.errors import StateError
-from nimble_fx.runtime.captured_graph import CapturedGraph
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.candidate import MIN_GAIN
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from nimble_fx.runtime.folded_weights import FoldedWeights, with_folded
-from nimble_fx.runtime.weight_sample import COMPARED_WHOLE
+from nimble_fx.runtime.folding.folded_weights import FoldedWeights, with_folded
+from nimble_fx.runtime.folding.weight_sample import COMPARED_WHOLE
 
 
 class Doubling:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.runtime.packed_weights import packings
+from nimble_fx.runtime.folding.packed_weights import packings
 from nimble_fx.torch_internals.onednn import CONVOLUTION, LINEAR
 from nimble_fx.tracing.aten_to_tasks import trace
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.runtime.outputs import OutputBuilder
+from nimble_fx.runtime.capture.outputs import OutputBuilder
 from tests.support.eager import (
     assert_same,
     assert_training_is_eagers,
