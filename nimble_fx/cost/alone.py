@@ -18,6 +18,7 @@ from nimble_fx.cost.synthetic import random_rows
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Ref, Task
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import pytree
 
 WARM_NBYTES = 4 << 20
@@ -62,7 +63,7 @@ def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str
     Zeros stay in range however often an operator updates them.
     """
     written = set(_written(task))
-    held = sum(x.nbytes for value in values.values() for x in _tensors(value))
+    held = sum(x.nbytes for value in values.values() for x in tensors_in(value))
     n_copies = max(1, min(MAX_COPIES, ceil(nbytes / held))) if held else 1
     return [
         {
@@ -82,7 +83,3 @@ def _written(task: Task) -> Iterator[str]:
         alias = parameter.alias_info
         if isinstance(argument, Ref) and alias is not None and alias.is_write:
             yield argument.name
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

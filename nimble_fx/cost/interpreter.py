@@ -14,7 +14,7 @@ from nimble_fx.cost.synthetic import is_expanded, random_rows, randomize, synthe
 from nimble_fx.errors import UnsupportedError, one_line
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
-from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.leaves import tensors_in
 
 LEAST, GREATEST = 1e-6, 20.0
 """Results whose largest absolute value is not between these are overwritten."""
@@ -163,9 +163,8 @@ def _fill(result: Any) -> None:
 
 def _floating(result: Any) -> list[Tensor]:
     """The floating-point tensors in a result that `abs` and `randomize` support."""
-    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
     return [
         leaf
-        for leaf in leaves
+        for leaf in tensors_in(result)
         if leaf.is_floating_point() and leaf.itemsize > 1 and leaf.numel() and not is_expanded(leaf)
     ]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nimble_fx.errors import OptionError
 from nimble_fx.frontend.model_function import Arguments, name_of
-from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.leaves import tensors_in
 
 _LIBRARY_DIRECTORIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -69,8 +69,7 @@ def check_training(training: object) -> None:
 
 
 def _backward(outputs: object) -> None:
-    leaves = pytree.tree_leaves(outputs)
-    roots = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    roots = [tensor for tensor in tensors_in(outputs) if tensor.grad_fn is not None]
     if not roots:
         raise OptionError(
             "training=True needs an output that has a gradient, and none has: does a parameter or "

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call, fake_result
-from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.leaves import tensors_of
+from nimble_fx.torch_internals.names import OpOverload
 
 _aten = torch.ops.aten
 _TAKE_ANY_FORMAT = {
@@ -140,8 +141,7 @@ class _Conversion:
 
 
 def _strides(node: Node) -> list[object]:
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return [value.stride() for value in values if isinstance(value, Tensor)]
+    return [tensor.stride() for tensor in tensors_of(node)]
 
 
 def _takes_any_format(node: Node) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.channels_last import channels_last
@@ -12,7 +11,7 @@ from nimble_fx.rewrites.fuse_activations import fuse_activations
 from nimble_fx.rewrites.hoist_weights import Hoisted, fixed_nodes, hoist_weights
 from nimble_fx.rewrites.pack_matrices import pack_matrices
 from nimble_fx.torch_internals.graph_modules import copied
-from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.leaves import tensors_of
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 
@@ -45,5 +44,4 @@ def _weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
 
 
 def _is_on_cpu(node: Node) -> bool:
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return all(v.device == torch.device("cpu") for v in values if isinstance(v, Tensor))
+    return all(tensor.device == torch.device("cpu") for tensor in tensors_of(node))

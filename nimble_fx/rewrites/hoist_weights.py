@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.constant_folding import follows_from_arguments
 from nimble_fx.tracing.escape_analysis import escaping_or_written
@@ -108,8 +108,8 @@ def _is_new_memory(node: Node) -> bool:
     value = node.meta["val"]
     if node.op != "call_function" or not isinstance(value, Tensor):
         return False
-    operands = pytree.tree_leaves([arg.meta["val"] for arg in node.all_input_nodes])
-    bases = {storage_key(each) for each in operands if isinstance(each, Tensor)}
+    operands = tensors_in([arg.meta["val"] for arg in node.all_input_nodes])
+    bases = set(map(storage_key, operands))
     return storage_key(value) not in bases
 
 

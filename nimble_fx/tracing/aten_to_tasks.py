@@ -6,7 +6,7 @@ as the real ones will.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from nimble_fx.ir.task_graph import (
     TupleType,
     Type,
 )
+from nimble_fx.torch_internals.leaves import nodes_in, tensors_in, tensors_of
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import (
     KERNELS,
@@ -148,7 +149,7 @@ class _Tracer:
 
     def _input(self, node: Node, static: bool) -> Input:
         name = self._name(node)
-        holds = [self._storage(node, t, name) for t in _tensors(node)]
+        holds = [self._storage(node, t, name) for t in tensors_of(node)]
         return Input(name, _type(node, node.meta.get("val")), tuple(holds), static)
 
     def _constant(self, node: Node) -> Input:
@@ -209,7 +210,7 @@ class _Tracer:
             node: the operator call.
             same: the storage of all results if it is known; it overrides their fake tensors.
         """
-        results, name = _tensors(node), self._name(node)
+        results, name = tensors_of(node), self._name(node)
         labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
         if same is not None:
             labels = [same] * len(results)
@@ -220,9 +221,9 @@ class _Tracer:
         several, index = node.args
         if not isinstance(several, Node) or not isinstance(index, int):
             raise _unsupported(node, "selects an item of something other than an operator's result")
-        leaves = pytree.tree_leaves(several.meta["val"][index])
-        held = [self._storage(several, t, "") for t in leaves if isinstance(t, torch.Tensor)]
-        for tensor, storage in zip(_tensors(node), held, strict=True):
+        items = tensors_in(several.meta["val"][index])
+        held = [self._storage(several, item, "") for item in items]
+        for tensor, storage in zip(tensors_of(node), held, strict=True):
             self._storage(node, tensor, storage)
         return tuple(dict.fromkeys(held))
 
@@ -232,7 +233,7 @@ class _Tracer:
         aliased: dict[str, None] = {}
         for i, parameter, is_written, is_returned in written_or_returned(op):
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
-            held = {s: None for n in _nodes(value) for s in self._holds[n]}
+            held = {s: None for n in nodes_in(value) for s in self._holds[n]}
             if is_written:
                 written.update(held)
             if is_returned:
@@ -304,21 +305,10 @@ def _is_view(op: OpOverload) -> bool:
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
-def _tensors(node: Node) -> list[torch.Tensor]:
-    value = node.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
-
-
 def _indices(node: Node) -> list[int]:
     """The positions of the tensors among an operator's results."""
     leaves = pytree.tree_leaves(node.meta.get("val"))
     return [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-
-def _nodes(value: Any) -> Iterator[Node]:
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
 
 
 def _type(node: Node, value: Any) -> Type | None:
@@ -351,7 +341,7 @@ def _refuse_user_streams(node: Node) -> None:
 def _refuse_several_devices(graph: TaskGraph, gm: GraphModule) -> None:
     first: dict[torch.device, Node] = {}
     for node in gm.graph.nodes:
-        for tensor in _tensors(node):
+        for tensor in tensors_of(node):
             first.setdefault(tensor.device, node)
     if len(first) > 1:
         names = " and ".join(map(str, first))

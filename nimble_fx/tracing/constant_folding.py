@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import (
     DisableAutocast,
     DisableTorchFunction,
@@ -91,7 +92,7 @@ def _is_literal(node: Node) -> bool:
 
 def _is_pure(node: Node) -> bool:
     """Whether it returns small tensors that depend on its arguments alone."""
-    results = _tensors(node.meta.get("val"))
+    results = tensors_in(node.meta.get("val"))
     return follows_from_arguments(node) and bool(results) and all(map(_is_small, results))
 
 
@@ -120,7 +121,7 @@ def _computed(node: Node, values: Mapping[Node, Any], place: Place) -> Any | Non
     arguments = pytree.tree_map_only(Node, values.__getitem__, (node.args, node.kwargs))
     fakes = pytree.tree_leaves(node.meta["val"])
     named = [x for x in pytree.tree_leaves(arguments) if isinstance(x, torch.device)]
-    places = {device: place(device) for device in [*named, *(f.device for f in _tensors(fakes))]}
+    places = {device: place(device) for device in [*named, *(f.device for f in tensors_in(fakes))]}
     if None in places.values():
         return None
     args, kwargs = pytree.tree_map_only(torch.device, places.__getitem__, arguments)
@@ -181,7 +182,3 @@ def plain_eager_mode() -> Iterator[None]:
         ):
             stack.enter_context(context)
         yield
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]

@@ -7,7 +7,8 @@ import torch
 from torch.fx import Graph, Node
 
 from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
-from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.leaves import nodes_in, tensors_of
+from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import does_what_its_schema_says
 from nimble_fx.torch_internals.storages import storage_key
 
@@ -55,11 +56,10 @@ def _keeps_to_its_schema(op: OpOverload) -> bool:
 
 def _argument(node: Node, i: int, parameter: str) -> Iterable[Node]:
     value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node))
+    return nodes_in(value)
 
 
 def storages(node: Node) -> dict[int, torch.Tensor]:
     """The keys of the storages of a node's fake tensors, each with a tensor that lies there."""
-    values = pytree.tree_leaves(node.meta.get("val"))
-    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout is torch.strided]
+    tensors = [each for each in tensors_of(node) if each.layout is torch.strided]
     return {storage_key(tensor): tensor for tensor in tensors}

@@ -5,13 +5,13 @@ the host, so that a CUDA graph would replay the captured values, and copies the 
 call.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.leaves import nodes_in, tensors_of
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 _aten = torch.ops.aten
@@ -45,7 +45,7 @@ def other_device(gm: GraphModule) -> torch.device | None:
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
     """
-    devices = {tensor.device for node in gm.graph.nodes for tensor in tensors(node)}
+    devices = {tensor.device for node in gm.graph.nodes for tensor in tensors_of(node)}
     others = {device for device in devices if device.type != "cpu"}
     return others.pop() if len(others) == 1 < len(devices) else None
 
@@ -64,7 +64,7 @@ def move_to_device(gm: GraphModule) -> GraphModule:
     moved: dict[Node, Node] = {}
     written = escaping_or_written(gm.graph)
     for node in list(gm.graph.nodes):
-        if {tensor.device for tensor in tensors(node)} != {device}:
+        if {tensor.device for tensor in tensors_of(node)} != {device}:
             continue
         for value in _cpu_operands(node):
             if value not in moved or value in written:
@@ -76,20 +76,14 @@ def move_to_device(gm: GraphModule) -> GraphModule:
 
 def is_on_cpu(node: Node) -> bool:
     """Whether it returns tensors, all on the CPU."""
-    return {tensor.device.type for tensor in tensors(node)} == {"cpu"}
-
-
-def tensors(node: Node) -> list[Tensor]:
-    """The fake tensors of a node's results."""
-    values = pytree.tree_leaves(node.meta.get("val"))
-    return [value for value in values if isinstance(value, Tensor)]
+    return {tensor.device.type for tensor in tensors_of(node)} == {"cpu"}
 
 
 def _cpu_operands(node: Node) -> Iterator[Node]:
     """The arguments on the CPU that an operator would also take from its own device."""
     target, taken = node.target, list[Node]()
     if target in _TAKE_INDICES or target in _COPY:
-        taken += _nodes(node.args[1])
+        taken += nodes_in(node.args[1])
     if target in _TAKE_NUMBERS or torch.Tag.pointwise in getattr(target, "tags", ()):
         taken += filter(_is_number, node.all_input_nodes)
     return (value for value in dict.fromkeys(taken) if is_on_cpu(value))
@@ -98,10 +92,6 @@ def _cpu_operands(node: Node) -> Iterator[Node]:
 def _is_number(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.dim() == 0
-
-
-def _nodes(value: object) -> Iterable[Node]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Node)]
 
 
 def _moved(gm: GraphModule, value: Node, device: torch.device, user: Node) -> Node:

@@ -14,6 +14,7 @@ from nimble_fx.devices.virtual.queues import Kernel
 from nimble_fx.devices.virtual.results import Geometry, Result, Returned, returned_by
 from nimble_fx.errors import OperatorError
 from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import TorchDispatchMode, pytree
 from nimble_fx.torch_internals.operators import is_composite, schema_of
 
@@ -108,7 +109,7 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _later(self, func: Any, args: Any, kwargs: dict[str, Any], returned: Returned) -> Any:
         """Queues an operator; returns results in memory that its kernel will write."""
-        operands = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        operands = tensors_in((args, kwargs))
         results = [self._result(result, operands) for result in returned.results]
         fresh = {k: results[k] for k, result in enumerate(returned.results) if result.is_fresh}
         self._enqueue(func, args, kwargs, returned, fresh)
