@@ -21,7 +21,6 @@ _MASK_DTYPES = {torch.bool, torch.uint8}
 
 _READS_STORAGE = {
     _aten.as_strided.default,
-    _aten.as_strided_.default,
     _aten.as_strided_copy.default,
     _aten.as_strided_scatter.default,
 }

@@ -40,8 +40,16 @@ def test_what_rules_out_a_capture_is_reported_and_what_gains_nothing_is_not(
     assert list(map(str, reported)) == ["it has another allocator"]
 
 
-def test_operators_that_cannot_be_captured_are_refused_by_name() -> None:
-    graph, tags = schedule_of(torch.exp, torch.zeros(2)), [torch.Tag.cudagraph_unsafe]
+@pytest.mark.parametrize(
+    "tag",
+    [
+        torch.Tag.cudagraph_unsafe,
+        torch.Tag.data_dependent_output,
+        torch.Tag.dynamic_output_shape,
+    ],
+)
+def test_operators_that_cannot_be_captured_are_refused_by_name(tag: torch.Tag) -> None:
+    graph, tags = schedule_of(torch.exp, torch.zeros(2)), [tag]
     check_capturable(graph)
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
         library.define("unsafe(Tensor x) -> Tensor", tags=tags)
@@ -73,6 +81,7 @@ LOOKS: dict[str, Callable[[Tensor], Tensor]] = {
     "through a view": lambda x: x[1:].as_strided((2,), (1,)) * 1,
     "of something new": lambda x: (x + 1).as_strided((2,), (1,), 1) * 1,
     "as a copy": lambda x: torch.as_strided_copy(x, (2,), (2,), 1) * 1,
+    "where it is written": lambda x: torch.as_strided_scatter(x, -BASE[:2], (2,), (1,), 1) * 1,
     "past the view's end": lambda x: x.as_strided((9,), (1,)) * 1,
 }
 
