@@ -64,6 +64,20 @@ def test_a_change_of_an_address_or_a_number_is_noticed() -> None:
     assert memory.found([flat[:4], flat[4:]]) is None
 
 
+def test_one_byte_is_an_overlap_and_no_element_is_none() -> None:
+    flat = torch.zeros(8, dtype=torch.uint8)
+    memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
+    assert memory.found([flat[:4], flat[3:]]) == ("x", "y")
+    assert memory.found([flat[:4], flat[2:2]]) is None
+
+
+def test_what_shared_memory_when_traced_does_not_count_and_hides_nothing() -> None:
+    flat = torch.zeros(8)
+    inputs = [an_input("x", "common"), an_input("y", "common"), an_input("z", "z")]
+    assert SharedMemory(inputs[:2], {"x"}).found([flat, flat[1:2]]) is None
+    assert SharedMemory(inputs, {"x"}).found([flat, flat[1:2], flat[4:5]]) == ("x", "z")
+
+
 def test_interleaved_elements_count_as_an_overlap() -> None:
     flat = torch.zeros(8)
     memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
