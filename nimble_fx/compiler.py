@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.devices import DeviceRuntime
@@ -37,15 +36,10 @@ from nimble_fx.runtime.folding.folded_weights import folded_weights, with_folded
 from nimble_fx.selection.select import select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
-from nimble_fx.torch_internals.dynamo import (
-    SubclassCreationMeta,
-    TracingContext,
-    ViewAndMutationMeta,
-    aot_autograd,
-    backward_now,
-)
+from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, backward_now
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.tracing.aot_metadata import n_user_outputs, size_hints
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.host_partition import split
@@ -184,8 +178,17 @@ class Compiler:
         for kind, main in self._with_kernels(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
             folded = folded_weights(trace(main).graph, self._folded)
-            runs[kind] = with_folded(run, folded, hoisted.sources, hoisted.kept, unfolded)
+            runs[kind] = with_folded(
+                run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
+            )
         return self._fastest(runs, gm)
+
+    def _report_unfolded(self) -> None:
+        reason = (
+            "its weights are inference tensors, whose changes PyTorch does not count: make them "
+            "outside of torch.inference_mode, or compile with fold_weights=False"
+        )
+        self._target.reporter.report(Fallback(self._name, "with PyTorch's kernels", reason))
 
     def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
         """The runnable, compared with the traced graph if it can be and the options ask for it."""
@@ -223,7 +226,7 @@ class Compiler:
         """Compiles the forward, which also returns the tensors that it saves for the backward."""
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
-        capture = replace(self._capture, n_user_outputs=_n_user_outputs(metadata))
+        capture = replace(self._capture, n_user_outputs=n_user_outputs(metadata))
         return self.build(gm, f"{self._name} (training)", capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
@@ -372,29 +375,7 @@ def dump_source(
     return replace(scheduled, path=path)
 
 
-def size_hints(gm: GraphModule) -> dict[str, int]:
-    """The values of the symbolic sizes of a graph's inputs in the call that it is compiled for."""
-    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
-    sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
-    hints = {str(size.node.expr): size.node.hint for size in sizes}
-    return {symbol: hint for symbol, hint in hints.items() if isinstance(hint, int)}
-
-
 def _writes(node: Node) -> bool:
     """Whether a node writes to one of its arguments."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
     return any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
-
-
-def _n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:
-    """How many outputs of a forward graph are the user's, not saved tensors; None if unknown.
-
-    It is unknown with tensor subclasses: AOTAutograd counts their outputs, not the graph's.
-    """
-    if metadata is None:
-        return None
-    kinds = [*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta]
-    if any(isinstance(kind, SubclassCreationMeta) for kind in kinds):
-        return None
-    return len(metadata.tokens) + metadata.num_forward

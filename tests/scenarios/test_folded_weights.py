@@ -249,3 +249,41 @@ def test_a_bound_program_refuses_tangents_and_is_not_of_the_callers_autocast() -
     assert_as_accurate(model, (x,), tuple(run(x)))
     with forward_ad.dual_level(), pytest.raises(nimble_fx.InputError, match="carries a tangent"):
         run(forward_ad.make_dual(x, x))
+
+
+def test_weights_that_are_inference_tensors_are_not_folded_and_a_warning_says_so() -> None:
+    with torch.inference_mode():
+        model = Convolutions().eval()
+        x = torch.randn(1, 3, 8, 8)
+        compiled = torch.compile(model, backend="nimble")
+        with pytest.warns(nimble_fx.NimbleWarning, match="its weights are inference tensors"):
+            compiled(x)
+        for parameter in model.parameters():
+            parameter.mul_(2)
+        assert_as_accurate(model, (x,), compiled(x))
+    (fallback,) = nimble_fx.fallbacks()
+    assert fallback.runs == "with PyTorch's kernels"
+
+
+class OneNumber(nn.Module):
+    """A buffer of many elements at one address."""
+
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(1).expand(200, 100))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight.exp()
+
+
+def test_a_large_weight_that_is_one_number_is_folded() -> None:
+    model, x = OneNumber(), torch.randn(200, 100)
+    compiled = torch.compile(model, backend="nimble", options={"on_fallback": "error"})
+    with torch.no_grad():
+        for value in (1.0, 2.0):
+            model.weight[0, :1].fill_(value)
+            assert_as_accurate(model, (x,), compiled(x))
+    (program,) = nimble_fx.programs()
+    assert program.scheduled.folded is not None

@@ -51,15 +51,19 @@ class FoldedWeights:
         self._lock = threading.Lock()
         self._known: _Known | None = None
 
+    def can_be_kept(self, weights: Sequence[Tensor]) -> bool:
+        """Whether changes of the weights can be noticed: inference tensors have no versions."""
+        return self._known is not None or not any(map(Tensor.is_inference, weights))
+
     def __call__(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The tensors for the weights as they are now."""
+        """The tensors for the weights as they are now; computed anew if they cannot be kept."""
         if are_fake(weights):
             with torch.no_grad():
                 return self._compute(*weights)
         known = self._known
         if known is not None and known.are_of(weights):
             return known.results
-        if any(map(Tensor.is_inference, weights)):  # they have no versions
+        if any(map(Tensor.is_inference, weights)):
             return self._computed(weights)
         with self._lock:
             known = _Known(weights)  # first: what is written while it computes is to be noticed
@@ -123,6 +127,7 @@ def with_folded(
     sources: Sequence[int],
     kept: Sequence[int],
     unfolded: Callable[[list[Any]], Sequence[Any]],
+    report_unfolded: Callable[[], None],
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A program that takes folded weights, as one that takes the weights themselves.
 
@@ -133,13 +138,17 @@ def with_folded(
         kept: the positions of the arguments that `run` takes.
         unfolded: runs the program with PyTorch's kernels. Those of oneDNN drop the tangents of
             forward-mode differentiation.
+        report_unfolded: called where it runs unfolded because the weights are inference tensors.
     """
 
     def call(args: list[Any]) -> Sequence[Any]:
+        weights = [args[i] for i in sources]
         if carry_tangents(args):
             return unfolded(args)
-        values = folded([args[i] for i in sources])
-        inputs = [*[args[i] for i in kept], *values]
+        if not folded.can_be_kept(weights):
+            report_unfolded()
+            return unfolded(args)
+        inputs = [*[args[i] for i in kept], *folded(weights)]
         args.clear()
         return run(inputs)
 

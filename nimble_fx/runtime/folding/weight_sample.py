@@ -47,11 +47,12 @@ class WeightSample:
         self.storage = weight.untyped_storage()
         self.word_size = min(weight.itemsize, max(_INTEGERS))
         start, end = byte_range(weight)
-        is_small = weight.nbytes <= COMPARED_WHOLE
-        if is_small and end - start == weight.nbytes:
+        dimensions = _in_memory_order(weight)
+        nbytes = _extent(dimensions) * weight.itemsize if weight.numel() else 0
+        is_small = nbytes <= COMPARED_WHOLE
+        if is_small and end - start == nbytes:
             self.bytes = _memory(start, end)
             return
-        dimensions = _in_memory_order(weight)
         places = _offsets(dimensions) if is_small else _places(dimensions)
         within = torch.arange(0, weight.itemsize, self.word_size)
         self.words = (start + weight.itemsize * places[:, None] + within).view(-1)

@@ -155,9 +155,27 @@ def test_threads_get_the_tensors_of_their_weights() -> None:
     assert wrong == []
 
 
+def unexpected() -> None:
+    raise AssertionError("runs unfolded")
+
+
 def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
-    run = with_folded(list, doubled(2), sources=[0, 2], kept=[1, 2], unfolded=list)
+    run = with_folded(list, doubled(2), [0, 2], [1, 2], unfolded=list, report_unfolded=unexpected)
     weight, x, both, arguments = torch.ones(1), torch.zeros(1), torch.full((1,), 3.0), list[Any]()
     arguments += [weight, x, both]
     assert [value.item() for value in run(arguments)] == [0, 3, 2, 6]
     assert arguments == []
+
+
+def test_a_program_of_inference_tensors_runs_unfolded_and_says_so() -> None:
+    reports = []
+    run = with_folded(
+        list, doubled(1), [0], [1], unfolded=list, report_unfolded=lambda: reports.append(1)
+    )
+    with torch.inference_mode():
+        weight, x = torch.ones(1), torch.zeros(1)
+    for n_calls in (1, 2):
+        assert [value.item() for value in run([weight, x])] == [1, 0]
+        assert len(reports) == n_calls
+    assert [value.item() for value in run([weight.clone(), x])] == [0, 2]
+    assert len(reports) == 2

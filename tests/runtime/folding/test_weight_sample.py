@@ -91,6 +91,8 @@ def test_empty_and_expanded_weights_are_sampled() -> None:
     assert state(WeightSample(torch.empty(0, 3))) == ([b""], [])
     one = torch.ones(1, 3)
     assert is_noticed(one.expand(5000, 3), one)
+    same = torch.ones(1)
+    assert is_noticed(same.expand(5000, 3), same)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""What AOTAutograd says besides operators: hints of sizes, and how many outputs are the user's."""
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from nimble_fx.torch_internals.dynamo import SubclassCreationMeta, ViewAndMutationMeta
+
+
+def size_hints(gm: GraphModule) -> dict[str, int]:
+    """The values of the symbolic sizes of a graph's inputs in the call that it is compiled for."""
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
+    sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
+    hints = {str(size.node.expr): size.node.hint for size in sizes}
+    return {symbol: hint for symbol, hint in hints.items() if isinstance(hint, int)}
+
+
+def n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:
+    """How many outputs of a forward graph are the user's, not saved tensors; None if unknown.
+
+    It is unknown with tensor subclasses: AOTAutograd counts their outputs, not the graph's.
+    """
+    if metadata is None:
+        return None
+    kinds = [*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta]
+    if any(isinstance(kind, SubclassCreationMeta) for kind in kinds):
+        return None
+    return len(metadata.tokens) + metadata.num_forward
