@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from nimble_fx.errors import OptionError
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import lookup, pytree
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -52,7 +53,7 @@ class Arguments:
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors among them."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
+        return tensors_in((self.args, self.kwargs))
 
     def with_tensors(self, replaced: Callable[[Tensor], Tensor]) -> "Arguments":
         """The same arguments with each tensor `x` replaced by `replaced(x)`."""
