@@ -26,6 +26,7 @@ from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import Boxed
@@ -159,13 +160,18 @@ class Compiler:
         gm = reinplace_inputs(self._prepared(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = eliminate_common_subexpressions(gm)
-        hoisted = None
-        if self._options.fold_weights:
-            hoisted = fold_weights(gm, self._inputs.weights, self._options.assume_finite)
+        if not self._options.fold_weights:
+            return self._compared(self.build(gm, self._name, self._capture), traced)
+        merged = self._merged(gm)
+        hoisted = fold_weights(merged, self._inputs.weights, self._options.assume_finite)
         if hoisted is not None and self._is_foldable(hoisted):
             return self._compared(self._folded_run(gm, hoisted), traced)
-        run = self.build(gm, self._name, self._capture)
-        return self._compared(run, traced) if self._options.kernels != "aten" else run
+        return self._compared(self.build(merged, self._name, self._capture), traced)
+
+    def _merged(self, gm: GraphModule) -> GraphModule:
+        """The graph with one product for several, on a CPU; elsewhere they may run side by side."""
+        merged = merge_products(gm)
+        return merged if merged is not gm and self._traced_on_cpu(merged) else gm
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:
         """The callable of a graph that runs on a CPU and whose weights are folded."""
@@ -202,12 +208,16 @@ class Compiler:
         It has to run on the CPU itself, and may not write to its inputs, as one of these could be a
         view of a weight.
         """
+        graph = self._traced_on_cpu(hoisted.main)
+        return graph is not None and not written_inputs(graph)
+
+    def _traced_on_cpu(self, gm: GraphModule) -> TaskGraph | None:
+        """The task graph of an ATen graph; None if it does not run on the CPU."""
         try:
-            graph = trace(hoisted.main).graph
-            is_here = self._target.runtime_for(graph).name == "cpu"
+            graph = trace(gm).graph
+            return graph if self._target.runtime_for(graph).name == "cpu" else None
         except UnsupportedError:
-            return False  # which `build` reports
-        return is_here and not written_inputs(graph)
+            return None  # which `build` reports
 
     def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""

@@ -43,9 +43,9 @@ class Options:
             "silent"; `nimble_fx.fallbacks()` lists the fallbacks of programs that can still run.
         fold_weights: in inference on a CPU, compute once what depends on parameters and buffers
             alone: batch normalization is folded into convolutions, which run by oneDNN's operators
-            on packed weights, as products by large matrices do. A weight that changes is folded
-            again at the next call; a write of a few numbers in a way that PyTorch does not count,
-            such as `.data`, may be missed.
+            on packed weights, as products by large matrices do; products of few rows by one matrix
+            become one. A weight that changes is folded again at the next call; a write of a few
+            numbers in a way that PyTorch does not count, such as `.data`, may be missed.
         assume_finite: whether oneDNN's convolutions on folded weights may apply relu, hardtanh,
             hardsigmoid and gelu themselves, which makes a number of NaN, where PyTorch's leave it.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators

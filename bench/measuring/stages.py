@@ -55,7 +55,8 @@ class FirstCall:
 def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
     """Compiles a model from nothing and calls it once, with a clock at both ends of nimble_fx.
 
-    They are the compiler's call of `trace`, which is watched, and the target's of `on_program`.
+    They are the compiler's last call of `trace`, which is watched, and the target's of
+    `on_program`.
     """
     traces: list[tuple[float, Callable[[], Traced]]] = []
     ends: list[tuple[float, Program]] = []
@@ -76,7 +77,7 @@ def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
         compiled(*example.inputs)
         synchronize()
         whole_seconds = perf_counter() - start
-    ((began, retrace),), ((ended, program),) = traces, ends
+    (*_, (began, retrace)), ((ended, program),) = traces, ends
     return FirstCall(whole_seconds, ended - began, retrace, program)
 
 

@@ -1,0 +1,142 @@
+"""Merges products by the same matrix, which is then read once for the rows of all.
+
+Before: y1 = addmm(bias, x1, matrix); y2 = addmm(bias, x2, matrix), as in the steps of a recurrent
+network, each of whose layers reads what the layer below it computed in all steps.
+After: y = addmm(bias, cat([x1, x2]), matrix); y1, y2 = split_with_sizes(y, [rows of x1, of x2]).
+"""
+
+import operator
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.rewrites.live_memory import MAX_GROWTH, LiveMemory
+from nimble_fx.rewrites.new_nodes import call, fake_result
+from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.tracing.constant_folding import follows_from_arguments
+from nimble_fx.tracing.escape_analysis import escaping_or_written, storages
+
+_aten = torch.ops.aten
+
+MIN_ELEMENTS = 2**14
+"""Of a matrix. A smaller one is read as fast as the rows are gathered."""
+
+MAX_ROWS = 16
+"""Of each product. With more of them, reading the matrix takes a small part of the time."""
+
+
+def merge_products(gm: GraphModule) -> GraphModule:
+    """The graph with one product for several by the same matrix; the graph itself if it has none.
+
+    Requires: products of few rows by one large matrix, of sizes that are known, none of which is
+    computed from another's result. Nobody but the graph reads these results, and no operator does
+    more than to compute its own, as some of them move behind the product.
+    Ensures: the same values up to rounding, of the same shapes and strides, and in program order
+    hardly more memory at the peak (`LiveMemory`).
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+
+    Cost: O(nodes + edges) for each matrix of several products, and for each product made of them.
+    """
+    if not _by_matrix(gm.graph) or not all(map(_may_move, gm.graph.nodes)):
+        return gm
+    merged = copied(gm)
+    graph, stale = merged.graph, set[int]()
+    for products in _by_matrix(graph):
+        for independent in _by_depth(graph, products):
+            if len(independent) > 1:
+                stale.update(key for product in independent for key in storages(product))
+                _merge(graph, independent)
+    for node in graph.nodes:
+        if not stale.isdisjoint(storages(node)):  # a view of what lies elsewhere now
+            node.meta["val"] = fake_result(node)
+    merged.recompile()
+    is_small = LiveMemory(graph).peak <= (1 + MAX_GROWTH) * LiveMemory(gm.graph).peak
+    return merged if stale and is_small else gm
+
+
+def _may_move(node: Node) -> bool:
+    """Whether a node computes the same at any place after its arguments."""
+    return node.op != "call_function" or follows_from_arguments(node)
+
+
+def _by_matrix(graph: Graph) -> list[Collection[Node]]:
+    """The products that gain by being one, by what they multiply with and add."""
+    groups, escaping = defaultdict[Hashable, dict[Node, None]](dict), escaping_or_written(graph)
+    for node in graph.nodes:
+        if node.target in (_aten.mm.default, _aten.addmm.default) and node not in escaping:
+            *added, x, matrix = cast(tuple[Node, ...], node.args)
+            if _gains(x, matrix) and all(_is_one_row(bias, node) for bias in added):
+                groups[*added, matrix, *sorted(node.kwargs.items())][node] = None
+    return [products for products in groups.values() if len(products) > 1]
+
+
+def _gains(x: Node, matrix: Node) -> bool:
+    """Whether sizes are numbers, the rows are few, and the matrix is large."""
+    rows, columns = x.meta["val"], matrix.meta["val"]
+    if rows.layout is not torch.strided or columns.layout is not torch.strided:
+        return False
+    if not all(type(size) is int for size in (*rows.shape, *columns.shape)):
+        return False
+    return len(rows) <= MAX_ROWS and columns.numel() >= MIN_ELEMENTS
+
+
+def _is_one_row(bias: Node, product: Node) -> bool:
+    """Whether it adds the same numbers to each row."""
+    added, value = bias.meta["val"], product.meta["val"]
+    return bool(added.shape == value.shape[1:])
+
+
+def _by_depth(graph: Graph, products: Collection[Node]) -> Iterable[Collection[Node]]:
+    """Classes of products without paths between them: by how many of them the paths to one pass.
+
+    All classes can be merged: no path that leaves one comes back to it, as depths grow along it.
+    """
+    depths, classes = dict[Node, int](), defaultdict[int, dict[Node, None]](dict)
+    for node in graph.nodes:
+        depths[node] = max((depths[argument] for argument in node.all_input_nodes), default=0)
+        if node in products:
+            classes[depths[node]][node] = None
+            depths[node] += 1
+    return classes.values()
+
+
+def _merge(graph: Graph, products: Collection[Node]) -> None:
+    """Computes products by one, at the place of the last; what reads the others moves behind it."""
+    in_order = [node for node in graph.nodes if node in products]
+    readers, place = _readers(in_order), in_order[-1]
+    with graph.inserting_before(place):
+        parts = _parts(graph, in_order)
+    for node in readers:
+        place.append(node)
+        place = node
+    for product, part in zip(in_order, parts, strict=True):
+        product.replace_all_uses_with(part)
+        graph.erase_node(product)
+
+
+def _readers(products: Sequence[Node]) -> list[Node]:
+    """The nodes between the first and the last of some products that are computed from these."""
+    found, node = dict.fromkeys(products), products[0]
+    while node is not products[-1]:
+        node = node.next
+        if not found.keys().isdisjoint(node.all_input_nodes):
+            found[node] = None
+    return list(found)[len(products) :]
+
+
+def _parts(graph: Graph, products: Sequence[Node]) -> list[Node]:
+    """Adds the product of the rows of all; returns the nodes that take each its own."""
+    first = products[0]
+    *added, _, matrix = first.args
+    xs = [cast(Node, product.args[-2]) for product in products]
+    rows = call(graph, first, _aten.cat.default, xs)
+    merged = call(graph, first, cast(Any, first.target), *added, rows, matrix, **first.kwargs)
+    sizes = [len(x.meta["val"]) for x in xs]
+    split = call(graph, first, _aten.split_with_sizes.default, merged, sizes)
+    item = cast(Any, operator.getitem)
+    return [call(graph, product, item, split, i) for i, product in enumerate(products)]

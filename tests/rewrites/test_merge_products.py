@@ -1,0 +1,249 @@
+"""Products by the same matrix become one, which gives each its numbers."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
+
+import nimble_fx
+from nimble_fx import compiler
+from nimble_fx.rewrites import merge_products as merge_products_module
+from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
+from nimble_fx.rewrites.merge_products import MAX_ROWS, MIN_ELEMENTS, merge_products
+from nimble_fx.torch_internals.leaves import tensors_in
+from nimble_fx.torch_internals.storages import storage_key
+from tests.strategies.product_networks import WIDTH, ProductNetwork, product_networks
+from tests.support.accuracy import assert_as_accurate
+from tests.support.inference_graphs import InferenceGraph, inference_graph
+
+aten = torch.ops.aten
+
+
+def traced(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
+    """A model's graph, which takes each matrix once."""
+    graph = inference_graph(model.eval(), *inputs)
+    graph.gm = eliminate_common_subexpressions(graph.gm)
+    return graph
+
+
+def rewritten(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
+    """A model's graph after the rewrite, which computes the same."""
+    graph = traced(model, *inputs)
+    graph.gm = merge_products(graph.gm)
+    graph.gm.graph.lint()
+    with torch.no_grad():
+        assert_as_accurate(model, inputs, graph.gm(*graph.arguments))
+    return graph
+
+
+def products(gm: GraphModule) -> list[Node]:
+    return [node for node in gm.graph.nodes if node.target in (aten.mm.default, aten.addmm.default)]
+
+
+def sharing(values: dict[Node, Any]) -> set[frozenset[Node]]:
+    """Which nodes' tensors lie in one storage."""
+    nodes = defaultdict[int, set[Node]](set)
+    for node, value in values.items():
+        for tensor in tensors_in([value]):
+            nodes[storage_key(tensor)].add(node)
+    return {frozenset(each) for each in nodes.values()}
+
+
+@given(product_networks())
+def test_any_network_computes_the_same_and_fake_tensors_say_where_it_lies(
+    drawn: tuple[ProductNetwork, tuple[Tensor, ...]],
+) -> None:
+    model, inputs = drawn
+    graph = rewritten(model, *inputs)
+    run = Interpreter(graph.gm, garbage_collect_values=False)
+    with torch.no_grad():
+        run.run(*graph.arguments)
+    real = {node: value for node, value in run.env.items() if node.op != "output"}
+    fake = {node: node.meta["val"] for node in real}
+    assert sharing(real) == sharing(fake)
+    for node, value in real.items():
+        for tensor, said in zip(tensors_in([value]), tensors_in([fake[node]]), strict=True):
+            assert (tensor.shape, tensor.stride()) == (said.shape, said.stride())
+
+
+@given(product_networks(n_layers=1, returned=False))
+def test_there_are_as_many_products_by_a_matrix_as_the_longest_chain_of_them(
+    drawn: tuple[ProductNetwork, tuple[Tensor, ...]],
+) -> None:
+    """By Mirsky's theorem, fewer classes of independent products there cannot be."""
+    model, inputs = drawn
+    gm = traced(model, *inputs).gm
+    edges = [(a, b) for b in gm.graph.nodes for a in b.all_input_nodes]
+    paths = nx.transitive_closure_dag(nx.DiGraph(edges))
+    longest = nx.dag_longest_path(paths.subgraph(products(gm)))
+    assert len(products(merge_products(gm))) == len(longest)
+
+
+class Recurrent(nn.Module):
+    """Layers that each read, step by step, what the one below computes."""
+
+    def __init__(self, n_layers: int) -> None:
+        super().__init__()
+        self.inward = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(n_layers))
+        self.across = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(n_layers))
+
+    def forward(self, sequence: Tensor) -> Tensor:
+        states = [sequence.new_zeros(sequence.shape[1:])] * len(self.inward)
+        for x in sequence.unbind():
+            for i, (inward, across) in enumerate(zip(self.inward, self.across, strict=True)):
+                x = states[i] = torch.tanh(inward(x) + across(states[i]))
+        return torch.cat(states)
+
+
+def test_a_recurrent_layer_has_one_product_for_the_inputs_of_all_steps() -> None:
+    n_layers, n_steps = 3, 5
+    graph = rewritten(Recurrent(n_layers), torch.randn(n_steps, 2, WIDTH))
+    rows = sorted(len(node.meta["val"]) for node in products(graph.gm))
+    assert rows == [2] * n_layers * n_steps + [2 * n_steps] * n_layers
+
+
+def test_products_of_as_many_rows_as_count_by_a_matrix_as_large_as_counts_are_merged() -> None:
+    width = MIN_ELEMENTS // WIDTH
+    inputs = torch.randn(MAX_ROWS, width), torch.randn(MAX_ROWS, width)
+    assert len(products(rewritten(Twice(plain, width), *inputs).gm)) == 1
+
+
+class Twice(nn.Module):
+    """A function of products of two inputs by one matrix."""
+
+    def __init__(self, function: Callable[..., Any], width: int = WIDTH) -> None:
+        super().__init__()
+        self.function = function
+        self.matrix = nn.Parameter(torch.randn(width, WIDTH))
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return self.function(x, y, self.matrix)
+
+
+def plain(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    return torch.tanh(x @ matrix) + torch.tanh(y @ matrix)
+
+
+def with_a_bias_per_row(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    bias = x[:, :1] * 2
+    return torch.tanh(torch.addmm(bias, x, matrix)) + torch.tanh(torch.addmm(bias, y, matrix))
+
+
+def with_factors(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    one = torch.addmm(matrix[0], x, matrix, alpha=2)
+    return torch.tanh(one) + torch.tanh(torch.addmm(matrix[0], y, matrix))
+
+
+def with_other_biases(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    one = torch.addmm(matrix[0], x, matrix)
+    return torch.tanh(one) + torch.tanh(torch.addmm(matrix[1], y, matrix))
+
+
+def one_after_the_other(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    return torch.tanh(torch.tanh(x @ matrix) @ matrix) + y
+
+
+def returned(x: Tensor, y: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    return x @ matrix, y @ matrix
+
+
+def returned_as_a_view(x: Tensor, y: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    return (x @ matrix)[0], torch.tanh(y @ matrix)
+
+
+def with_a_random_number(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    return plain(x, y, matrix) + 0 * torch.rand(())
+
+
+def that_writes(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    one = torch.tanh(x @ matrix)
+    x.zero_()
+    return one + torch.tanh(y @ matrix)
+
+
+def that_keep_large_values(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    """Each product scales what its rows are taken from."""
+    total = x.new_zeros(WIDTH)
+    for i in range(4):
+        large = torch.sin(y + i).expand(1000, *y.shape).clone()
+        total = total + (large * (large.mean(0) @ matrix)).sum((0, 1))
+    return total
+
+
+FEW, MANY = torch.randn(2, WIDTH), torch.randn(MAX_ROWS + 1, WIDTH)
+LEFT_ALONE = {
+    "a small matrix": (plain, MIN_ELEMENTS // WIDTH - 1, FEW),
+    "many rows": (plain, WIDTH, MANY),
+    "a bias for each row": (with_a_bias_per_row, WIDTH, FEW),
+    "other factors": (with_factors, WIDTH, FEW),
+    "other biases": (with_other_biases, WIDTH, FEW),
+    "one after the other": (one_after_the_other, WIDTH, FEW),
+    "returned": (returned, WIDTH, FEW),
+    "a view is returned": (returned_as_a_view, WIDTH, FEW),
+    "a random number": (with_a_random_number, WIDTH, FEW),
+    "a write": (that_writes, WIDTH, FEW),
+    "large values": (that_keep_large_values, WIDTH, FEW),
+}
+
+
+@pytest.mark.parametrize(("function", "width", "x"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_other_products_are_left_alone(function: Callable[..., Any], width: int, x: Tensor) -> None:
+    x = x[:, :width].clone()
+    gm = traced(Twice(function, width), x, x + 1).gm
+    assert merge_products(gm) is gm
+
+
+def test_products_of_a_number_of_rows_that_changes_are_left_alone() -> None:
+    x, y = torch.randn(4, WIDTH), torch.randn(4, WIDTH)
+    for each in (x, y):
+        torch._dynamo.mark_dynamic(each, 0)
+    gm = traced(Twice(plain), x, y).gm
+    assert merge_products(gm) is gm
+
+
+def test_products_by_a_sparse_matrix_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_products_module, "MAX_GROWTH", 9)  # whatever memory it takes
+    gm = traced(Twice(plain), FEW, FEW + 1).gm
+    matrix = products(gm)[0].all_input_nodes[1]
+    with matrix.meta["val"].fake_mode:
+        matrix.meta["val"] = matrix.meta["val"].to_sparse()
+    assert merge_products(gm) is gm
+
+
+@pytest.mark.parametrize(
+    ("options", "n_products"),
+    [({}, 1), ({"device": "virtual"}, 2), ({"fold_weights": False}, 2)],
+    ids=["here", "virtual", "not folded"],
+)
+def test_products_are_merged_on_a_cpu_unless_all_is_to_be_rounded_as_in_eager(
+    options: dict[str, Any], n_products: int
+) -> None:
+    model, inputs = Twice(plain).eval(), (torch.randn(2, WIDTH), torch.randn(2, WIDTH))
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="nimble", options=options)
+        assert_as_accurate(model, inputs, [compiled(*inputs)])
+    (program,) = nimble_fx.programs()
+    tasks = [task for task in program.graph.tasks if task.target is aten.mm.default]
+    assert len(tasks) == n_products
+
+
+def test_values_are_compared_where_products_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge_wrongly(gm: GraphModule) -> GraphModule:
+        merged = merge_products(gm)
+        (split,) = merged.graph.find_nodes(op="call_function", target=aten.split_with_sizes.default)
+        one, other = split.users
+        one.args, other.args = other.args, one.args
+        merged.recompile()
+        return merged
+
+    monkeypatch.setattr(compiler, "merge_products", merge_wrongly)
+    model = Twice(lambda x, y, matrix: x @ matrix - 2 * (y @ matrix))
+    compiled = torch.compile(model, backend="nimble", options={"verify": "values"})
+    with torch.no_grad(), pytest.raises(nimble_fx.RewriteError):
+        compiled(torch.randn(2, WIDTH), torch.randn(2, WIDTH))
