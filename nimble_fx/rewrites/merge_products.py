@@ -66,13 +66,15 @@ def _may_move(node: Node) -> bool:
 
 def _by_matrix(graph: Graph) -> list[Collection[Node]]:
     """The products that gain by being one, by what they multiply with and add."""
-    groups, escaping = defaultdict[Hashable, dict[Node, None]](dict), escaping_or_written(graph)
+    groups = defaultdict[Hashable, dict[Node, None]](dict)
     for node in graph.nodes:
-        if node.target in (_aten.mm.default, _aten.addmm.default) and node not in escaping:
+        if node.target in (_aten.mm.default, _aten.addmm.default):
             *added, x, matrix = cast(tuple[Node, ...], node.args)
             if _gains(x, matrix) and all(_is_one_row(bias, node) for bias in added):
                 groups[*added, matrix, *sorted(node.kwargs.items())][node] = None
-    return [products for products in groups.values() if len(products) > 1]
+    several = [products for products in groups.values() if len(products) > 1]
+    escaping = escaping_or_written(graph) if several else set[Node]()
+    return [products.keys() - escaping for products in several]
 
 
 def _gains(x: Node, matrix: Node) -> bool:

@@ -114,6 +114,14 @@ def test_products_of_as_many_rows_as_count_by_a_matrix_as_large_as_counts_are_me
     assert len(products(rewritten(Twice(plain, width), *inputs).gm)) == 1
 
 
+def test_products_beside_one_that_is_returned_are_merged() -> None:
+    def three(x: Tensor, y: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ matrix, torch.tanh(y @ matrix) + torch.tanh((x - y) @ matrix)
+
+    graph = rewritten(Twice(three), torch.randn(2, WIDTH), torch.randn(2, WIDTH))
+    assert sorted(len(node.meta["val"]) for node in products(graph.gm)) == [2, 4]
+
+
 class Twice(nn.Module):
     """A function of products of two inputs by one matrix."""
 
