@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
 from tests.support.beside_eager import CPU, Compile, assert_as_eager
 
 
@@ -150,3 +151,29 @@ def with_while_loop(compile_: Compile) -> Any:
 @pytest.mark.parametrize("scenario", [with_cond, with_while_loop])
 def test_operators_with_branches_of_their_own_are_eagers(scenario: Any) -> None:
     assert_as_eager(scenario, CPU | {"on_fallback": "silent"})
+
+
+class Pruned(nn.Module):
+    """Three layers, the second of which has a sparse weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pruned = nn.Linear(16, 16)
+        sparse = (pruned.weight.detach() * (torch.rand(16, 16) < 0.2)).to_sparse_csr()
+        pruned.weight = nn.Parameter(sparse, requires_grad=False)
+        self.layers = nn.ModuleList([nn.Linear(16, 16), pruned, nn.Linear(16, 16)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+def test_what_is_around_a_sparse_weight_is_scheduled() -> None:
+    model, x = Pruned().eval(), torch.randn(2, 16)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="nimble")
+        torch.testing.assert_close(compiled(x), model(x))
+    targets = [{task.target for task in p.graph.tasks} for p in nimble_fx.programs()]
+    assert len(targets) == 2
+    assert all(torch.ops.aten.addmm.default in each for each in targets)
