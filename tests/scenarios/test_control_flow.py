@@ -161,12 +161,12 @@ class Pruned(nn.Module):
         pruned = nn.Linear(16, 16)
         sparse = (pruned.weight.detach() * (torch.rand(16, 16) < 0.2)).to_sparse_csr()
         pruned.weight = nn.Parameter(sparse, requires_grad=False)
-        self.layers = nn.ModuleList([nn.Linear(16, 16), pruned, nn.Linear(16, 16)])
+        self.before, self.pruned, self.after = nn.Linear(16, 16), pruned, nn.Linear(16, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return x
+        x = torch.relu(self.before(x))
+        x = torch.relu(self.pruned(x))
+        return torch.relu(self.after(x))
 
 
 def test_what_is_around_a_sparse_weight_is_scheduled() -> None:
