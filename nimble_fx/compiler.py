@@ -160,17 +160,19 @@ class Compiler:
         gm = reinplace_inputs(self._prepared(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = eliminate_common_subexpressions(gm)
-        if not self._options.fold_weights:
-            return self._compared(self.build(gm, self._name, self._capture), traced)
-        merged = self._merged(gm)
-        hoisted = fold_weights(merged, self._inputs.weights, self._options.assume_finite)
+        merged, hoisted = gm, None
+        if self._options.fold_weights:
+            merged = self._merged(gm)
+            hoisted = fold_weights(merged, self._inputs.weights, self._options.assume_finite)
         if hoisted is not None and self._is_foldable(hoisted):
             return self._compared(self._folded_run(gm, hoisted), traced)
-        return self._compared(self.build(merged, self._name, self._capture), traced)
+        run = self.build(merged, self._name, self._capture)
+        is_rewritten = merged is not gm or self._options.kernels != "aten"
+        return self._compared(run, traced) if is_rewritten else run
 
     def _merged(self, gm: GraphModule) -> GraphModule:
         """The graph with one product for several, on a CPU; elsewhere they may run side by side."""
-        merged = merge_products(gm)
+        merged = merge_products(gm, self._inputs.weights)
         return merged if merged is not gm and self._traced_on_cpu(merged) else gm
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:

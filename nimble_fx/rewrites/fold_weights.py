@@ -8,11 +8,15 @@ from torch.fx import GraphModule, Node
 from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
 from nimble_fx.rewrites.fuse_activations import fuse_activations
-from nimble_fx.rewrites.hoist_weights import Hoisted, fixed_nodes, hoist_weights
+from nimble_fx.rewrites.hoist_weights import (
+    Hoisted,
+    fixed_nodes,
+    hoist_weights,
+    unshared_weights,
+)
 from nimble_fx.rewrites.pack_matrices import pack_matrices
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.leaves import tensors_of
-from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 
 def fold_weights(
@@ -30,17 +34,11 @@ def fold_weights(
     if not all(map(_is_on_cpu, gm.graph.nodes)):
         return None
     gm = copied(gm)
-    gm = fold_batch_norm(gm, _weights(gm, static))
-    gm = channels_last(gm, fixed_nodes(gm, _weights(gm, static)))
-    gm = fuse_activations(gm, fixed_nodes(gm, _weights(gm, static)), assume_finite)
-    gm = pack_matrices(gm, fixed_nodes(gm, _weights(gm, static)))
-    return hoist_weights(gm, _weights(gm, static))
-
-
-def _weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
-    """The parameters and buffers that the graph neither writes nor returns."""
-    inputs = {node for node in gm.graph.find_nodes(op="placeholder") if node.name in static}
-    return inputs - escaping_or_written(gm.graph)
+    gm = fold_batch_norm(gm, unshared_weights(gm, static))
+    gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
+    gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    return hoist_weights(gm, unshared_weights(gm, static))
 
 
 def _is_on_cpu(node: Node) -> bool:

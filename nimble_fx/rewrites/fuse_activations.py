@@ -42,10 +42,10 @@ def fuse_activations(
 ) -> GraphModule:
     """Replaces convolutions, with the operators after them, by oneDNN's.
 
-    Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, whose weight is
-    among `weights`, and whose result is in the channels-last format; nothing else reads what is
-    replaced. An addition's other operand has the same shape and type, and nothing is written in
-    place between the two.
+    Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, which is not
+    among `weights`, as its weight is, and whose result is in the channels-last format; nothing else
+    reads what is replaced. An addition's other operand has the same shape and type, and nothing is
+    written in place between the two.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
@@ -68,7 +68,8 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
     value: Tensor = node.meta["val"]
     is_image = value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
     is_float = value.dtype == torch.float32 and value.device.type == "cpu"
-    return is_image and is_float and not node.args[6] and weight in weights
+    is_in_calls = weight in weights and node not in weights
+    return is_image and is_float and not node.args[6] and is_in_calls
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ class LiveMemory:
 
     Attributes:
         peak: the most that are alive at once, as the graph came.
+        least_peak: the same if each operator writes its results over operands that end with it, as
+            pointwise ones may.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -28,21 +30,23 @@ class LiveMemory:
         self._positions = {node: i for i, node in enumerate(graph.nodes)}
         self._nbytes: dict[int, float] = {}
         self._last_uses: dict[int, int] = {}
-        changes, permanent = [0.0] * (len(self._positions) + 1), list[int]()
+        begun, ended = ([0.0] * len(self._positions) for _ in range(2))
+        permanent = list[int]()
         for node, i in self._positions.items():
             for key, tensor in storages(node).items():
                 if key not in self._nbytes:
                     self._nbytes[key] = _nbytes(tensor)
-                    changes[i] += self._finite(key)
+                    begun[i] += self._finite(key)
                     permanent += [key] if node.op != "call_function" else []
             operands = node.all_input_nodes if node.target is not operator.getitem else ()
             for used in (node, *operands):
                 self._last_uses.update(dict.fromkeys(storages(used), i))
         self._last_uses.update(dict.fromkeys(permanent, len(self._positions) - 1))
         for key, i in self._last_uses.items():
-            changes[i + 1] -= self._finite(key)
-        self._alive = list(accumulate(changes))
-        self.peak = max(self._alive)
+            ended[i] += self._finite(key)
+        after = list(accumulate(map(operator.sub, begun, ended)))
+        self._alive = list(map(operator.add, after, ended))
+        self.peak, self.least_peak = max(self._alive), max(after)
         self._most = (1 + MAX_GROWTH) * self.peak
 
     def keeps(self, node: Node, until: Node) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.rewrites.hoist_weights import fixed_nodes, unshared_weights
 from nimble_fx.rewrites.live_memory import MAX_GROWTH, LiveMemory
 from nimble_fx.rewrites.new_nodes import call, fake_result
 from nimble_fx.torch_internals.graph_modules import copied
@@ -28,26 +29,33 @@ MAX_ROWS = 16
 """Of each product. With more of them, reading the matrix takes a small part of the time."""
 
 
-def merge_products(gm: GraphModule) -> GraphModule:
+MAX_GROWTH_NBYTES = 2**20
+"""How much more memory than before a graph may hold at its peak, where `MAX_GROWTH` allows less."""
+
+
+def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
     """The graph with one product for several by the same matrix; the graph itself if it has none.
 
     Requires: products of few rows by one large matrix, of sizes that are known, none of which is
-    computed from another's result. Nobody but the graph reads these results, and no operator does
-    more than to compute its own, as some of them move behind the product.
+    computed from another's result, or from weights alone. Nobody but the graph reads these results,
+    and no operator does more than to compute its own, as some of them move behind the product.
     Ensures: the same values up to rounding, of the same shapes and strides, and in program order
-    hardly more memory at the peak (`LiveMemory`).
+    hardly more memory at the peak (`LiveMemory`), or at most `MAX_GROWTH_NBYTES` more.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
+        static: the names of the inputs that are parameters and buffers.
 
     Cost: O(nodes + edges) for each matrix of several products, and for each product made of them.
     """
-    if not _by_matrix(gm.graph) or not all(map(_may_move, gm.graph.nodes)):
+    groups = _by_matrix(gm, static)
+    if not groups or not all(map(_may_move, gm.graph.nodes)):
         return gm
     merged = copied(gm)
     graph, stale = merged.graph, set[int]()
-    for products in _by_matrix(graph):
-        for independent in _by_depth(graph, products):
+    copies = dict(zip(gm.graph.nodes, graph.nodes, strict=True))
+    for products in groups:
+        for independent in _by_depth(graph, {copies[product] for product in products}):
             if len(independent) > 1:
                 stale.update(key for product in independent for key in storages(product))
                 _merge(graph, independent)
@@ -55,8 +63,9 @@ def merge_products(gm: GraphModule) -> GraphModule:
         if not stale.isdisjoint(storages(node)):  # a view of what lies elsewhere now
             node.meta["val"] = fake_result(node)
     merged.recompile()
-    is_small = LiveMemory(graph).peak <= (1 + MAX_GROWTH) * LiveMemory(gm.graph).peak
-    return merged if stale and is_small else gm
+    least = LiveMemory(gm.graph).least_peak
+    most = max((1 + MAX_GROWTH) * least, least + MAX_GROWTH_NBYTES)
+    return merged if stale and LiveMemory(graph).peak <= most else gm
 
 
 def _may_move(node: Node) -> bool:
@@ -64,17 +73,20 @@ def _may_move(node: Node) -> bool:
     return node.op != "call_function" or follows_from_arguments(node)
 
 
-def _by_matrix(graph: Graph) -> list[Collection[Node]]:
+def _by_matrix(gm: GraphModule, static: Collection[str]) -> list[Collection[Node]]:
     """The products that gain by being one, by what they multiply with and add."""
-    groups = defaultdict[Hashable, dict[Node, None]](dict)
-    for node in graph.nodes:
+    groups = defaultdict[Hashable, set[Node]](set)
+    for node in gm.graph.nodes:
         if node.target in (_aten.mm.default, _aten.addmm.default):
             *added, x, matrix = cast(tuple[Node, ...], node.args)
             if _gains(x, matrix) and all(_is_one_row(bias, node) for bias in added):
-                groups[*added, matrix, *sorted(node.kwargs.items())][node] = None
+                groups[*added, matrix, *sorted(node.kwargs.items())].add(node)
     several = [products for products in groups.values() if len(products) > 1]
-    escaping = escaping_or_written(graph) if several else set[Node]()
-    return [products.keys() - escaping for products in several]
+    if not several:
+        return []
+    fixed = fixed_nodes(gm, unshared_weights(gm, static))
+    left_alone = escaping_or_written(gm.graph).union(fixed)
+    return [products - left_alone for products in several]
 
 
 def _gains(x: Node, matrix: Node) -> bool:
@@ -98,11 +110,11 @@ def _by_depth(graph: Graph, products: Collection[Node]) -> Iterable[Collection[N
 
     All classes can be merged: no path that leaves one comes back to it, as depths grow along it.
     """
-    depths, classes = dict[Node, int](), defaultdict[int, dict[Node, None]](dict)
+    depths, classes = dict[Node, int](), defaultdict[int, set[Node]](set)
     for node in graph.nodes:
         depths[node] = max((depths[argument] for argument in node.all_input_nodes), default=0)
         if node in products:
-            classes[depths[node]][node] = None
+            classes[depths[node]].add(node)
             depths[node] += 1
     return classes.values()
 

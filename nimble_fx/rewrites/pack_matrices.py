@@ -33,7 +33,8 @@ def pack_matrices(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     """Lets products by constant matrices read copies of these in the layout that is fastest.
 
     Requires: the product is of float32 tensors on a CPU, and of sizes that are known; the matrix is
-    among `fixed` and has at least `MIN_ELEMENTS`; a bias has one number for each column.
+    among `fixed`, the product itself is not, and it has at least `MIN_ELEMENTS`; a bias has one
+    number for each column.
     Ensures: the same values up to rounding, of the same shapes and strides. Products by the same
     matrix share its copy. The copies take at most `MAX_NBYTES`; the first products have them.
 
@@ -44,7 +45,7 @@ def pack_matrices(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     copies = dict[tuple[Node, bool], Node]()
     for node in list(gm.graph.nodes):
         product = _Product.of(node)
-        if product is None or product.matrix not in fixed:
+        if product is None or product.matrix not in fixed or node in fixed:
             continue
         if product.copied in copies or _nbytes(product.matrix, *copies.values()) <= MAX_NBYTES:
             product.replace(gm, copies)

@@ -40,6 +40,32 @@ def test_a_normalization_by_what_the_model_writes_is_left_alone() -> None:
     assert any("batch_norm" in str(node.target) for node in parts.main.graph.nodes)
 
 
+class OfWeights(nn.Module):
+    """Layers of numbers that the model has learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.image = (
+            nn.Parameter(torch.randn(4, 512)),
+            nn.Parameter(torch.randn(1, 4, 6, 6)),
+        )
+        self.linear, self.convolution = nn.Linear(512, 512), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.linear(self.queries) + x, torch.sigmoid(self.convolution(self.image)) * x.sum()
+
+
+def test_layers_of_weights_alone_are_computed_once() -> None:
+    model, x = OfWeights().eval(), torch.randn(512)
+    graph = inference_graph(model, x)
+    parts = fold_weights(graph.gm, graph.static)
+    assert parts is not None
+    calls = [node for node in parts.main.graph.nodes if node.op == "call_function"]
+    assert not any("linear" in str(n.target) or "convolution" in str(n.target) for n in calls)
+    with torch.no_grad():
+        assert_as_accurate(model, (x,), run(parts, graph.arguments))
+
+
 @given(image_networks())
 def test_parts_compute_what_the_network_does(drawn: tuple[ImageNetwork, Tensor]) -> None:
     model, x = drawn

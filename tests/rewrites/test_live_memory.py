@@ -132,3 +132,17 @@ def test_what_is_not_kept_may_be_shared_from_its_next_use_on() -> None:
     gm = eliminate_common_subexpressions(aten_graph(program, LARGE))
     sigmoids = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sigmoid.default)
     assert len(sigmoids) == 2
+
+
+def test_the_least_peak_is_that_of_the_program_that_works_in_place() -> None:
+    def functional(x: Tensor) -> Tensor:
+        return x.sin().cos().relu().sum()
+
+    def in_place(x: Tensor) -> Tensor:
+        return x.sin().cos_().relu_().sum()
+
+    memory = LiveMemory(aten_graph(functional, LARGE).graph)
+    assert memory.peak == measured_peak(aten_graph(functional, LARGE), LARGE)
+    # the sum's result lies beside its operand for a moment
+    in_place_peak = measured_peak(aten_graph(in_place, LARGE, functional=False), LARGE)
+    assert memory.least_peak == in_place_peak - LARGE.itemsize

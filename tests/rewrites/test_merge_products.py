@@ -1,7 +1,7 @@
 """Products by the same matrix become one, which gives each its numbers."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import networkx as nx
@@ -35,11 +35,15 @@ def traced(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
 def rewritten(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
     """A model's graph after the rewrite, which computes the same."""
     graph = traced(model, *inputs)
-    graph.gm = merge_products(graph.gm)
+    graph.gm = merge_products(graph.gm, graph.static)
     graph.gm.graph.lint()
     with torch.no_grad():
         assert_as_accurate(model, inputs, graph.gm(*graph.arguments))
     return graph
+
+
+def is_left_alone(graph: InferenceGraph) -> bool:
+    return merge_products(graph.gm, graph.static) is graph.gm
 
 
 def products(gm: GraphModule) -> list[Node]:
@@ -78,11 +82,11 @@ def test_there_are_as_many_products_by_a_matrix_as_the_longest_chain_of_them(
 ) -> None:
     """By Mirsky's theorem, fewer classes of independent products there cannot be."""
     model, inputs = drawn
-    gm = traced(model, *inputs).gm
-    edges = [(a, b) for b in gm.graph.nodes for a in b.all_input_nodes]
+    graph = traced(model, *inputs)
+    edges = [(a, b) for b in graph.gm.graph.nodes for a in b.all_input_nodes]
     paths = nx.transitive_closure_dag(nx.DiGraph(edges))
-    longest = nx.dag_longest_path(paths.subgraph(products(gm)))
-    assert len(products(merge_products(gm))) == len(longest)
+    longest = nx.dag_longest_path(paths.subgraph(products(graph.gm)))
+    assert len(products(merge_products(graph.gm, graph.static))) == len(longest)
 
 
 class Recurrent(nn.Module):
@@ -175,6 +179,10 @@ def that_writes(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
     return one + torch.tanh(y @ matrix)
 
 
+def with_one_that_only_weights_make(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+    return torch.tanh(matrix[:2] @ matrix) + torch.tanh(y @ matrix)
+
+
 def that_keep_large_values(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
     """Each product scales what its rows are taken from."""
     total = x.new_zeros(WIDTH)
@@ -196,6 +204,7 @@ LEFT_ALONE = {
     "a view is returned": (returned_as_a_view, WIDTH, FEW),
     "a random number": (with_a_random_number, WIDTH, FEW),
     "a write": (that_writes, WIDTH, FEW),
+    "a product of weights": (with_one_that_only_weights_make, WIDTH, FEW),
     "large values": (that_keep_large_values, WIDTH, FEW),
 }
 
@@ -203,25 +212,39 @@ LEFT_ALONE = {
 @pytest.mark.parametrize(("function", "width", "x"), LEFT_ALONE.values(), ids=LEFT_ALONE)
 def test_other_products_are_left_alone(function: Callable[..., Any], width: int, x: Tensor) -> None:
     x = x[:, :width].clone()
-    gm = traced(Twice(function, width), x, x + 1).gm
-    assert merge_products(gm) is gm
+    assert is_left_alone(traced(Twice(function, width), x, x + 1))
+
+
+def test_large_results_are_left_alone_where_what_came_before_took_less_memory_in_place() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrix = nn.Parameter(torch.randn(1, 2**16))
+
+        def forward(self, xs: Tensor) -> Tensor:
+            value = torch.relu(torch.sin(self.matrix.expand(48, -1) * xs[0, 0]))  # 12 MiB, or 24
+            total = value.sum()
+            for x in xs.unbind():
+                total = total + torch.relu(x @ self.matrix).sum()  # 4 MiB each
+            return total
+
+    assert is_left_alone(traced(Wide(), torch.randn(4, MAX_ROWS, 1)))
 
 
 def test_products_of_a_number_of_rows_that_changes_are_left_alone() -> None:
     x, y = torch.randn(4, WIDTH), torch.randn(4, WIDTH)
     for each in (x, y):
         torch._dynamo.mark_dynamic(each, 0)
-    gm = traced(Twice(plain), x, y).gm
-    assert merge_products(gm) is gm
+    assert is_left_alone(traced(Twice(plain), x, y))
 
 
 def test_products_by_a_sparse_matrix_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_products_module, "MAX_GROWTH", 9)  # whatever memory it takes
-    gm = traced(Twice(plain), FEW, FEW + 1).gm
-    matrix = products(gm)[0].all_input_nodes[1]
+    graph = traced(Twice(plain), FEW, FEW + 1)
+    matrix = products(graph.gm)[0].all_input_nodes[1]
     with matrix.meta["val"].fake_mode:
         matrix.meta["val"] = matrix.meta["val"].to_sparse()
-    assert merge_products(gm) is gm
+    assert is_left_alone(graph)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +264,18 @@ def test_products_are_merged_on_a_cpu_unless_all_is_to_be_rounded_as_in_eager(
     assert len(tasks) == n_products
 
 
+def test_values_are_not_compared_where_nothing_is_rewritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "compared_once", pytest.fail)
+    compiled = torch.compile(torch.relu, backend="nimble", options={"verify": "values"})
+    with torch.no_grad():
+        assert torch.equal(compiled(torch.ones(4)), torch.ones(4))
+
+
 def test_values_are_compared_where_products_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def merge_wrongly(gm: GraphModule) -> GraphModule:
-        merged = merge_products(gm)
+    def merge_wrongly(gm: GraphModule, static: Collection[str]) -> GraphModule:
+        merged = merge_products(gm, static)
         (split,) = merged.graph.find_nodes(op="call_function", target=aten.split_with_sizes.default)
         one, other = split.users
         one.args, other.args = other.args, one.args
