@@ -28,7 +28,6 @@ MIN_ELEMENTS = 2**14
 MAX_ROWS = 16
 """Of each product. With more of them, reading the matrix takes a small part of the time."""
 
-
 MAX_GROWTH_NBYTES = 2**20
 """How much more memory than before a graph may hold at its peak, where `MAX_GROWTH` allows less."""
 
