@@ -39,7 +39,8 @@ def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
     computed from another's result, or from weights alone. Nobody but the graph reads these results,
     and no operator does more than to compute its own, as some of them move behind the product.
     Ensures: the same values up to rounding, of the same shapes and strides, and in program order
-    hardly more memory at the peak (`LiveMemory`), or at most `MAX_GROWTH_NBYTES` more.
+    hardly more memory at the peak (`LiveMemory`), or at most `MAX_GROWTH_NBYTES` more; a graph that
+    would need more is returned as it is.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
