@@ -45,10 +45,8 @@ class OfWeights(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queries, self.image = (
-            nn.Parameter(torch.randn(4, 512)),
-            nn.Parameter(torch.randn(1, 4, 6, 6)),
-        )
+        self.queries = nn.Parameter(torch.randn(4, 512))
+        self.image = nn.Parameter(torch.randn(1, 4, 6, 6))
         self.linear, self.convolution = nn.Linear(512, 512), nn.Conv2d(4, 4, 1)
 
     def forward(self, x: Tensor) -> Any:
