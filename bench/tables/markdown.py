@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.kernels import KernelRow, cells
+from bench.measuring.predicted import There
 from bench.measuring.timing import Spread
 from bench.memory import MemoryRow
 from bench.problems.optimality_gap import DistanceRow, distance_cells
-from bench.simulation import SimulationRow, There
+from bench.simulation import SimulationRow
 from bench.tables.published import Comparison
 from bench.tables.rows import OURS, Result, Row
 
