@@ -42,9 +42,6 @@ BANDWIDTH_PER_SM = 4
 MIN_TF32_CHANNELS = 4
 """The fewest channels for which a convolution runs on tensor cores."""
 
-TF32_KERNELS = 3
-"""Kernels of a convolution in TF32: two convert its arguments to the layout of tensor cores."""
-
 
 @dataclass(frozen=True)
 class Roofline:
@@ -127,5 +124,5 @@ def _peak(work: Work, device: Device) -> tuple[float, int]:
     if work.dtype == torch.float64:
         return (device.double_tflops or device.tflops / 2) * PRODUCT_EFFICIENCY, 1
     if device.tf32_tflops is not None and work.n_channels >= MIN_TF32_CHANNELS:
-        return device.tf32_tflops * PRODUCT_EFFICIENCY, TF32_KERNELS
+        return device.tf32_tflops * PRODUCT_EFFICIENCY, 1 + work.n_conversions
     return device.tflops * PRODUCT_EFFICIENCY, 1

@@ -22,7 +22,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import FileError
 from nimble_fx.serialization.atomic_write import write_atomically
 
-_FORMAT = 3
+_FORMAT = 4
 """The version of the format and of the measurements; it is part of the files' names."""
 
 LOCK_SECONDS = 60.0
@@ -47,7 +47,7 @@ class MeasuredTime:
 MeasuredTimes = Mapping[str, MeasuredTime]
 """By signature; see `signature.signature`."""
 
-_NUMBERS = ("flops", "nbytes", "n_elements", "n_channels")
+_NUMBERS = ("flops", "nbytes", "n_elements", "n_channels", "n_conversions")
 
 
 @dataclass(frozen=True)

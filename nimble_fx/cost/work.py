@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
@@ -33,6 +34,7 @@ _SAME_FORMULA = {
 
 _CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
 _FILTER_POSITION = {_aten.convolution.default: 1, **FILTER_POSITION}
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _LOOK_UPS = {
     _aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only, _aten.gather,
     _aten.index, _aten.index_select,
@@ -53,6 +55,8 @@ class Work:
         is_product: whether PyTorch has a formula for its operations.
         is_convolution: whether it is a convolution, for which PyTorch allows TF32.
         n_channels: the input channels of a group, if it is a convolution; 1 if it is depthwise.
+        n_conversions: which of its image and its weight have to be converted to channels last, if
+            it is a convolution: tensor cores take nothing else.
     """
 
     flops: float
@@ -62,6 +66,7 @@ class Work:
     is_product: bool
     is_convolution: bool
     n_channels: int = 0
+    n_conversions: int = 0
 
 
 def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
@@ -89,6 +94,7 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
         is_product=product is not None,
         is_convolution=_is_convolution(task),
         n_channels=_n_channels(task, types),
+        n_conversions=_n_conversions(task, types),
     )
 
 
@@ -165,8 +171,36 @@ def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
     """The second size of a convolution's weight; 0 for other operators."""
     if not _is_convolution(task):
         return 0
-    weight = types[task.args[_FILTER_POSITION.get(task.target, 2)].name]
-    return int(_shape(weight)[1])
+    return int(_shape(types[_filter(task).name])[1])
+
+
+def _n_conversions(task: Task, types: Mapping[str, Type | None]) -> int:
+    """How many operands of a convolution are copied into channels last, for tensor cores.
+
+    PyTorch takes that format where one of the two clearly has it, and copies the other
+    (`cudnn_conv_suggest_memory_format`); where none has, cuDNN copies both.
+    """
+    if not _is_convolution(task):
+        return 0
+    operands = [_like(types[arg.name]) for arg in (task.args[0], _filter(task))]
+    last = [_is_channels_last(each) for each in operands]
+    clearly = any(x and not each.is_contiguous() for x, each in zip(last, operands, strict=True))
+    return last.count(False) if clearly else len(last)
+
+
+def _filter(task: Task) -> Arg:
+    """The weight among a convolution's arguments."""
+    return task.args[_FILTER_POSITION.get(task.target, 2)]
+
+
+def _like(value: Any) -> Tensor:
+    """A tensor without memory of this shape and these strides."""
+    return torch.empty_strided(numbers(value.shape), numbers(value.stride), device="meta")
+
+
+def _is_channels_last(image: Tensor) -> bool:
+    memory_format = _CHANNELS_LAST.get(image.dim())
+    return memory_format is not None and image.is_contiguous(memory_format=memory_format)
 
 
 def _is_convolution(task: Task) -> bool:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nimble_fx.cost.roofline import Roofline, roofline
+from nimble_fx.cost.roofline import MIN_TF32_CHANNELS, Roofline, roofline
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.errors import UnsupportedError
@@ -30,6 +30,7 @@ def works(draw: st.DrawFn) -> Work:
         is_product=kind != "pointwise",
         is_convolution=kind == "convolution",
         n_channels=draw(st.integers(1, 2048)) if kind == "convolution" else 0,
+        n_conversions=draw(st.integers(0, 2)) if kind == "convolution" else 0,
     )
 
 
@@ -109,6 +110,18 @@ def test_a_large_product_nears_the_peak_and_a_small_one_does_not() -> None:
         cost = roofline(work, device)
         assert (work.flops / (1e6 * cost.us) > 0.5 * device.tflops) == reached
         assert (cost.share == 1) == reached
+
+
+@given(works(), devices, st.integers(0, 2))
+def test_each_conversion_to_channels_last_is_a_kernel_on_tensor_cores_alone(
+    work: Work, device: Device, n: int
+) -> None:
+    assume(work.is_convolution)
+    longer = roofline(replace(work, n_conversions=n), device).us
+    without = roofline(replace(work, n_conversions=0), device).us
+    cores = device.tf32_tflops is not None and work.dtype not in DTYPES[1:4]
+    n_kernels = n if cores and work.n_channels >= MIN_TF32_CHANNELS else 0
+    assert longer - without == pytest.approx(n_kernels * device.kernel_us, abs=1e-6 * without)
 
 
 def test_every_launching_task_of_a_model_has_a_cost_and_equal_tasks_the_same() -> None:

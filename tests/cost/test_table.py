@@ -30,6 +30,7 @@ timed = st.builds(
         is_product=st.booleans(),
         is_convolution=st.booleans(),
         n_channels=st.integers(0, 4096),
+        n_conversions=st.integers(0, 2),
     ),
 )
 ONE = MeasuredTime("aten.mm.default", 2.5, Work(6, 5, 4, torch.float32, True, False))
@@ -80,7 +81,7 @@ def test_who_writes_at_the_same_time_loses_nothing(tmp_path: Path, how: str) -> 
 def row(**changes: object) -> dict[str, object]:
     work = {
         "flops": 1, "nbytes": 1, "n_elements": 1, "dtype": "torch.float32",
-        "is_product": True, "is_convolution": False, "n_channels": 0,
+        "is_product": True, "is_convolution": False, "n_channels": 0, "n_conversions": 0,
     }  # fmt: skip
     plain: dict[str, object] = {"operator": "aten.mm.default", "us": 1.0, "work": work}
     for name, value in changes.items():
@@ -102,7 +103,7 @@ BROKEN = [
             {"us": 0}, {"us": -1}, {"us": "fast"}, {"us": float("nan")}, {"us": float("inf")},
             {"us": True}, {"dtype": "torch.nn"}, {"dtype": "torch.no_such"}, {"dtype": 3},
             {"operator": 7}, {"flops": -1}, {"flops": None}, {"nbytes": True}, {"is_product": 1},
-            {"n_channels": "many"}, {"more": 1},
+            {"n_channels": "many"}, {"n_conversions": -1}, {"more": 1},
         )
     ),
 ]  # fmt: skip

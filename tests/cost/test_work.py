@@ -48,6 +48,35 @@ def test_a_convolutions_operations_are_those_that_pytorch_counts(
     assert work.n_channels == 4 * channels // groups or transposed
 
 
+LAST, FIRST = torch.channels_last, torch.contiguous_format
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "size", "n"),
+    [
+        (FIRST, FIRST, 3, 2),
+        (LAST, FIRST, 3, 1),
+        (FIRST, LAST, 3, 1),
+        (LAST, LAST, 3, 0),
+        (FIRST, FIRST, 1, 2),  # of a size at which both formats are one
+        (LAST, FIRST, 1, 0),
+    ],
+)
+def test_a_convolutions_operands_that_are_not_channels_last_are_converted(
+    image: torch.memory_format, weight: torch.memory_format, size: int, n: int
+) -> None:
+    model = nn.Conv2d(4, 8, size)
+    model.weight.data = model.weight.data.to(memory_format=weight)
+    x = torch.randn(2, 4, 5, 5).to(memory_format=image)
+    (work,) = works(traced(model, x))
+    assert work.n_conversions == n
+
+
+def test_a_convolution_of_one_dimension_has_no_channels_last_format() -> None:
+    (work,) = works(traced(nn.Conv1d(4, 8, 3), torch.randn(2, 4, 5)))
+    assert work.n_conversions == 2
+
+
 def test_a_networks_operations_are_those_that_pytorch_counts() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4), nn.Softmax(-1))
     x = torch.randn(3, 8)
