@@ -24,6 +24,7 @@ BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "kernels": markdown.kernels,
     "memory": markdown.memory,
     "optimality": markdown.optimality,
+    "overhead": markdown.overhead,
     "simulation": markdown.simulation,
 }
 """What is shown of a command's results besides its targets."""
@@ -62,13 +63,17 @@ def page(documents: Documents) -> str:
         lines += ["", f"## {device}"]
         for stem, document in kept.items():
             lines += ["", f"### {stem}", "", *_origin(document)]
-            if document["command"] in BODIES:
-                lines += ["", *BODIES[document["command"]](document)]
+            body = BODIES.get(document["command"], _nothing)(document)
+            lines += ["", *body] if body else []
             if document["command"] in COMPARISONS:
                 lines += ["", f"![{stem}]({device}/{stem}.svg)"]
             targets = markdown.targets(document)
             lines += ["", *targets] if targets else []
     return "\n".join(lines) + "\n"
+
+
+def _nothing(_: Document) -> list[str]:
+    return []
 
 
 def _origin(document: Document) -> Iterator[str]:

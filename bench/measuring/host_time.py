@@ -5,7 +5,7 @@ is of few calls. On a stand-in for the CUDA runtime whose kernels do nothing it 
 alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,6 +50,12 @@ class HostTime:
     n_parameters: int
     training: bool
     by_way: dict[str, Spread]
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> "HostTime":
+        """The times that JSON was made from."""
+        by_way = {way: Spread(**each) for way, each in plain["by_way"].items()}
+        return HostTime(**{**plain, "by_way": by_way})
 
 
 def is_stand_in() -> bool:
@@ -134,11 +140,16 @@ def _step(way: Callable[..., Any], xs: tuple[Tensor, ...]) -> None:
 
 def print_host_times(times: Sequence[HostTime]) -> None:
     """A row for each way, a column for each case."""
+    mark = "stand-in runtime: host time only, no GPU" if is_stand_in() else "on this GPU"
+    header, rows = host_time_cells(times)
+    print_table(f"the host's time of a call ({mark})", header, [rows])
+
+
+def host_time_cells(times: Sequence[HostTime]) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of a table: a row for each way, a column for each case."""
     names = dict.fromkeys(name for each in times for name in each.by_way)
     header = ["us a call, median (least)", *map(_heading, times)]
-    rows = [[name, *[_cell(each.by_way.get(name)) for each in times]] for name in names]
-    mark = "stand-in runtime: host time only, no GPU" if is_stand_in() else "on this GPU"
-    print_table(f"the host's time of a call ({mark})", header, [rows])
+    return header, [[name, *[_cell(each.by_way.get(name)) for each in times]] for name in names]
 
 
 def _heading(each: HostTime) -> str:

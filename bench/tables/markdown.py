@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.kernels import KernelRow, cells
+from bench.measuring.host_time import HostTime, host_time_cells
 from bench.measuring.predicted import There
 from bench.measuring.timing import Spread
 from bench.memory import MemoryRow
@@ -65,6 +66,21 @@ def kernels(document: Document) -> list[str]:
     rows = [KernelRow(**plain) for plain in document["results"]["rows"]]
     ways = list(dict.fromkeys(way for row in rows for way in row.counts))
     return table(["model", *ways], [[row.title, *cells(row.counts)] for row in rows])
+
+
+def overhead(document: Document) -> list[str]:
+    """What `bench.overhead` measured with PyTorch's CUDA build, if it had it."""
+    times = [HostTime.of(plain) for plain in document["results"].get("host time", ())]
+    if not times:
+        return []
+    where = "on this GPU"
+    if document["results"]["stand-in runtime"]:
+        where = "on a stand-in for the CUDA runtime, whose kernels do nothing: no GPU's time"
+    return [
+        f"The host's time of a call, microseconds, {where}.",
+        "",
+        *table(*host_time_cells(times)),
+    ]
 
 
 def optimality(document: Document) -> list[str]:

@@ -156,3 +156,25 @@ def test_predictions_are_shown_beside_what_was_measured_and_published(results: P
     text = page(read(results))
     assert "| M | 3, 3.3 (+10%) | 6 | 3, 2.00 x (nimble) | 2 | why |" in text
     assert "| m | y | Z, 2020 | 4 | 5 | +25% |" in text
+
+
+@pytest.mark.parametrize("stand_in", [False, True])
+def test_host_times_are_shown_by_way_and_say_where_no_gpu_was(
+    results: Path, stand_in: bool
+) -> None:
+    def took(us: float) -> dict[str, float]:
+        return {"median": us, "min": us / 2, "max": 2 * us, "n_samples": 3}
+
+    forward = {"n_inputs": 1, "n_parameters": 4, "training": False}
+    step = {"n_inputs": 2, "n_parameters": 4, "training": True}
+    times = [
+        forward | {"by_way": {"bare replay": took(1), "eager": took(30)}},
+        step | {"by_way": {"eager": took(90)}},
+    ]
+    made = document(["X"], [], "overhead")
+    made |= {"results": {"host time": times, "stand-in runtime": stand_in}}
+    (results / "cpu" / "overhead.json").write_text(json.dumps(made))
+    text = page(read(results))
+    assert "| bare replay | 1.0 (0.5) |  |" in text
+    assert "| eager | 30.0 (15.0) | 90.0 (45.0) |" in text
+    assert ("no GPU's time" in text, "on this GPU" in text) == (stand_in, not stand_in)
