@@ -25,7 +25,6 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
-from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -85,6 +84,7 @@ class Target:
         capture_decision: decides whether a program is captured.
         compile_graph: compiles an ATen graph and returns the callable that replaces it.
         as_traced: returns the callable that runs an ATen graph operator by operator.
+        inductor_kernels: returns an ATen graph with Inductor's kernels, as `with_inductor_kernels`.
     """
 
     reporter: Reporter
@@ -95,6 +95,7 @@ class Target:
     capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
     compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
     as_traced: Callable[[GraphModule], Boxed]
+    inductor_kernels: Callable[[GraphModule, bool], GraphModule]
 
 
 def lower(
@@ -294,11 +295,8 @@ class Compiler:
             graphs[PYTORCHS] = gm
         if kernels != "aten":
             try:
-                if self._target.specs is not None:
-                    raise UnsupportedError(
-                        "Inductor compiles for the device of this machine, not a plan's"
-                    )
-                graphs[INDUCTORS] = with_inductor_kernels(gm, self._may_run_side_by_side(gm))
+                side_by_side = self._may_run_side_by_side(gm)
+                graphs[INDUCTORS] = self._target.inductor_kernels(gm, side_by_side)
             except UnsupportedError as error:
                 self._report_left_out(name, str(error))
         return graphs or {PYTORCHS: gm}

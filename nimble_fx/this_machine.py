@@ -17,6 +17,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
+from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.checks import why_not_captured
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -51,6 +52,7 @@ def this_machine(options: Options, on_program: Callable[[Program], None] = regis
         capture_decision=here.capture_decision,
         compile_graph=here.compile_graph,
         as_traced=here.as_traced,
+        inductor_kernels=with_inductor_kernels,
     )
 
 

@@ -14,6 +14,7 @@ from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
+from nimble_fx.frontend.planned_kernels import as_traced, planned_kernels
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import TaskGraph, TensorType, Type
 from nimble_fx.options import Options
@@ -60,7 +61,14 @@ def planned_device(
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        return _runnable_on_meta(gm)
+        return _runnable_on_meta(as_traced(gm))
+
+    def inductor_kernels(gm: GraphModule, side_by_side: bool) -> GraphModule:
+        """With kernels for this machine's GPU; "auto", which would time programs, has none."""
+        if options.kernels == "auto":
+            raise UnsupportedError("a plan times nothing; ask for kernels='inductor'")
+        here = device if runtime.hardware is not None else None
+        return planned_kernels(gm, META, here, side_by_side)
 
     return Target(
         reporter=Reporter(options.on_fallback),
@@ -71,6 +79,7 @@ def planned_device(
         capture_decision=capture_decision,
         compile_graph=compile_graph,
         as_traced=_runnable_on_meta,
+        inductor_kernels=inductor_kernels,
     )
 
 
