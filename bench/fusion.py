@@ -21,7 +21,7 @@ from bench.kernels import prepared
 from bench.measuring.predicted import There, predicted_for
 from bench.models.model import Form
 from nimble_fx.devices.specs import Device, find_device
-from nimble_fx.errors import FallbackError, UnsupportedError
+from nimble_fx.errors import UnsupportedError
 
 KINDS = ("aten", "inductor")
 """Of kernels, as the option names them."""
@@ -65,7 +65,7 @@ def predicted(name: str, title: str, form: Form, batch: int, device: Device) -> 
             program = nimble_fx.plan(
                 model, inputs, device=device, kernels=kind, on_fallback="error"
             )
-        except (UnsupportedError, FallbackError) as error:
+        except UnsupportedError as error:
             return FusionRow(name, title, batch, n_kernels, there, f"{kind}: {error}")
         n_kernels[kind] = len(program.graph.launching)
         there[kind] = predicted_for(device, [program.graph])

@@ -21,6 +21,7 @@ COMPARISONS = ("inference", "training")
 BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "inference": markdown.comparison,
     "training": markdown.comparison,
+    "fusion": markdown.fusion,
     "kernels": markdown.kernels,
     "memory": markdown.memory,
     "optimality": markdown.optimality,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.fusion import HEADER, FusionRow, fusion_cells
 from bench.kernels import KernelRow, cells
 from bench.measuring.host_time import HostTime, host_time_cells
 from bench.measuring.predicted import There
@@ -80,6 +81,18 @@ def overhead(document: Document) -> list[str]:
         f"The host's time of a call, microseconds, {where}.",
         "",
         *table(*host_time_cells(times)),
+    ]
+
+
+def fusion(document: Document) -> list[str]:
+    """The rows of `bench.fusion`."""
+    rows = [FusionRow.of(plain) for plain in document["results"]["rows"]]
+    return [
+        f"Microseconds a call on {document['options']['gpu']}, by the roofline and the simulator: "
+        "nothing is measured. *Several* is what is chosen; *streams gain* is one stream's time "
+        "over that, both with Inductor's kernels.",
+        "",
+        *table(HEADER, [fusion_cells(row) for row in rows]),
     ]
 
 

@@ -90,7 +90,9 @@ def plan(
             It is traced as by `torch.compile(fullgraph=True)`.
 
     Operators that PyTorch selects by device, as for attention, are those of the "meta" device: the
-    program has PyTorch's general ones, where the GPU may have a specialized kernel.
+    program has PyTorch's general ones, where the GPU may have a specialized kernel. With
+    `kernels="inductor"` Inductor compiles for a GPU of this machine, whatever the plan is for;
+    where PyTorch sees none, the program has PyTorch's kernels, and `on_fallback` says what then.
     """
     check_training(training)
     runtime, specs = _runtime_and_specs(device)

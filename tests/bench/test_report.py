@@ -178,3 +178,28 @@ def test_host_times_are_shown_by_way_and_say_where_no_gpu_was(
     assert "| bare replay | 1.0 (0.5) |  |" in text
     assert "| eager | 30.0 (15.0) | 90.0 (45.0) |" in text
     assert ("no GPU's time" in text, "on this GPU" in text) == (stand_in, not stand_in)
+
+
+def test_predictions_with_fused_kernels_are_shown_beside_pytorchs(results: Path) -> None:
+    def there(serial: float, auto: float) -> dict[str, Any]:
+        schedules = {"serial": serial, "auto": auto}
+        return {"device": "x", "schedules": schedules, "bound": 1.0, "reason": "why"}
+
+    row = {"model": "m", "title": "M", "batch": 1}
+    whole = row | {
+        "n_kernels": {"aten": 9, "inductor": 5},
+        "there": {"aten": there(80, 50), "inductor": there(60, 30)},
+        "error": "",
+    }
+    part = row | {
+        "title": "N",
+        "n_kernels": {"aten": 9},
+        "there": {"aten": there(80, 50)},
+        "error": "inductor: not this one\nnor this line",
+    }
+    made = document([], [], "fusion")
+    made |= {"options": {"gpu": "h100"}, "results": {"rows": [whole, part]}}
+    (results / "cpu" / "fusion.json").write_text(json.dumps(made))
+    text = page(read(results))
+    assert "| M | 9 | 80 | 50 | 5 | 60 | 30 | 2.00 x | why |" in text
+    assert "| N | 9 | 80 | 50 | - | - | - | - | inductor: not this one |" in text

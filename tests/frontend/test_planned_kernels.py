@@ -1,0 +1,93 @@
+"""Plans with Inductor's kernels: the same inputs and outputs by fewer kernels, and nothing runs."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.devices.cuda import Cuda
+from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.torch_internals.operators import KERNELS
+from tests.support.models import Branchy, GoogLeNet, Inception
+from tests.support.snapshot import snapshot
+
+needs_triton = pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
+
+
+class Positions(nn.Module):
+    """Draws what it computes with from a factory, and views it."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        steps = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
+        return (x + steps).relu().view(-1), steps[:3] * x.sum()
+
+
+MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "Branchy": (Branchy(), (2, 4)),
+    "GoogLeNet": (GoogLeNet(), (1, 3, 32, 32)),
+    "Inception": (Inception(), (1, 8, 8, 8)),
+    "Positions": (Positions(), (2, 5)),
+}
+
+
+def n_by_inductor(program: nimble_fx.Program) -> int:
+    targets = [task.target for task in program.graph.launching]
+    return sum(getattr(target, "namespace", "") == KERNELS for target in targets)
+
+
+def interface(program: nimble_fx.Program) -> Any:
+    """What a caller hands over and is returned, without names."""
+    graph = program.graph
+    types = {value.name: value.type for value in graph.values}
+    returned = [types[each.name] for each in graph.outputs if hasattr(each, "name")]
+    return [value.type for value in graph.inputs], returned
+
+
+@pytest.mark.gpu
+@needs_triton
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_are_inductors_and_the_interface_and_the_model_as_they_were(name: str) -> None:
+    model, shape = MODELS[name]
+    x, before = torch.randn(shape), snapshot(model.eval(), ())
+    by_pytorch = nimble_fx.plan(model, x)
+    program = nimble_fx.plan(model, x, kernels="inductor", on_fallback="error")
+    assert snapshot(model, ()) == before
+    assert n_by_inductor(program) > 0
+    assert len(program.graph.launching) <= len(by_pytorch.graph.launching)
+    assert interface(program) == interface(by_pytorch)
+    types = [value.type for value in program.graph.values]
+    devices = {each.device for each in types if isinstance(each, TensorType)}
+    assert devices == {torch.device("cuda", 0)}
+    program.verify()
+    nimble_fx.verify_source(program.source)
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_a_training_is_planned_with_them_too() -> None:
+    programs = nimble_fx.plan(
+        Branchy(), torch.randn(2, 4), training=True, kernels="inductor", on_fallback="error"
+    )
+    for program in programs:
+        assert n_by_inductor(program) > 0
+        program.verify()
+
+
+def test_without_a_gpu_the_plan_has_pytorchs_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cuda, "hardware", None)
+    model, x = Branchy(), torch.randn(2, 4)
+    with pytest.warns(NimbleWarning, match="a GPU that PyTorch sees, and it sees none"):
+        program = nimble_fx.plan(model, x, device="h100", kernels="inductor")
+    assert n_by_inductor(program) == 0
+    with pytest.raises(UnsupportedError, match="it sees none"):
+        nimble_fx.plan(model, x, device="h100", kernels="inductor", on_fallback="error")
+
+
+def test_auto_would_have_to_time_what_is_not_here() -> None:
+    with pytest.warns(NimbleWarning, match="a plan times nothing; ask for kernels='inductor'"):
+        program = nimble_fx.plan(Branchy(), torch.randn(2, 4), kernels="auto")
+    assert n_by_inductor(program) == 0
