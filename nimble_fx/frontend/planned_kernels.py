@@ -26,11 +26,17 @@ def planned_kernels(
         side_by_side: see `with_inductor_kernels`.
 
     Raises:
-        UnsupportedError: there is no GPU, or Inductor cannot compile the graph.
+        UnsupportedError: there is no GPU, or an operator has no results there, or Inductor cannot
+            compile the graph.
     """
     if device is None:
         raise UnsupportedError("Inductor compiles for a GPU that PyTorch sees, and it sees none")
-    made = with_inductor_kernels(_moved(gm, traced_on, device), side_by_side)
+    try:
+        moved = _moved(gm, traced_on, device)
+    except Exception as error:  # whatever an operator's shape function raises
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UnsupportedError(f"its operators do not run on {device}: {reason:.300}") from error
+    made = with_inductor_kernels(moved, side_by_side)
     made.meta[_AS_TRACED] = gm
     return made
 

@@ -18,19 +18,19 @@ from tests.support.snapshot import snapshot
 needs_triton = pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
 
 
-class Positions(nn.Module):
-    """Draws what it computes with from a factory, and views it."""
+class Factories(nn.Module):
+    """A constant, random numbers and views of what they go into."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         steps = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)
-        return (x + steps).relu().view(-1), steps[:3] * x.sum()
+        return (x + steps).relu().view(-1), steps[:3] * torch.rand(3, device=x.device)
 
 
 MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "Branchy": (Branchy(), (2, 4)),
     "GoogLeNet": (GoogLeNet(), (1, 3, 32, 32)),
     "Inception": (Inception(), (1, 8, 8, 8)),
-    "Positions": (Positions(), (2, 5)),
+    "Factories": (Factories(), (2, 5)),
 }
 
 
@@ -75,6 +75,27 @@ def test_a_training_is_planned_with_them_too() -> None:
     for program in programs:
         assert n_by_inductor(program) > 0
         program.verify()
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_an_operator_that_has_no_results_on_a_gpu_is_named() -> None:
+    with torch.library._scoped_library("nimble_planned", "FRAGMENT") as library:
+        library.define("here(Tensor x) -> Tensor")
+
+        def fake(x: Tensor) -> Tensor:
+            if x.device.type == "cuda":
+                raise ValueError("not there")
+            return torch.empty_like(x)
+
+        torch.library.register_fake("nimble_planned::here", fake, lib=library)
+
+        def model(x: Tensor) -> Tensor:
+            made: Tensor = torch.ops.nimble_planned.here(x.relu())
+            return made
+
+        with pytest.raises(UnsupportedError, match="do not run on cuda:0: not there"):
+            nimble_fx.plan(model, torch.randn(3), kernels="inductor", on_fallback="error")
 
 
 def test_without_a_gpu_the_plan_has_pytorchs_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
