@@ -76,8 +76,8 @@ def plan(
             is none.
         training: True for the forward and backward of training.
         **options: those of `torch.compile(options={...})` but `device` and `seed`. `cost_dir` has
-            no effect, as nothing is measured, and `cache_dir` has one only if this machine has the
-            device.
+            no effect, as nothing is measured, `verify="values"` has that of True, as nothing is
+            computed, and `cache_dir` has one only if this machine has the device.
 
     Returns:
         The program for inference, or in training those of the forward and the backward.
@@ -97,6 +97,8 @@ def plan(
     check_training(training)
     runtime, specs = _runtime_and_specs(device)
     parsed = replace(Options.parse(None, options), cost_dir=None)
+    if parsed.verify == "values":  # of which a plan computes none
+        parsed = replace(parsed, verify=True)
     if runtime.hardware is None:  # the cache refuses files for a device that is not here
         parsed = replace(parsed, cache_dir=None)
     arguments = Arguments.parse(example_inputs)

@@ -108,6 +108,13 @@ def test_without_a_gpu_the_plan_has_pytorchs_and_says_why(monkeypatch: pytest.Mo
         nimble_fx.plan(model, x, device="h100", kernels="inductor", on_fallback="error")
 
 
+@pytest.mark.filterwarnings("ignore::nimble_fx.NimbleWarning")
+def test_there_are_no_values_to_compare() -> None:
+    for kernels in ("aten", "inductor"):
+        program = nimble_fx.plan(Branchy(), torch.randn(2, 4), kernels=kernels, verify="values")
+        assert program.graph.launching
+
+
 def test_auto_would_have_to_time_what_is_not_here() -> None:
     with pytest.warns(NimbleWarning, match="a plan times nothing; ask for kernels='inductor'"):
         program = nimble_fx.plan(Branchy(), torch.randn(2, 4), kernels="auto")
