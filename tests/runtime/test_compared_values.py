@@ -65,7 +65,7 @@ def test_other_values_of_inductors_kernels_are_found(monkeypatch: pytest.MonkeyP
             product.update_kwarg("alpha", 2)
         return made
 
-    monkeypatch.setattr("nimble_fx.compiler.with_inductor_kernels", wrong)
+    monkeypatch.setattr("nimble_fx.this_machine.with_inductor_kernels", wrong)
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
     for is_wrong in (False, True):
         torch.compiler.reset()

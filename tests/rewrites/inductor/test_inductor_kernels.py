@@ -264,12 +264,6 @@ def test_infinite_arguments_of_operators_are_read() -> None:
     torch.testing.assert_close(compiled(distances)(x), distances(x))
 
 
-def test_a_plan_has_pytorchs_kernels_with_the_reason() -> None:
-    with pytest.warns(NimbleWarning, match="for the device of this machine"):
-        program = nimble_fx.plan(parts, torch.randn(5, 4), device="h100", kernels="inductor")
-    assert not kernels_of(program)
-
-
 def test_without_a_compiler_pytorchs_kernels_run_with_the_reason() -> None:
     def unseen(x: Tensor) -> Tensor:
         return (x.sin() * 1.2345).cos() + x.exp() / 5.4321
