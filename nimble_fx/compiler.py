@@ -25,6 +25,7 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
+from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -33,7 +34,7 @@ from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.runtime.folding.folded_weights import folded_weights, with_folded
-from nimble_fx.selection.select import select_schedules
+from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, backward_now
@@ -95,7 +96,7 @@ class Target:
     capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
     compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
     as_traced: Callable[[GraphModule], Boxed]
-    inductor_kernels: Callable[[GraphModule, bool], GraphModule]
+    inductor_kernels: Callable[[GraphModule, PredictedTime | None], GraphModule]
 
 
 def lower(
@@ -295,8 +296,9 @@ class Compiler:
             graphs[PYTORCHS] = gm
         if kernels != "aten":
             try:
-                side_by_side = self._may_run_side_by_side(gm)
-                graphs[INDUCTORS] = self._target.inductor_kernels(gm, side_by_side)
+                several = self._may_have_several_streams(gm)
+                predicted = self._predicted_us if several else None
+                graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted)
             except UnsupportedError as error:
                 self._report_left_out(name, str(error))
         return graphs or {PYTORCHS: gm}
@@ -312,7 +314,11 @@ class Compiler:
             fallback = Fallback(name, "with PyTorch's kernels", reason)
             self._target.reporter.report(fallback)
 
-    def _may_run_side_by_side(self, gm: GraphModule) -> bool:
+    def _predicted_us(self, gm: GraphModule) -> float:
+        """What the fastest schedule of an ATen graph is predicted to take."""
+        return predicted_us(self.trace(gm, self._name), self._options, self._target.reporter)
+
+    def _may_have_several_streams(self, gm: GraphModule) -> bool:
         """Whether the schedule can have several streams."""
         policy, limit = self._options.policy, self._options.max_streams
         device = self._target.runtime_for(trace(gm).graph)

@@ -19,6 +19,7 @@ from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import TaskGraph, TensorType, Type
 from nimble_fx.options import Options
 from nimble_fx.program import Program
+from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.checks import check_capturable
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import Boxed
@@ -63,12 +64,12 @@ def planned_device(
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
         return _runnable_on_meta(as_traced(gm))
 
-    def inductor_kernels(gm: GraphModule, side_by_side: bool) -> GraphModule:
+    def inductor_kernels(gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
         """With kernels for this machine's GPU; "auto", which would time programs, has none."""
         if options.kernels == "auto":
             raise UnsupportedError("a plan times nothing; ask for kernels='inductor'")
         here = device if runtime.hardware is not None else None
-        return planned_kernels(gm, META, here, side_by_side)
+        return planned_kernels(gm, META, here, predicted_us)
 
     return Target(
         reporter=Reporter(options.on_fallback),

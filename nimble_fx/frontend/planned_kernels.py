@@ -8,14 +8,17 @@ from torch.fx import Graph, GraphModule
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, pytree
 
 _AS_TRACED = "nimble_fx: as traced"
 
 
 def planned_kernels(
-    gm: GraphModule, traced_on: torch.device, device: torch.device | None, side_by_side: bool
+    gm: GraphModule,
+    traced_on: torch.device,
+    device: torch.device | None,
+    predicted_us: PredictedTime | None,
 ) -> GraphModule:
     """The graph with kernels that Inductor compiles for a GPU of this machine.
 
@@ -23,7 +26,7 @@ def planned_kernels(
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
         traced_on: the device of its tensors.
         device: the GPU; None if there is none.
-        side_by_side: see `with_inductor_kernels`.
+        predicted_us: see `with_inductor_kernels`.
 
     Raises:
         UnsupportedError: there is no GPU, or an operator has no results there, or Inductor cannot
@@ -36,7 +39,7 @@ def planned_kernels(
     except Exception as error:  # whatever an operator's shape function raises
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UnsupportedError(f"its operators do not run on {device}: {reason:.300}") from error
-    made = with_inductor_kernels(moved, side_by_side)
+    made = with_inductor_kernels(moved, predicted_us)
     made.meta[_AS_TRACED] = gm
     return made
 

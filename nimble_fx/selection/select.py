@@ -76,6 +76,17 @@ def select_schedules(
         return serial
 
 
+def predicted_us(program: TracedProgram, options: Options, reporter: Reporter) -> float:
+    """What the fastest schedule of a program is predicted to take when it is replayed.
+
+    Raises:
+        UnsupportedError: a size is not known.
+    """
+    costs = Roofline(program.specs, program.sizes)
+    best, *_ = _Selector(program, options, reporter).candidates(costs, frozen=True, timed=False)
+    return best.candidate.predicted_us
+
+
 def illegal_schedule(
     name: str, runs: str, error: ScheduleError, policy: Policy | str = "auto"
 ) -> Fallback:
@@ -111,16 +122,7 @@ class _Selector:
             known = entry.find()
             if known is not None:
                 return Selection((known,))
-        costs, sizes = self._costs(), program.sizes
-        found = scheduled_candidates(
-            self._graph,
-            costs,
-            self.n_queues,
-            sizes,
-            frozen=frozen,
-            timed=timed,
-            priorities=self._options.priorities,
-        )
+        found = self.candidates(self._costs(), frozen=frozen, timed=timed)
         selected = timed_candidates(found) if timed else found[:1]
         others = [each for each in found if each not in selected]
         schedules = [self._emitted(each.graph) for each in selected]
@@ -130,6 +132,20 @@ class _Selector:
         if on_winner is not None and len(schedules) == 1:
             on_winner(schedules[0])
         return Selection(tuple(schedules), tuple(candidates), on_winner)
+
+    def candidates(
+        self, costs: CostModel, *, frozen: bool, timed: bool
+    ) -> list[ScheduledCandidate]:
+        """The candidates of "auto" by a cost model, the fastest by prediction first."""
+        return scheduled_candidates(
+            self._graph,
+            costs,
+            self.n_queues,
+            self._program.sizes,
+            frozen=frozen,
+            timed=timed,
+            priorities=self._options.priorities,
+        )
 
     def by_policy(self, policy: Policy | Literal["critical-path"]) -> Selection:
         """The schedule by one policy, from `cache_dir` if it is there."""

@@ -1,18 +1,23 @@
 """Plans with Inductor's kernels: the same inputs and outputs by fewer kernels, and nothing runs."""
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 import nimble_fx
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.frontend import planned_kernels
 from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS
 from nimble_fx.torch_internals.operators import KERNELS
-from tests.support.models import Branchy, GoogLeNet, Inception
+from tests.support.models import CASES, Branchy, GoogLeNet, Inception
 from tests.support.snapshot import snapshot
 
 needs_triton = pytest.mark.skipif(not find_spec("triton"), reason="needs Triton")
@@ -64,6 +69,28 @@ def test_kernels_are_inductors_and_the_interface_and_the_model_as_they_were(name
     assert devices == {torch.device("cuda", 0)}
     program.verify()
     nimble_fx.verify_source(program.source)
+
+
+def n_joined(gm: GraphModule) -> float:
+    return sum(node.target in CONCATENATIONS for node in gm.graph.nodes)
+
+
+@pytest.mark.gpu
+@needs_triton
+@pytest.mark.parametrize("name", ["googlenet", "tables"])
+def test_what_is_joined_is_fused_or_not_by_which_is_predicted_to_be_shorter(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = CASES[name].model().eval(), CASES[name].inputs()[0]
+    own = nimble_fx.plan(model, x, kernels="inductor", on_fallback="error")
+    makespans = list[float]()
+    for prefer in (n_joined, lambda gm: -n_joined(gm)):
+        forced = partial(lambda prefer, gm, _: with_inductor_kernels(gm, prefer), prefer)
+        monkeypatch.setattr(planned_kernels, "with_inductor_kernels", forced)
+        program = nimble_fx.plan(model, x, kernels="inductor", on_fallback="error")
+        makespans.append(program.candidates[0].predicted_us)
+    assert makespans[0] != makespans[1]
+    assert own.candidates[0].predicted_us == min(makespans)
 
 
 @pytest.mark.gpu

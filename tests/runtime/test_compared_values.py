@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 import nimble_fx
 from nimble_fx.rewrites import fold_batch_norm
-from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.runtime.compared_values import compared_once
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
@@ -56,8 +56,8 @@ def test_models_with_folded_weights_pass(name: str) -> None:
 
 
 def test_other_values_of_inductors_kernels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(gm: GraphModule, side_by_side: bool) -> GraphModule:
-        made = with_inductor_kernels(gm, side_by_side)
+    def wrong(gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
+        made = with_inductor_kernels(gm, predicted_us)
         if is_wrong:
             (product,) = made.graph.find_nodes(
                 op="call_function", target=torch.ops.aten.addmm.default

@@ -7,27 +7,33 @@ Requires: sizes are numbers; all tensors are on one device.
 Ensures: the same inputs and outputs, with the same strides; values as Inductor computes them.
 """
 
+from collections.abc import Callable
 from operator import attrgetter
 
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
 from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
-from nimble_fx.rewrites.inductor.stand_ins import CONCATENATION, with_stand_ins
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, with_stand_ins
 from nimble_fx.torch_internals.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
 from nimble_fx.torch_internals.onednn import LINEAR
-from nimble_fx.tracing.aten_to_tasks import trace
+
+PredictedTime = Callable[[GraphModule], float]
+"""What an ATen graph is predicted to take, in microseconds."""
 
 
-def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphModule:
+def with_inductor_kernels(
+    gm: GraphModule, predicted_us: PredictedTime | None = None
+) -> GraphModule:
     """The graph with Inductor's kernels; itself if it computes nothing.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
-        side_by_side: compile it again with concatenations as kernels of their own, if it has any,
-            and take that graph if more of its tasks can run at the same time. Inductor fuses what
-            is concatenated, or has each branch write into the one result, which orders them.
+        predicted_us: decides whether concatenations become kernels of their own: the graph, if it
+            has any, is compiled in both ways, and the faster one is taken. Inductor fuses what is
+            concatenated, or has each branch write into the one result, which orders them. None:
+            they do not.
 
     Raises:
         UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
@@ -35,10 +41,10 @@ def with_inductor_kernels(gm: GraphModule, side_by_side: bool = False) -> GraphM
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
     fused = _rewritten(gm, with_stand_ins(gm, [LINEAR]))
-    if not side_by_side or not gm.graph.find_nodes(op="call_function", target=CONCATENATION):
+    if predicted_us is None or not any(node.target in CONCATENATIONS for node in gm.graph.nodes):
         return fused
-    apart = _rewritten(gm, with_stand_ins(gm, [LINEAR, CONCATENATION]))
-    return max(fused, apart, key=lambda each: trace(each).graph.width)
+    apart = _rewritten(gm, with_stand_ins(gm, [LINEAR, *CONCATENATIONS]))
+    return min(fused, apart, key=predicted_us)
 
 
 def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:

@@ -1,7 +1,7 @@
 """Operators that Inductor leaves as they are, because it gets stand-ins that it does not know.
 
-A stand-in computes what its operator does. Inductor fuses `aten.cat`, which orders what could run
-side by side, and compiles products by packed weights only where these are constants.
+A stand-in computes what its operator does. Inductor fuses concatenations, which orders what could
+run side by side, and compiles products by packed weights only where these are constants.
 """
 
 from collections.abc import Collection
@@ -14,9 +14,9 @@ from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
-CONCATENATION = torch.ops.aten.cat.default
+CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.stack.default)
 
-_NAMES = {CONCATENATION: "concatenation", LINEAR: "linear"}
+_NAMES = {CONCATENATIONS[0]: "concatenation", CONCATENATIONS[1]: "stack", LINEAR: "linear"}
 _OPERATORS = {name: op for op, name in _NAMES.items() if isinstance(op, OpOverload)}
 _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -31,7 +31,7 @@ def with_stand_ins(gm: GraphModule, operators: Collection[object]) -> GraphModul
 
     Args:
         gm: the graph, which is not changed.
-        operators: `CONCATENATION`, `LINEAR` or both.
+        operators: of `CONCATENATIONS` and `LINEAR`.
     """
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))

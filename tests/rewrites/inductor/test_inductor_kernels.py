@@ -9,14 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
 from nimble_fx.errors import FileError, InputError, NimbleWarning, UnsupportedError
 from nimble_fx.rewrites.inductor import inductor_kernels
-from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.rewrites.inductor.kernel_signature import MAX_PARAMETERS
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS
 from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.tracing.aten_to_tasks import trace
 from tests.grammar import AtenProgram
 from tests.strategies import aten_programs
 from tests.support.bits import assert_same_sharing
@@ -45,6 +49,28 @@ def kernels_of(program: nimble_fx.Program) -> list[str]:
 
 def inputs() -> tuple[Tensor, Tensor]:
     return torch.randn(3, 4), torch.randn(3, 4)
+
+
+def n_kernels(gm: GraphModule) -> float:
+    return len(trace(gm).graph.launching)
+
+
+@pytest.mark.parametrize("join", [torch.cat, torch.stack])
+@pytest.mark.parametrize(
+    ("predicted_us", "is_apart"),
+    [(None, False), (n_kernels, False), (lambda gm: -n_kernels(gm), True)],
+)
+def test_a_concatenation_is_a_kernel_of_its_own_where_that_is_predicted_to_be_faster(
+    join: Callable[..., Tensor], predicted_us: PredictedTime | None, is_apart: bool
+) -> None:
+    def joined(x: Tensor, y: Tensor) -> tuple[Tensor]:
+        return (join([x.exp() + 1, y.sin() * 2], 0).sigmoid(),)
+
+    gm = make_fx(joined, tracing_mode="fake")(*inputs())
+    made = with_inductor_kernels(gm, predicted_us)
+    assert any(node.target in CONCATENATIONS for node in made.graph.nodes) == is_apart
+    x = inputs()
+    torch.testing.assert_close(made(*x), joined(*x))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
-from nimble_fx.rewrites.inductor.stand_ins import CONCATENATION, operator_of, with_stand_ins
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, operator_of, with_stand_ins
 from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS
 
@@ -28,10 +28,15 @@ def concatenated(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat([x.exp() + bias, (weight * 2).sin()], 0)
 
 
+def stacked(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.stack([x.exp() + bias, (weight[:3] * 2).sin()], 1)
+
+
 CASES = [
     (product, LINEAR, "linear"),
     (product_without_bias, LINEAR, "linear"),
-    (concatenated, CONCATENATION, "concatenation"),
+    (concatenated, torch.ops.aten.cat.default, "concatenation"),
+    (stacked, torch.ops.aten.stack.default, "stack"),
 ]
 
 
@@ -56,7 +61,7 @@ def test_other_operators_have_none(
     function: Callable[..., Tensor], operator: object, name: str
 ) -> None:
     gm = make_fx(function)(X, MATRIX, BIAS)
-    others = {LINEAR, CONCATENATION} - {operator}
+    others = {LINEAR, *CONCATENATIONS} - {operator}
     assert targets(with_stand_ins(gm, others)) == targets(gm)
     assert operator_of(f"another {name}") is None
 
@@ -65,7 +70,9 @@ def test_pytorch_finds_no_fault_with_them() -> None:
     ours = getattr(torch.ops, KERNELS)
     linear = torch.library.opcheck(ours.linear.default, (X, MATRIX, BIAS, "none", [], None))
     concatenation = torch.library.opcheck(ours.concatenation.default, ([X, MATRIX], 0))
-    assert {*linear.values(), *concatenation.values()} == {"SUCCESS"}
+    stack = torch.library.opcheck(ours.stack.default, ([MATRIX, MATRIX], 1))
+    outcomes = {*linear.values(), *concatenation.values(), *stack.values()}
+    assert outcomes == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("function", [product, product_without_bias])
