@@ -1,4 +1,7 @@
-"""Compiles an ATen graph with Inductor, for its kernels and the order in which it calls them."""
+"""Compiles an ATen graph with Inductor, for its kernels and the order in which it calls them.
+
+Inductor's names are looked up where they are used, because importing it takes seconds.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,12 +35,7 @@ _SETTINGS = {
     "triton.cudagraphs": False,
     "trace.provenance_tracking_level": 2,
 }
-_compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
-_decompositions = lookup("torch._inductor.decomposition.select_decomp_table")
-_fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
-_joint_graph_passes = lookup("torch._inductor.fx_passes.joint_graph.joint_graph_passes")
 _tracing = lookup("torch._guards.tracing")
-_load = lookup("torch._inductor.codecache.PyCodeCache.load")
 
 
 @dataclass(frozen=True)
@@ -74,16 +72,17 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     if mode is None or not all(isinstance(x, FakeTensor) and _is_static(x) for x in inputs):
         raise UnsupportedError("it takes no tensors, or numbers, or sizes are symbolic")
     config = lookup("torch._inductor.config")
+    fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
     settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
     try:
         # A context of its own, or Inductor would report its strides to AOTAutograd, once at most.
-        with config.patch(settings), _fresh_provenance(), _tracing(TracingContext(mode)):
+        with config.patch(settings), fresh_provenance(), _tracing(TracingContext(mode)):
             lowered = _decomposed(gm, inputs, mode)
             if all(node.op != "call_function" for node in lowered.graph.nodes):
                 return None
-            compiled = _compile_fx_inner(lowered, inputs)
+            compiled = lookup("torch._inductor.compile_fx.compile_fx_inner")(lowered, inputs)
             text: str = compiled.source_code
-            module = _load(text)
+            module = lookup("torch._inductor.codecache.PyCodeCache.load")(text)
             origins = json.loads(compiled.inductor_provenance_stack_traces_str or "{}")
     except UnsupportedError:
         raise
@@ -100,10 +99,10 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
         stack.enter_context(preserve_node_meta())
         stack.enter_context(torch.no_grad())
         run = Interpreter(_traced_to_names(gm)).run
-        traced = make_fx(run, decomposition_table=_decompositions())(*inputs)
-    virtualized = lookup("torch._inductor.virtualized.V")
-    with virtualized.set_fake_mode(mode):
-        _joint_graph_passes(traced)
+        decompositions = lookup("torch._inductor.decomposition.select_decomp_table")()
+        traced = make_fx(run, decomposition_table=decompositions)(*inputs)
+    with lookup("torch._inductor.virtualized.V").set_fake_mode(mode):
+        lookup("torch._inductor.fx_passes.joint_graph.joint_graph_passes")(traced)
     output = traced.graph.output_node()
     returned: Any = output.args[0]
     visible = [i for i, value in enumerate(returned) if isinstance(value, Node)]
