@@ -100,7 +100,10 @@ class Target:
 
 
 def lower(
-    gm: GraphModule, example_inputs: Sequence[Any], compiler: "Compiler"
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: "Compiler",
+    watch: Callable[[Boxed], Boxed] = lambda run: run,
 ) -> Callable[..., Any]:
     """Lowers a Dynamo graph to ATen graphs and returns the callable that replaces it.
 
@@ -108,11 +111,12 @@ def lower(
         gm: Dynamo's graph.
         example_inputs: one set of inputs for it.
         compiler: builds the callable of each ATen graph.
+        watch: wraps that of an inference graph.
     """
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
-        inference_compiler=compiler.inference,
+        inference_compiler=lambda graph, inputs: watch(compiler.inference(graph, inputs)),
         partition_fn=compiler.partition,
         keep_inference_input_mutations=True,
     )

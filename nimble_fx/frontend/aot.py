@@ -13,6 +13,7 @@ from nimble_fx.backend import reset
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.frontend.direct_call import DirectCalls
 from nimble_fx.frontend.example_run import check_call, check_training, run_example
 from nimble_fx.frontend.model_function import (
     Arguments,
@@ -22,6 +23,7 @@ from nimble_fx.frontend.model_function import (
     unique_function,
 )
 from nimble_fx.frontend.preserve_state import preserve_state
+from nimble_fx.frontend.recorded_run import Recorder
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
@@ -100,13 +102,18 @@ class Compiled:
         self._reporter = Reporter(options.on_fallback)
         function = unique_function(model)
         self._run = torch.compile(function, backend=self._backend)
+        self._infer = DirectCalls(model, function.__code__, self._run, self._backend.recorder)
         dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
         dropping.atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model; without gradients unless it is compiled for training."""
-        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+        if self.training:
             return self._run(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return self._infer(args, kwargs)
+        with torch.no_grad():
+            return self._infer(args, kwargs)
 
     def report_if_eager(self) -> None:
         """Reports a fallback if Dynamo found no graph in the model."""
@@ -148,13 +155,15 @@ class _Backend:
     def __init__(self, options: Options, names: Mapping[str, str]) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
+        self.recorder = Recorder()
         self.is_called = False
         self._options, self._names = options, names
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
         target = this_machine(self._options, self._add_program)
-        return lower(gm, example_inputs, Compiler(gm, self._options, target, self._names))
+        compiler = Compiler(gm, self._options, target, self._names)
+        return lower(gm, example_inputs, compiler, self.recorder.watch)
 
     def reset(self) -> None:
         """Empties the lists of programs; `torch.compiler.reset()` calls this."""

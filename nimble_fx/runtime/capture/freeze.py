@@ -137,7 +137,7 @@ class FrozenProgram:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
         key = self._key(inputs, static)
         graph = self._cache.get(key)
-        if graph is not None and graph.awaits_backward:
+        if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
         if graph is None:
