@@ -31,6 +31,7 @@ class Net(nn.Module):
             x = torch.relu(layer(x))
         return x
 """
+UNGUARDED = "nimble_fx.compile, guards=False"
 CASES = ((1, 1), (1, 40), (1, 300), (1, 2000), (30, 40))
 """Numbers of inputs and of parameters."""
 
@@ -88,6 +89,8 @@ def ways(
     yield "cudagraphs", torch.compile(make(), backend="cudagraphs")
     yield 'backend="nimble"', torch.compile(make(), backend="nimble")
     yield "nimble_fx.compile", nimble_fx.compile(make(), xs, training=training)
+    if not training:
+        yield UNGUARDED, nimble_fx.compile(make(), xs, guards=False)
 
 
 def _by_hand(model: nn.Module, xs: tuple[Tensor, ...]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -24,6 +24,7 @@ from nimble_fx.frontend.model_function import (
 )
 from nimble_fx.frontend.preserve_state import preserve_state
 from nimble_fx.frontend.recorded_run import Recorder
+from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
@@ -33,7 +34,12 @@ from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 
 
 def compile(  # noqa: A001  # as torch.compile
-    model: object, example_inputs: object, *, training: bool = False, **options: Any
+    model: object,
+    example_inputs: object,
+    *,
+    training: bool = False,
+    guards: bool = True,
+    **options: Any,
 ) -> "Compiled":
     """Traces, schedules, verifies and captures the model now, for inputs like the example.
 
@@ -52,6 +58,11 @@ def compile(  # noqa: A001  # as torch.compile
             backward, and calls follow the caller's grad mode. It is an argument, and not read from
             the grad mode, because that is on by default: inference would silently keep the tensors
             that a backward needs.
+        guards: True: each call checks, as with torch.compile, whether all that the compiled code
+            depends on is as it was, and compiles again if not. False, for inference: a call checks
+            its inputs alone, which must be like the example's. The model's modules, their mode and
+            their attributes, and variables of the code, are taken to be as they were; parameters
+            and buffers may have other values, or be replaced by others of the same shape and type.
         **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
@@ -62,11 +73,13 @@ def compile(  # noqa: A001  # as torch.compile
         OptionError: before any work, if an option is not valid or the example inputs are no
             arguments; later, if the model does not take them, or if no output has a gradient with
             `training=True`.
-        UnsupportedError: with `on_fallback="error"`, if a part cannot be scheduled or frozen.
+        UnsupportedError: with `on_fallback="error"`, if a part cannot be scheduled or frozen, or a
+            model cannot be called without guards.
 
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
     """
     check_training(training)
+    _check_guards(guards, training)
     parsed = Options.parse(None, options)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
@@ -81,6 +94,8 @@ def compile(  # noqa: A001  # as torch.compile
             check_call(function, arguments.copies())
             raise
     compiled.report_if_eager()
+    if not guards:
+        compiled.drop_guards(arguments)
     return compiled
 
 
@@ -102,7 +117,8 @@ class Compiled:
         self._reporter = Reporter(options.on_fallback)
         function = unique_function(model)
         self._run = torch.compile(function, backend=self._backend)
-        self._infer = DirectCalls(model, function.__code__, self._run, self._backend.recorder)
+        self._guarded = DirectCalls(model, function.__code__, self._run, self._backend.recorder)
+        self._infer: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
         dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
         dropping.atexit = False
 
@@ -114,6 +130,15 @@ class Compiled:
             return self._infer(args, kwargs)
         with torch.no_grad():
             return self._infer(args, kwargs)
+
+    def drop_guards(self, example: Arguments) -> None:
+        """Makes calls check their inputs alone, or reports why that cannot be."""
+        direct, name = self._guarded.latest, name_of(self.model)
+        if direct is None:
+            self._reporter.report(Fallback(name, "with guards", self._guarded.why_not))
+            return
+        with torch.no_grad():
+            self._infer = UnguardedCall(name, direct, example, self._guarded)
 
     def report_if_eager(self) -> None:
         """Reports a fallback if Dynamo found no graph in the model."""
@@ -173,6 +198,14 @@ class _Backend:
     def _add_program(self, program: Program) -> None:
         self.programs.add(program)
         register(program)
+
+
+def _check_guards(guards: object, training: bool) -> None:
+    """Raises OptionError if `guards` is no bool, or False in training."""
+    if type(guards) is not bool:
+        raise OptionError(f"guards={guards!r:.99} is not valid; it takes True or False")
+    if training and not guards:
+        raise OptionError("guards=False is for inference; a training is compiled with guards")
 
 
 def _check_has_data(function: Callable[..., Any], arguments: Arguments) -> None:

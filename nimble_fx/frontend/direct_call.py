@@ -11,14 +11,13 @@ from functools import reduce
 from types import CodeType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nimble_fx.frontend.module_slots import ModuleSlots, slots_of
 from nimble_fx.frontend.recorded_run import Boxed, RecordedRun, Recorder
 from nimble_fx.ir.arguments import items_at
 from nimble_fx.torch_internals.dynamo_entries import (
     DynamoEntry,
-    global_state,
     is_ordinary_call,
     latest_entry,
     only_calls_its_graph,
@@ -35,8 +34,16 @@ Variables = Mapping[str, Any]
 """The variables of a call of `model_function.unique_function`: args, kwargs, model."""
 
 
+class NotDirectError(Exception):
+    """A call cannot be made directly; the message says why."""
+
+
 class DirectCalls:
-    """Calls a compiled model directly where a recorded call has shown how, else by Dynamo."""
+    """Calls a compiled model directly where a recorded call has shown how, else by Dynamo.
+
+    Attributes:
+        why_not: why the last call that was recorded cannot be made directly; "" if it can.
+    """
 
     def __init__(
         self,
@@ -56,6 +63,7 @@ class DirectCalls:
         self._model, self._code, self._run, self._recorder = model, code, run, recorder
         self._direct: list[DirectCall] = []
         self._n_attempts = 0
+        self.why_not = ""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off."""
@@ -68,21 +76,28 @@ class DirectCalls:
         if self._n_attempts >= ATTEMPTS_PER_PROGRAM * (self._recorder.n_programs or 1):
             return self._run(*args, **kwargs)
         self._n_attempts += 1
-        state = global_state()
         result, runs = self._recorder.recorded(lambda: self._run(*args, **kwargs))
-        if len(runs) == 1 and state.check():
-            self._learn(runs[0], variables, result)
+        self._learn(runs, variables, result)
         return result
 
-    def _learn(self, run: RecordedRun, variables: Variables, result: object) -> None:
+    @property
+    def latest(self) -> "DirectCall | None":
+        """The newest of the direct calls."""
+        return self._direct[0] if self._direct else None
+
+    def _learn(self, runs: Sequence[RecordedRun], variables: Variables, result: object) -> None:
         """Calls such as this one are direct from now on, if they can be."""
         entry = latest_entry(self._code)
-        if entry is None or not (only_calls_its_graph(entry.code) and entry.fits(variables)):
+        if len(runs) != 1 or entry is None or not entry.fits(variables):
+            self.why_not = "it is not one graph of PyTorch's, or it changes what it depends on"
             return
-        direct = direct_call(entry, run, variables, result)
-        if direct is not None:
-            alive = [each for each in self._direct if each.entry.is_alive]
-            self._direct = [direct, *alive][:MAX_DIRECT_CALLS]
+        try:
+            direct = direct_call(entry, runs[0], variables, result)
+        except NotDirectError as error:
+            self.why_not = str(error)
+            return
+        alive = [each for each in self._direct if each.entry.is_alive]
+        self._direct = [direct, *alive][:MAX_DIRECT_CALLS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,47 +132,59 @@ class DirectCall:
 
 def direct_call(
     entry: DynamoEntry, recorded: RecordedRun, variables: Variables, result: object
-) -> DirectCall | None:
-    """The direct call that does what a recorded call did; None if that is not only passing on.
-
-    It is if each input of the program is one argument or one parameter or buffer of the model, each
-    output a part of the result, and no input's layout was changed.
+) -> DirectCall:
+    """The direct call that does what a recorded call did.
 
     Args:
         entry: the one of Dynamo's cache that the call has used.
         recorded: the run of the call's program.
         variables: those of the call.
         result: what the call returned.
+
+    Raises:
+        NotDirectError: the call did more than to pass on: unless each input of the program is one
+            argument or one parameter or buffer of the model, and each output a part of the result.
     """
+    if not only_calls_its_graph(entry.code):
+        raise NotDirectError("it reads or changes objects other than parameters and buffers")
     paths = _tensor_paths(variables["args"], variables["kwargs"])
-    if paths is None or not recorded.keeps_layouts:
-        return None
     rest = [value for value in recorded.inputs if id(value) not in paths]
-    if not all(isinstance(value, Tensor) for value in rest):
-        return None
-    slots = slots_of(variables["model"], rest) if rest else ModuleSlots((), (), ())
-    build = _builder(result, recorded.outputs)
-    if slots is None or build is None:
-        return None
+    slots = _slots(variables["model"], rest)
     places = {key: i for i, key in enumerate((*paths, *map(id, rest)))}
     inputs = items_at([places[id(value)] for value in recorded.inputs])
-    arguments = _picks(list(paths.values()))
-    return DirectCall(entry, recorded.run, arguments, slots, inputs, build)
+    build = _builder(result, recorded.outputs)
+    return DirectCall(entry, recorded.run, _picks(list(paths.values())), slots, inputs, build)
+
+
+def _slots(model: object, tensors: Sequence[Any]) -> ModuleSlots:
+    """The slots of these tensors in the model."""
+    if not tensors:
+        return ModuleSlots((), (), ())
+    if isinstance(model, nn.Module) and all(isinstance(x, Tensor) for x in tensors):
+        slots = slots_of(model, tensors)
+        if slots is not None:
+            return slots
+    raise NotDirectError(
+        "it reads a number that may change, or a tensor that is no argument, nor a parameter or "
+        "buffer at one place of the model"
+    )
 
 
 Path = tuple[Any, ...]
 """The indices and keys that lead to a tensor in (args, kwargs)."""
 
 
-def _tensor_paths(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Path] | None:
-    """The path of each tensor by its id; None if one is there twice, or not in plain containers."""
+def _tensor_paths(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[int, Path]:
+    """The path of each tensor by its id."""
     leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
     paths: dict[int, Path] = {}
     for keys, leaf in leaves:
         if isinstance(leaf, Tensor):
             path = tuple(getattr(key, "idx", getattr(key, "key", None)) for key in keys)
             if id(leaf) in paths or None in path:
-                return None
+                raise NotDirectError(
+                    "an argument is passed twice, or in a container other than lists and dicts"
+                )
             paths[id(leaf)] = path
     return paths
 
@@ -175,13 +202,13 @@ def _picks(
     return lambda args, kwargs: [reduce(item, path, (args, kwargs)) for path in paths]
 
 
-def _builder(result: object, outputs: Sequence[Any]) -> Callable[[Sequence[Any]], Any] | None:
-    """A function from a program's outputs to the result; None if that is not made of them alone."""
+def _builder(result: object, outputs: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """A function from a program's outputs to the result."""
     leaves, spec = pytree.tree_flatten(result)
     places = {id(value): i for i, value in enumerate(outputs) if isinstance(value, Tensor)}
     indices = [places[id(leaf)] for leaf in leaves if id(leaf) in places]
     if len(indices) != len(leaves) or {*indices} != {*range(len(outputs))}:
-        return None
+        raise NotDirectError("its result is not made of new tensors alone, each of them once")
     pick = items_at(indices)
     if isinstance(result, Tensor):
         return lambda values: pick(values)[0]

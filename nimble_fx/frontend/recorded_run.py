@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from threading import Lock, get_ident
 from typing import Any
 
-from torch import Tensor
-
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """AOTAutograd's boxed calling convention: a call takes a list of inputs and empties it."""
 
@@ -18,19 +16,12 @@ class RecordedRun:
     Attributes:
         run: the program.
         inputs: its inputs.
-        layouts: those of the inputs before the run.
         outputs: its outputs.
     """
 
     run: Boxed
     inputs: Sequence[Any]
-    layouts: Sequence[object]
     outputs: Sequence[Any]
-
-    @property
-    def keeps_layouts(self) -> bool:
-        """Whether the inputs have the same shapes and strides, in the same memory, as before it."""
-        return list(map(_layout, self.inputs)) == self.layouts
 
 
 class Recorder:
@@ -49,9 +40,9 @@ class Recorder:
         def call(args: list[Any]) -> Sequence[Any]:
             if self._thread != get_ident():
                 return run(args)
-            inputs, layouts = list(args), list(map(_layout, args))
+            inputs = list(args)
             outputs = run(args)
-            self._runs.append(RecordedRun(run, inputs, layouts, list(outputs)))
+            self._runs.append(RecordedRun(run, inputs, list(outputs)))
             return outputs
 
         call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
@@ -68,10 +59,3 @@ class Recorder:
         finally:
             self._thread, self._runs = None, []
             self._lock.release()
-
-
-def _layout(value: object) -> object:
-    """The memory and shape of a tensor; another value itself."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.data_ptr(), value.shape, value.stride(), value.dtype

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import nimble_fx
-from nimble_fx.frontend.direct_call import MAX_DIRECT_CALLS
+from nimble_fx.frontend.direct_call import MAX_DIRECT_CALLS, NotDirectError, _builder
 from tests.support.eager import assert_same
 from tests.support.models import Branchy
 
@@ -137,7 +137,7 @@ def only_direct(compiled: nimble_fx.Compiled, monkeypatch: pytest.MonkeyPatch) -
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise RefusedError
 
-    monkeypatch.setattr(compiled._infer, "_run", refuse)
+    monkeypatch.setattr(compiled._guarded, "_run", refuse)
 
 
 @pytest.mark.parametrize("options", DEVICES, ids=str)
@@ -354,6 +354,13 @@ def test_a_parameter_in_two_places_is_the_one_that_the_model_reads() -> None:
         compiled(x)
     net.first.weight = nn.Parameter(torch.zeros(4, 4))
     assert_same(compiled(x), net(x).detach())
+
+
+def test_an_output_that_is_not_returned_is_for_what_is_passed_by() -> None:
+    x, y = torch.zeros(1), torch.ones(1)
+    with pytest.raises(NotDirectError, match="not made of new tensors alone"):
+        _builder([x], (x, y))
+    assert _builder([x, {"y": y}], (y, x))((x, y)) == [y, {"y": x}]
 
 
 def test_a_stance_a_mode_and_a_trace_are_respected() -> None:

@@ -1,0 +1,168 @@
+"""`nimble_fx.compile(..., guards=False)`: inputs are checked; the model is as it was compiled."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.errors import FallbackError, InputError, NimbleWarning, OptionError
+from tests.support.eager import assert_same, call, twins
+from tests.support.models import CASES, Branchy
+
+DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 3}]
+
+
+class Sum(nn.Module):
+    """Tensors in lists and dicts, a number and a word among the arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, more: dict[str, list[Tensor]], n: int = 2, how: str = "a") -> Any:
+        y = self.layer(x) + more["y"][0] * n
+        return {"y": y, "all": [y.sum()]} if how == "a" else (y,)
+
+
+def values() -> tuple[Tensor, Tensor]:
+    return torch.randn(2, 4), torch.randn(2, 4)
+
+
+OTHERS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], str]] = {
+    "size": (lambda x, y: (x[:1], {"y": [y]}, 3), r"'args\[0\]' size mismatch at index 0"),
+    "rank": (lambda x, y: (x[0], {"y": [y]}, 3), r"'args\[0\]' rank mismatch"),
+    "strides": (lambda x, y: (x.t().contiguous().t(), {"y": [y]}, 3), "stride mismatch"),
+    "dtype": (lambda x, y: (x, {"y": [y.double()]}, 3), r"'args\[1\]\['y'\]\[0\]' dtype mismatch"),
+    "device": (lambda x, y: (x.to("meta"), {"y": [y]}, 3), "dispatch key set mismatch"),
+    "type": (lambda x, y: (nn.Parameter(x), {"y": [y]}, 3), "expected type"),
+    "the same": (lambda x, y: (x, {"y": [x]}, 3), "Duplicate tensor"),
+    "number": (lambda x, y: (x, {"y": [y]}, 4), r"args\[2\] is 4, not 3"),
+    "type of number": (lambda x, y: (x, {"y": [y]}, 3.0), r"args\[2\] is 3\.0, not 3"),
+    "more": (lambda x, y: (x, {"y": [y, y]}, 3), "the arguments are"),
+    "another key": (lambda x, y: (x, {"z": [y]}, 3), "the arguments are"),
+    "fewer": (lambda x, y: (x, {"y": [y]}), "the arguments are"),
+    "no tensor": (lambda x, y: (None, {"y": [y]}, 3), "expected type of 'args"),
+    "a tensor": (lambda x, y: (x, {"y": [y]}, torch.tensor(3)), r"args\[2\] is tensor"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_inputs_unlike_the_example_are_refused_and_nothing_is_compiled(other: str) -> None:
+    net = Sum()
+    x, y = values()
+    compiled = nimble_fx.compile(net, (x, {"y": [y]}, 3), guards=False)
+    make, message = OTHERS[other]
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"Sum was compiled with guards=False.*{message}"):
+            compiled(*make(*values()))
+    x, y = values()
+    assert_same(compiled(x, {"y": [y]}, 3), net(x, {"y": [y]}, 3))
+    assert len(compiled.programs) == 1
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["in place", "replaced", "moved", "loaded"]), max_size=4),
+    st.booleans(),
+)
+def test_changed_weights_are_read(options: dict[str, Any], changes: list[str], grad: bool) -> None:
+    torch.manual_seed(0)
+    net, x = Branchy(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False, **options)
+    for change in ["none", *changes]:
+        match change:
+            case "in place":
+                net.a.weight.data.mul_(1.5)
+            case "replaced":
+                net.a.weight = nn.Parameter(torch.randn(4, 4))
+            case "moved":
+                net.b.weight.data = torch.randn(4, 4)
+            case "loaded":
+                net.load_state_dict({k: v + 1 for k, v in net.state_dict().items()})
+        x = torch.randn(2, 4)
+        with torch.set_grad_enabled(grad):
+            result = compiled(x)
+        assert_same(result, net(x).detach())
+        assert not result.requires_grad
+    assert len(compiled.programs) == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_are_eagers_with_all_that_they_change(name: str) -> None:
+    case = CASES[name]
+    net, eager = twins(case, train=False)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = nimble_fx.compile(
+            net, case.inputs(), guards=False, on_fallback="silent", device="virtual", seed=3
+        )
+        for _ in range(3):
+            ours = case.inputs()
+            theirs = copy.deepcopy(ours)
+            with torch.no_grad():
+                expected = call(eager, theirs)
+            assert_same(call(compiled, ours), expected)
+            assert_same(ours, theirs)
+            assert_same(dict(net.state_dict()), dict(eager.state_dict()))
+
+
+def test_keywords_are_compared_too() -> None:
+    net, (x, y) = Sum(), values()
+    compiled = nimble_fx.compile(net, {"x": x, "more": {"y": [y]}, "how": "b"}, guards=False)
+    assert_same(compiled(x=y, more={"y": [x]}, how="b"), net(y, {"y": [x]}, how="b"))
+    with pytest.raises(InputError, match=r"kwargs\['how'\] is 'a', not 'b'"):
+        compiled(x=y, more={"y": [x]}, how="a")
+    with pytest.raises(InputError, match="the arguments are"):
+        compiled(y, {"y": [x]}, how="b")
+
+
+def test_what_is_not_compared_stays_as_it_was_compiled() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    expected = net(x).detach()
+    net.train()
+    net[1] = nn.ReLU()
+    assert_same(compiled(x), expected)
+
+
+def test_in_another_state_of_pytorch_it_is_compiled_again() -> None:
+    net, x = Branchy(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        result = compiled(x)
+        assert result.dtype == net(x).dtype
+    assert len(compiled.programs) == 2
+
+
+def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_says_why() -> None:
+    class Counts(nn.Module):
+        n = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.n += 1
+            return x + self.n
+
+    x = torch.zeros(2)
+    with pytest.warns(NimbleWarning, match="with guards"):
+        compiled = nimble_fx.compile(Counts(), x, guards=False)
+    assert [compiled(x).tolist() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
+    with pytest.raises(FallbackError, match="it changes what it depends on"):
+        nimble_fx.compile(Counts(), x, guards=False, on_fallback="error")
+    with pytest.raises(FallbackError, match="an argument is passed twice"):
+        nimble_fx.compile(torch.add, (x, x), guards=False, on_fallback="error")
+    views: Any = torch.t
+    with pytest.raises(FallbackError, match="new tensors alone"):
+        nimble_fx.compile(views, torch.zeros(2, 2), guards=False, on_fallback="error")
+
+
+def test_it_is_an_option_of_inference() -> None:
+    with pytest.raises(OptionError, match="guards=False is for inference"):
+        nimble_fx.compile(Branchy(), torch.randn(2, 4), training=True, guards=False)
+    with pytest.raises(OptionError, match="guards=0 is not valid"):
+        nimble_fx.compile(Branchy(), torch.randn(2, 4), guards=0)  # type: ignore[arg-type]
