@@ -135,8 +135,7 @@ class FrozenProgram:
 
     def _run(self, args: list[Any], inputs: list[Any], static: list[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
-        key = self._key(inputs, static)
-        graph = self._cache.get(key)
+        key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
@@ -154,14 +153,22 @@ class FrozenProgram:
         args.clear()
         return graph.replay(inputs, static)
 
-    def _key(self, inputs: list[Any], static: list[Any]) -> GraphKey:
+    def _find_graph(
+        self, inputs: list[Any], static: list[Any]
+    ) -> tuple[GraphKey, CapturedGraph | None]:
+        """The key of a call and its graph: mostly the latest, whose key costs less to compare."""
         fixed: tuple[tuple[int, int], ...] = ()
         if self._options.is_backward:
             saved = self._pool_group.saved_pools
             places = [(k, inputs[k].data_ptr()) for k in self._may_be_saved]
             fixed = tuple([place for place in places if place[1] in saved])
         numbers = tuple([inputs[k] for k in self._numbers]) if self._numbers else ()
-        return GraphKey(numbers, tuple(map(_data_ptr, static)), fixed)
+        parts = numbers, tuple(map(_data_ptr, static)), fixed, True
+        latest = self._cache.latest
+        if latest is not None and latest[0] == parts:
+            return latest
+        key = GraphKey(*parts)
+        return key, self._cache.get(key)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
         """Runs a call without a graph, and reports the fallback if the call succeeds.

@@ -55,6 +55,9 @@ class GraphCache:
 
     Past that the least recently used one is evicted. A graph is also removed when memory that it
     reads in place is freed, which may happen at any moment, in any thread.
+
+    Attributes:
+        latest: the most recently used graph and its key; None if it was removed.
     """
 
     def __init__(self, pool_group: PoolGroup, max_graphs: int, status: CaptureStatus) -> None:
@@ -63,7 +66,7 @@ class GraphCache:
         self._lock = threading.RLock()
         self._n_early_evictions = 0
         self._n_calls: OrderedDict[GraphKey, int] = OrderedDict()
-        self._latest: tuple[GraphKey, CapturedGraph] | None = None
+        self.latest: tuple[GraphKey, CapturedGraph] | None = None
         pool_group.graph_caches.add(self)
 
     def __del__(self, free_later: Callable[[object], None] = gc_guard.free_later) -> None:
@@ -72,14 +75,11 @@ class GraphCache:
 
     def get(self, key: GraphKey) -> CapturedGraph | None:
         """The graph for a key, which becomes the most recently used; None if there is none."""
-        latest = self._latest
-        if latest is not None and latest[0] == key:  # cheaper than a hash of all addresses
-            return latest[1]
         with self._lock:
             graph = self._graphs.get(key)
             if graph is not None:
                 self._graphs.move_to_end(key)
-                self._latest = key, graph
+                self.latest = key, graph
             return graph
 
     def should_capture(self, key: GraphKey) -> bool:
@@ -123,7 +123,7 @@ class GraphCache:
         """Adds a graph that was captured for these inputs and parameters."""
         with self._lock:
             self._graphs[key] = graph
-            self._latest = key, graph
+            self.latest = key, graph
             self._n_calls.pop(key, None)
             self._status.n_captures += 1
             self._status.n_graphs, self._status.nbytes = len(self._graphs), graph.nbytes
@@ -134,7 +134,7 @@ class GraphCache:
     def remove(self, key: GraphKey) -> None:
         """Removes the graph for a key, if there is one."""
         with self._lock:
-            graph, self._latest = self._graphs.pop(key, None), None
+            graph, self.latest = self._graphs.pop(key, None), None
             self._status.n_graphs = len(self._graphs)
         if graph is not None:  # outside of the lock: freeing it may remove other graphs
             self._n_early_evictions += graph.n_replays < BREAK_EVEN_CALLS
