@@ -18,18 +18,17 @@ from tests.cuda_runtime.host_functions import settle
 LIMIT = float(os.environ.get("STANDIN_LIMIT", "300"))
 """Seconds that a test may take."""
 
+N_DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
+
+# Who asks CUDA for the number of devices cannot use it in a fork. Imports ask: Inductor's, in some
+# versions, when Triton's launches or a conftest.py imports it.
+_count_devices = torch._C._cuda_getDeviceCount
+torch._C._cuda_getDeviceCount = lambda: N_DEVICES
 overrides.install()
 if os.environ.get("STANDIN_TRITON"):
     from tests.cuda_runtime import triton_launches
 
     triton_launches.install()
-_count_devices = torch._C._cuda_getDeviceCount
-
-
-def pytest_configure() -> None:
-    """Lets this process know the number of devices without asking, after which none may fork."""
-    n = int(os.environ.get("STANDIN_DEVICES", "1"))
-    torch._C._cuda_getDeviceCount = lambda: n
 
 
 @pytest.hookimpl(tryfirst=True)
