@@ -71,6 +71,8 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
     if mode is None or not all(isinstance(x, FakeTensor) and _is_static(x) for x in inputs):
         raise UnsupportedError("it takes no tensors, or numbers, or sizes are symbolic")
+    # First, because what it imports is used by decompositions, which do not import it.
+    compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
     config = lookup("torch._inductor.config")
     fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
     settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
@@ -80,7 +82,7 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
             lowered = _decomposed(gm, inputs, mode)
             if all(node.op != "call_function" for node in lowered.graph.nodes):
                 return None
-            compiled = lookup("torch._inductor.compile_fx.compile_fx_inner")(lowered, inputs)
+            compiled = compile_fx_inner(lowered, inputs)
             text: str = compiled.source_code
             module = lookup("torch._inductor.codecache.PyCodeCache.load")(text)
             origins = json.loads(compiled.inductor_provenance_stack_traces_str or "{}")
