@@ -11,6 +11,7 @@ _NAMES = (
 
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_long)
 
+driver = ctypes.CDLL("libcuda.so.1")
 runtime = ctypes.CDLL("libcudart.so.13")
 runtime.standin_enqueue.argtypes = [
     *(ctypes.c_void_p, ctypes.c_char_p, HostFunction, ctypes.c_long),

@@ -190,6 +190,18 @@ def test_the_legacy_stream_is_not_used_while_a_blocking_stream_is_captured(
     assert ended == (INVALIDATED_ERROR if is_prohibited else 0)
 
 
+def test_the_driver_says_whether_a_stream_is_captured() -> None:
+    def is_captured() -> int:
+        found = ctypes.c_int()
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        assert library.driver.cuStreamIsCapturing(stream, ctypes.byref(found)) == 0
+        return found.value
+
+    said = list[int]()
+    assert capture(lambda _: said.append(is_captured())) == ""
+    assert [*said, is_captured()] == [1, 0]
+
+
 def test_a_capture_ends_in_the_thread_in_which_it_began() -> None:
     stream, graph = torch.cuda.Stream(), ctypes.c_void_p()
     handle, runtime, said = ctypes.c_void_p(stream.cuda_stream), library.runtime, list[int]()

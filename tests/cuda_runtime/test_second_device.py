@@ -1,7 +1,11 @@
-"""Work on a device that is not the current one is in the order of that device's streams."""
+"""A second device: work on it is in the order of its streams, and it can be the current one."""
+
+import ctypes
 
 import pytest
 import torch
+
+from tests.cuda_runtime import library
 
 pytestmark = pytest.mark.gpu
 
@@ -28,3 +32,11 @@ def test_a_side_stream_sees_what_its_devices_default_stream_did(second: torch.de
         side.synchronize()
         assert seen.tolist() == [value] * 2
     assert torch.cuda.current_device() == 0
+
+
+def test_the_driver_has_the_current_device_of_the_runtime(second: torch.device) -> None:
+    found = ctypes.c_int()
+    for device in (second.index, 0):
+        torch.cuda.set_device(device)
+        assert library.driver.cuCtxGetDevice(ctypes.byref(found)) == 0
+        assert found.value == device

@@ -8,9 +8,9 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
+from tests.cuda_runtime.library import driver
 from tests.cuda_runtime.triton_language import Interpreted
 
-driver = ctypes.CDLL("libcuda.so.1")
 driver.standin_kernel_name.restype = ctypes.c_char_p
 driver.standin_kernel_image.restype = ctypes.c_long
 driver.standin_kernel_parameters.restype = ctypes.c_long

@@ -42,6 +42,8 @@ int cuCtxGetCurrent(void** context) {
   return cudaSuccess;
 }
 
+int cuCtxGetDevice(int* device) { return cudaGetDevice(device); }
+
 int cuCtxSetCurrent(void*) { return cudaSuccess; }
 int cuCtxPushCurrent(void*) { return cudaSuccess; }
 int cuCtxPopCurrent(void**) { return cudaSuccess; }
