@@ -33,7 +33,7 @@ from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.fastest import KernelChoice, fastest
-from nimble_fx.runtime.folding.folded_weights import folded_weights, with_folded
+from nimble_fx.runtime.folding.folded_weights import FoldedRun, folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
@@ -192,7 +192,7 @@ class Compiler:
         for kind, main in self._with_kernels(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
             folded = folded_weights(trace(main).graph, self._folded)
-            runs[kind] = with_folded(
+            runs[kind] = FoldedRun(
                 run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
             )
         return self._fastest(runs, gm)

@@ -294,7 +294,7 @@ def _folded(scheduled: ScheduledProgram) -> str:
     types = [value.type for value in scheduled.graph.inputs[-scheduled.n_folded :]]
     tensors = [each for each in types if isinstance(each, TensorType)]
     nbytes = sum(n_elements(each) * each.dtype.itemsize for each in tensors)
-    return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed again when one changes"
+    return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed from the model's"
 
 
 def _kernels(choice: KernelChoice | None) -> str:

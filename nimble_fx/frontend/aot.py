@@ -39,6 +39,7 @@ def compile(  # noqa: A001  # as torch.compile
     *,
     training: bool = False,
     guards: bool = True,
+    release_weights: bool = False,
     **options: Any,
 ) -> "Compiled":
     """Traces, schedules, verifies and captures the model now, for inputs like the example.
@@ -63,6 +64,9 @@ def compile(  # noqa: A001  # as torch.compile
             its inputs alone, which must be like the example's. The model's modules, their mode and
             their attributes, and variables of the code, are taken to be as they were; parameters
             and buffers may have other values, or be replaced by others of the same shape and type.
+        release_weights: with `guards=False`, True frees the parameters and buffers that the program
+            reads only as folded weights (see `Options.fold_weights`). They are empty tensors in the
+            model afterwards, which cannot be called or saved any more.
         **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
@@ -79,7 +83,7 @@ def compile(  # noqa: A001  # as torch.compile
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
     """
     check_training(training)
-    _check_guards(guards, training)
+    _check_guards(guards, training, release_weights)
     parsed = Options.parse(None, options)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
@@ -95,7 +99,7 @@ def compile(  # noqa: A001  # as torch.compile
             raise
     compiled.report_if_eager()
     if not guards:
-        compiled.drop_guards(arguments)
+        compiled.drop_guards(arguments, release_weights)
     return compiled
 
 
@@ -131,14 +135,24 @@ class Compiled:
         with torch.no_grad():
             return self._infer(args, kwargs)
 
-    def drop_guards(self, example: Arguments) -> None:
-        """Makes calls check their inputs alone, or reports why that cannot be."""
+    def drop_guards(self, example: Arguments, release_weights: bool) -> None:
+        """Makes calls check their inputs alone, or reports why that cannot be.
+
+        Args:
+            example: the example inputs.
+            release_weights: whether to free weights that are folded.
+        """
         direct, name = self._guarded.latest, name_of(self.model)
         if direct is None:
             self._reporter.report(Fallback(name, "with guards", self._guarded.why_not))
             return
         with torch.no_grad():
-            self._infer = UnguardedCall(name, direct, example, self._guarded)
+            unguarded = UnguardedCall(name, direct, example, self._guarded)
+            released = unguarded.release_weights() if release_weights else 0
+        self._infer = unguarded
+        if release_weights and not released:
+            reason = "its program has no folded weights, or selects or compares kernels in a call"
+            self._reporter.report(Fallback(name, "with all its weights", reason))
 
     def report_if_eager(self) -> None:
         """Reports a fallback if Dynamo found no graph in the model."""
@@ -200,12 +214,15 @@ class _Backend:
         register(program)
 
 
-def _check_guards(guards: object, training: bool) -> None:
-    """Raises OptionError if `guards` is no bool, or False in training."""
-    if type(guards) is not bool:
-        raise OptionError(f"guards={guards!r:.99} is not valid; it takes True or False")
+def _check_guards(guards: object, training: bool, release_weights: object) -> None:
+    """Raises OptionError if these are no bools, or do not go together."""
+    for name, value in (("guards", guards), ("release_weights", release_weights)):
+        if type(value) is not bool:
+            raise OptionError(f"{name}={value!r:.99} is not valid; it takes True or False")
     if training and not guards:
         raise OptionError("guards=False is for inference; a training is compiled with guards")
+    if release_weights and guards:
+        raise OptionError("release_weights=True needs guards=False: guards look at the weights")
 
 
 def _check_has_data(function: Callable[..., Any], arguments: Arguments) -> None:

@@ -126,8 +126,12 @@ class DirectCall:
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls the program."""
+        return self.result(self.run(self.program_inputs(args, kwargs)))
+
+    def program_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The program's inputs in a call."""
         values = (*self.arguments(args, kwargs), *self.slots.tensors())
-        return self.result(self.run(list(self.inputs(values))))
+        return list(self.inputs(values))
 
 
 def direct_call(

@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-from nimble_fx.errors import InputError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.direct_call import DirectCall, DirectCalls
 from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.runtime.folding.folded_weights import FoldedRun
 from nimble_fx.torch_internals.dynamo_entries import global_state, is_ordinary_call
 from nimble_fx.torch_internals.names import lookup, pytree
 
@@ -30,6 +31,8 @@ class UnguardedCall:
         """
         self._direct, self._guarded, self._state = direct, guarded, global_state()
         self._check = InputCheck(name, example)
+        self._name, self._example = name, example
+        self._has_weights = True
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.
@@ -38,9 +41,32 @@ class UnguardedCall:
             InputError: the inputs are not like those of the example.
         """
         if not (is_ordinary_call() and self._state.check()):
-            return self._guarded(args, kwargs)
+            return self._call_guarded(args, kwargs)
         self._check(args, kwargs)
         return self._direct(args, kwargs)
+
+    def release_weights(self) -> int:
+        """Frees the weights from which the program's folded ones are computed.
+
+        Returns:
+            Their bytes; 0 if the program has no folded weights, or another one may run instead.
+        """
+        run = self._direct.run
+        if not isinstance(run, FoldedRun):
+            return 0
+        example = self._example
+        nbytes = run.release_weights(self._direct.program_inputs(example.args, example.kwargs))
+        self._has_weights = not nbytes
+        return nbytes
+
+    def _call_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._has_weights:
+            return self._guarded(args, kwargs)
+        raise UnsupportedError(
+            f"{self._name} was compiled with release_weights=True, and would have to be compiled "
+            "again: it is called under torch.autocast, a mode, or another setting of PyTorch than "
+            "it was compiled in. Call it outside of these, or compile a model that has its weights"
+        )
 
 
 class InputCheck:

@@ -11,7 +11,6 @@ import torch
 from nimble_fx.torch_internals.names import lookup
 
 _eval_frame = lookup("torch._dynamo.eval_frame")
-_callback = lookup("torch._C._dynamo.eval_frame.get_eval_frame_callback")
 _entries = lookup("torch._dynamo.eval_frame._debug_get_cache_entry_list")
 _is_tracing = lookup("torch._C._is_tracing")
 _n_dispatch_modes = lookup("torch._C._len_torch_dispatch_stack")
@@ -90,7 +89,6 @@ def is_ordinary_call() -> bool:
     return (
         not torch.compiler.is_compiling()  # first: Dynamo itself traces nothing behind it
         and _eval_frame._stance.stance == "default"
-        and _callback() is None
         and _n_dispatch_modes() == 0
         and not _is_tracing()
     )

@@ -337,6 +337,18 @@ def test_what_a_model_does_beside_its_program_it_does_in_each_call(
     assert_same(state_after(ours, compiled), state_after(eager, eager))
 
 
+def test_a_list_among_the_arguments_is_written_to_in_each_call() -> None:
+    def program(x: Tensor, seen: list[Tensor]) -> Tensor:
+        seen[0] = x + 1
+        return seen[0]
+
+    x = torch.ones(2)
+    compiled = nimble_fx.compile(program, (x, [x]))
+    for _ in range(3):
+        seen = [x]
+        assert compiled(x, seen) is seen[0] is not x
+
+
 def test_a_parameter_in_two_places_is_the_one_that_the_model_reads() -> None:
     class Unused(nn.Module):
         def __init__(self) -> None:

@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from nimble_fx.codegen.load import load
 from nimble_fx.devices import device_here
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.folding.optimizer_steps import StepsOn
@@ -19,6 +21,7 @@ from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
+from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 _version = attrgetter("_version")
@@ -49,7 +52,7 @@ class FoldedWeights:
         """
         self._compute, self._packings = compute, packings
         self._lock = threading.Lock()
-        self._known: _Known | None = None
+        self._known: _Known | _Released | None = None
 
     def can_be_kept(self, weights: Sequence[Tensor]) -> bool:
         """Whether changes of the weights can be noticed: inference tensors have no versions."""
@@ -70,6 +73,26 @@ class FoldedWeights:
             known.results = self._packed(self._computed(weights))
             self._known = known
         return known.results
+
+    @property
+    def are_released(self) -> bool:
+        """Whether the weights are gone, and the results stay as they are."""
+        return isinstance(self._known, _Released)
+
+    def release(self, weights: Sequence[Tensor], free: Sequence[Tensor]) -> int:
+        """Keeps the results for the weights for good; returns how many bytes it has freed.
+
+        Args:
+            weights: the weights as they are now.
+            free: those of them that become empty.
+        """
+        released = _Released(self(weights))
+        with self._lock:
+            self._known = released
+        nbytes = {storage_key(each): each.untyped_storage().nbytes() for each in free}
+        for weight in free:
+            weight.data = weight.data.new_empty(0)
+        return sum(nbytes.values())
 
     def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         with plain_eager_mode():  # they are not of this call alone
@@ -108,6 +131,17 @@ class _Known:
         )
 
 
+@dataclass(frozen=True)
+class _Released:
+    """Results whose weights are gone."""
+
+    results: Sequence[Tensor]
+
+    def are_of(self, weights: Sequence[Tensor]) -> bool:
+        """Nobody can change what is gone."""
+        return True
+
+
 def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
     """The folded weights of a program, not computed yet.
 
@@ -121,36 +155,64 @@ def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
     return FoldedWeights(lambda *values: launcher(list(values)), pack_each)
 
 
-def with_folded(
-    run: Callable[[list[Any]], Sequence[Any]],
-    folded: FoldedWeights,
-    sources: Sequence[int],
-    kept: Sequence[int],
-    unfolded: Callable[[list[Any]], Sequence[Any]],
-    report_unfolded: Callable[[], None],
-) -> Callable[[list[Any]], Sequence[Any]]:
-    """A program that takes folded weights, as one that takes the weights themselves.
+class FoldedRun:
+    """A program that takes folded weights, as one that takes the weights themselves."""
 
-    Args:
-        run: takes some of the arguments, and then the folded weights.
-        folded: computes these.
-        sources: the positions of its weights among the arguments.
-        kept: the positions of the arguments that `run` takes.
-        unfolded: runs the program with PyTorch's kernels. Those of oneDNN drop the tangents of
-            forward-mode differentiation.
-        report_unfolded: called where it runs unfolded because the weights are inference tensors.
-    """
+    def __init__(
+        self,
+        run: Callable[[list[Any]], Sequence[Any]],
+        folded: FoldedWeights,
+        sources: Sequence[int],
+        kept: Sequence[int],
+        unfolded: Callable[[list[Any]], Sequence[Any]],
+        report_unfolded: Callable[[], None],
+    ) -> None:
+        """Calls nothing yet.
 
-    def call(args: list[Any]) -> Sequence[Any]:
-        weights = [args[i] for i in sources]
+        Args:
+            run: takes some of the arguments, and then the folded weights.
+            folded: computes these.
+            sources: the positions of its weights among the arguments.
+            kept: the positions of the arguments that `run` takes.
+            unfolded: runs the program with PyTorch's kernels. Those of oneDNN drop the tangents of
+                forward-mode differentiation.
+            report_unfolded: called where it runs unfolded because the weights are inference
+                tensors.
+        """
+        self._boxed_call = True  # AOTAutograd's mark of the convention
+        self._run, self._folded, self._sources, self._kept = run, folded, sources, kept
+        self._unfolded, self._report_unfolded = unfolded, report_unfolded
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        """Calls the program; empties `args`.
+
+        Raises:
+            UnsupportedError: an argument has a tangent, and the weights are released.
+        """
+        weights = [args[i] for i in self._sources]
         if carry_tangents(args):
-            return unfolded(args)
-        if not folded.can_be_kept(weights):
-            report_unfolded()
-            return unfolded(args)
-        inputs = [*[args[i] for i in kept], *folded(weights)]
+            if self._folded.are_released:
+                raise UnsupportedError(
+                    "forward-mode differentiation runs with PyTorch's kernels, whose weights were "
+                    "released: compile without release_weights"
+                )
+            return self._unfolded(args)
+        if not self._folded.can_be_kept(weights):
+            self._report_unfolded()
+            return self._unfolded(args)
+        inputs = [*[args[i] for i in self._kept], *self._folded(weights)]
         args.clear()
-        return run(inputs)
+        return self._run(inputs)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
-    return call
+    def release_weights(self, args: Sequence[Any]) -> int:
+        """Frees the weights that only the folded ones are computed from; returns their bytes.
+
+        They are empty tensors then, and later calls take the folded weights as they are now.
+
+        Args:
+            args: the arguments of a call.
+        """
+        weights = [args[i] for i in self._sources]
+        read = {storage_key(args[i]) for i in self._kept if isinstance(args[i], Tensor)}
+        free = {id(each): each for each in weights if storage_key(each) not in read}
+        return self._folded.release(weights, list(free.values()))

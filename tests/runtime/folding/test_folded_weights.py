@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from nimble_fx.runtime.folding.folded_weights import FoldedWeights, with_folded
+from nimble_fx.runtime.folding.folded_weights import FoldedRun, FoldedWeights
 from nimble_fx.runtime.folding.weight_sample import COMPARED_WHOLE
 
 
@@ -160,7 +160,7 @@ def unexpected() -> None:
 
 
 def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
-    run = with_folded(list, doubled(2), [0, 2], [1, 2], unfolded=list, report_unfolded=unexpected)
+    run = FoldedRun(list, doubled(2), [0, 2], [1, 2], unfolded=list, report_unfolded=unexpected)
     weight, x, both, arguments = torch.ones(1), torch.zeros(1), torch.full((1,), 3.0), list[Any]()
     arguments += [weight, x, both]
     assert [value.item() for value in run(arguments)] == [0, 3, 2, 6]
@@ -169,7 +169,7 @@ def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
 
 def test_a_program_of_inference_tensors_runs_unfolded_and_says_so() -> None:
     reports = []
-    run = with_folded(
+    run = FoldedRun(
         list, doubled(1), [0], [1], unfolded=list, report_unfolded=lambda: reports.append(1)
     )
     with torch.inference_mode():
