@@ -117,23 +117,21 @@ class Compiled:
 
     def __init__(self, model: Callable[..., Any], options: Options, training: bool) -> None:
         self.model, self.training = model, training
-        self._backend = _Backend(options, argument_names(model))
+        self._backend = _Backend(options, argument_names(model), training)
         self._reporter = Reporter(options.on_fallback)
         function = unique_function(model)
-        self._run = torch.compile(function, backend=self._backend)
-        self._guarded = DirectCalls(model, function.__code__, self._run, self._backend.recorder)
-        self._infer: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
+        run, recorder = torch.compile(function, backend=self._backend), self._backend.recorder
+        self._guarded = DirectCalls(model, function.__code__, run, recorder)
+        self._run: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
         dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
         dropping.atexit = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model; without gradients unless it is compiled for training."""
-        if self.training:
-            return self._run(*args, **kwargs)
-        if not torch.is_grad_enabled():
-            return self._infer(args, kwargs)
+        if self.training or not torch.is_grad_enabled():
+            return self._run(args, kwargs)
         with torch.no_grad():
-            return self._infer(args, kwargs)
+            return self._run(args, kwargs)
 
     def drop_guards(self, example: Arguments, release_weights: bool) -> None:
         """Makes calls check their inputs alone, or reports why that cannot be.
@@ -149,7 +147,7 @@ class Compiled:
         with torch.no_grad():
             unguarded = UnguardedCall(name, direct, example, self._guarded)
             released = unguarded.release_weights() if release_weights else 0
-        self._infer = unguarded
+        self._run = unguarded
         if release_weights and not released:
             reason = "its program has no folded weights, or selects or compares kernels in a call"
             self._reporter.report(Fallback(name, "with all its weights", reason))
@@ -191,18 +189,22 @@ class Compiled:
 class _Backend:
     """The backend of one `Compiled`; lists the programs compiled for it."""
 
-    def __init__(self, options: Options, names: Mapping[str, str]) -> None:
+    def __init__(self, options: Options, names: Mapping[str, str], training: bool) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
         self.recorder = Recorder()
         self.is_called = False
-        self._options, self._names = options, names
+        self._options, self._names, self._training = options, names, training
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
         target = this_machine(self._options, self._add_program)
         compiler = Compiler(gm, self._options, target, self._names)
-        return lower(gm, example_inputs, compiler, self.recorder.watch)
+        if not self._training:
+            return lower(gm, example_inputs, compiler, self.recorder.watch)
+        run = lower(gm, example_inputs, compiler)  # AOTAutograd's wrappers are the backward's too
+        watched = self.recorder.watch(lambda args: run(*args))
+        return lambda *args: watched(list(args))
 
     def reset(self) -> None:
         """Empties the lists of programs; `torch.compiler.reset()` calls this."""

@@ -1,8 +1,8 @@
 """Calls of a compiled model that go straight to its program once Dynamo's guards have passed.
 
 Between a call and the program PyTorch evaluates a frame, runs Dynamo's code, which fetches the
-program's inputs, and AOTAutograd's wrappers. Where a recorded call shows that these only pass on
-what they get, later calls that the same guards accept do without them.
+program's inputs, and in inference AOTAutograd's wrappers. Where a recorded call shows that these
+only pass on what they get, later calls that the same guards accept do without them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +66,7 @@ class DirectCalls:
         self.why_not = ""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the model; the caller has switched gradients off."""
+        """Calls the model; for inference the caller has switched gradients off."""
         if not is_ordinary_call():
             return self._run(*args, **kwargs)
         variables = {"args": args, "kwargs": kwargs, "model": self._model}

@@ -87,7 +87,7 @@ def test_products_by_one_matrix_share_its_copy() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.randn(512, 512))
+            self.weight = nn.Parameter(torch.randn(512, 512) / 512**0.5)
 
         def forward(self, x: Tensor) -> Tensor:
             x = functional.linear(x, self.weight)
@@ -102,7 +102,8 @@ def test_a_matrix_and_its_transposed_have_copies_of_their_own() -> None:
     def there_and_back(x: Tensor, matrix: Tensor) -> Tensor:
         return x @ matrix @ matrix.t()
 
-    graph = rewritten(Function(there_and_back, torch.randn(512, 512)), torch.randn(4, 512))
+    matrix = torch.randn(512, 512) / 512**0.5
+    graph = rewritten(Function(there_and_back, matrix), torch.randn(4, 512))
     assert n_calls(graph, LINEAR) == n_calls(graph, aten.clone.default) == 2
 
 

@@ -44,6 +44,17 @@ def test_other_values_are_an_error_until_they_are_right(wrong: Any) -> None:
             run(list(arguments))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e30])
+def test_large_values_may_be_rounded_otherwise_but_not_be_others(scale: float) -> None:
+    graph, x = inference_graph(nn.ReLU(), torch.ones(9)), scale * torch.arange(9.0)
+    rounded = compared_once(lambda args: [args[0] + scale * 1e-6], graph.gm, "relu")
+    assert torch.equal(rounded([x])[0], x + scale * 1e-6)
+    for other in (lambda y: y * 1.01, lambda y: y + scale * 1e-2):
+        wrong = compared_once(lambda args, other=other: [other(args[0])], graph.gm, "relu")  # type: ignore[misc]
+        with pytest.raises(nimble_fx.RewriteError):
+            wrong([x])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_models_with_folded_weights_pass(name: str) -> None:
     model, inputs = CASES[name].model().eval(), CASES[name].inputs()
