@@ -157,6 +157,65 @@ def test_after_the_first_call_dynamo_is_not_asked(
         compiled(*INPUTS["other sizes"](x, y))
 
 
+def gradients(net: Net, call: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    """The results of a call, and the gradients of the parameters and of the first argument."""
+    torch.manual_seed(1)
+    results = call(*arguments)
+    leaves = [x for x in (*net.parameters(), arguments[0]) if x.requires_grad]
+    loss = results["sum"].square().sum() + results["parts"][0].sum()
+    found: list[Any] = []
+    if loss.requires_grad:
+        found += torch.autograd.grad(loss, leaves, allow_unused=True)
+    return [results, found]
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(CHANGES)),
+            st.sampled_from(["plain", "other values", "other sizes", "with gradients"]),
+            st.booleans(),
+        ),
+        max_size=3,
+    )
+)
+def test_training_is_eagers_after_any_change(
+    options: dict[str, Any], steps: list[tuple[str, str, bool]]
+) -> None:
+    torch.manual_seed(0)
+    net, (x, y) = Net().train(), torch.randn(2, 4, 4)
+    eager = copy.deepcopy(net)
+    with torch._dynamo.config.patch(recompile_limit=64):
+        compiled = nimble_fx.compile(net, INPUTS["plain"](x, y), training=True, **options)
+        for change, inputs, grad in [("nothing", "plain", True)] * 2 + steps:
+            for model in (net, eager):
+                torch.manual_seed(1)
+                CHANGES[change](model)
+            for _ in range(2):
+                with torch.set_grad_enabled(grad):
+                    expected = gradients(eager, eager, INPUTS[inputs](x, y))
+                    assert_same(gradients(net, compiled, INPUTS[inputs](x, y)), expected)
+            assert_same(dict(net.state_dict()), dict(eager.state_dict()))
+
+
+def test_a_training_is_called_directly_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, (x, y) = Net().train(), torch.randn(2, 4, 4)
+    compiled = nimble_fx.compile(net, INPUTS["plain"](x, y), training=True)
+    compiled(*INPUTS["plain"](x, y))
+    only_direct(compiled, monkeypatch)
+    for _ in range(3):
+        eager = copy.deepcopy(net)
+        arguments = INPUTS["other values"](x, y)
+        assert_same(gradients(net, compiled, arguments), gradients(eager, eager, arguments))
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.sub_(0.1)
+    with torch.no_grad(), pytest.raises(RefusedError):
+        compiled(*INPUTS["plain"](x, y))
+
+
 def test_keyword_arguments_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     net, (x, y) = Net().eval(), torch.randn(2, 4, 4)
     compiled = nimble_fx.compile(net, {"x": x, "others": {"y": [y]}})
