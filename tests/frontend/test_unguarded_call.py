@@ -131,6 +131,23 @@ def test_what_is_not_compared_stays_as_it_was_compiled() -> None:
     assert_same(compiled(x), expected)
 
 
+def test_arguments_that_the_example_does_not_have_are_refused() -> None:
+    net, x = Branchy(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    for args, kwargs in (((x, x), {}), ((), {}), ((x,), {"y": x}), ((x,), {"y": None})):
+        with pytest.raises(InputError, match="the arguments are"):
+            compiled(*args, **kwargs)
+
+
+def test_it_may_be_traced_or_be_part_of_another_compiled_model() -> None:
+    net, x = Branchy(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    with pytest.raises(RuntimeError, match=r"jit\.trace"):
+        torch.jit.trace(lambda x: compiled(x), x)
+    outer = torch.compile(lambda x: compiled(x) + 1, backend="eager", fullgraph=True)
+    assert_same(outer(x), net(x).detach() + 1)
+
+
 def test_in_another_state_of_pytorch_it_is_compiled_again() -> None:
     net, x = Branchy(), torch.randn(2, 4)
     compiled = nimble_fx.compile(net, x, guards=False)
