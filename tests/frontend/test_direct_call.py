@@ -473,3 +473,43 @@ def test_a_reset_compiles_again() -> None:
     assert compiled.programs == ()
     assert_same(compiled(x), net(x).detach())
     assert len(compiled.programs) == len(compiled._guarded._direct) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("guards", [True, False])
+def test_on_a_gpu_calls_are_on_the_callers_stream_and_may_be_captured(guards: bool) -> None:
+    net, x = Branchy().cuda(), torch.randn(2, 4, device="cuda")
+    compiled = nimble_fx.compile(net, x, guards=guards)
+    compiled(x)
+    assert [program.status.frozen for program in compiled.programs] == [True]
+    side = torch.cuda.Stream()
+    for _ in range(3):
+        with torch.cuda.stream(side), torch.no_grad():
+            x = torch.randn(2, 4, device="cuda")
+            ours = compiled(x)
+            assert_same(ours, net(x))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        captured = compiled(x)
+    with torch.no_grad():
+        net.a.weight.mul_(2)
+        x.copy_(torch.randn(2, 4, device="cuda"))
+        graph.replay()
+        assert_same(captured, net(x))
+        assert_same(compiled(x), net(x))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_trainings_are_eagers() -> None:
+    net = Branchy().cuda()
+    eager = copy.deepcopy(net)
+    compiled = nimble_fx.compile(net, torch.randn(2, 4, device="cuda"), training=True)
+    for _ in range(4):
+        x = torch.randn(2, 4, device="cuda")
+        for model, call in ((net, compiled), (eager, eager)):
+            model.zero_grad()
+            call(x).square().sum().backward()
+            torch.optim.SGD(model.parameters(), 0.1).step()
+        assert_same([p.grad for p in net.parameters()], [p.grad for p in eager.parameters()])
+        assert_same(dict(net.state_dict()), dict(eager.state_dict()))
