@@ -3,12 +3,14 @@
 import argparse
 import importlib.util
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
 from bench.policies import find_policy
 from nimble_fx.backend import nimble
 from nimble_fx.frontend.model_function import unique_function
@@ -22,7 +24,8 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 ALL_PEERS = (
     *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
-    *("max-autotune", "freezing", "fused", "measured", "finite", "unfolded", "onnxruntime"),
+    *("max-autotune", "freezing", "fused", "measured", "frozen", "finite", "unfolded"),
+    "onnxruntime",
 )
 
 
@@ -45,7 +48,8 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
     without faster kernels, and "unfolded" is nimble_fx without them: with `fold_weights=False`.
     "freezing" is Inductor with its option of that name, "finite" nimble_fx with `assume_finite`,
     which that takes for granted. "fused" is nimble_fx with Inductor's kernels, "measured" with the
-    faster of these and PyTorch's.
+    faster of these and PyTorch's; "frozen" has the latter without guards and weights, as "freezing"
+    takes the weights to be constant.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -62,11 +66,24 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
     found["measured"] = _by_torch(backend=nimble, options={"kernels": "auto"})
     if not training and device.type == "cpu":
         found["freezing"] = _by_torch(options={"freezing": True})
+        found["frozen"] = _frozen
         found["finite"] = _by_torch(backend=nimble, options={"assume_finite": True})
         found["unfolded"] = _by_torch(backend=nimble, options={"fold_weights": False})
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
         found["onnxruntime"] = partial(_onnxruntime, device)
     return found
+
+
+def _frozen(model: nn.Module, inputs: Sequence[Tensor]) -> Run:
+    """By `nimble_fx.compile`, of a copy of the model, whose weights it frees."""
+    return nimble_fx.compile(
+        deepcopy(model),
+        tuple(inputs),
+        guards=False,
+        release_weights=True,
+        kernels="auto",
+        on_fallback="silent",
+    )
 
 
 def policies(names: Sequence[str]) -> dict[str, Compile]:

@@ -149,7 +149,7 @@ class Compiled:
             released = unguarded.release_weights() if release_weights else 0
         self._run = unguarded
         if release_weights and not released:
-            reason = "its program has no folded weights, or selects or compares kernels in a call"
+            reason = "its program has no folded weights, or is compared (verify='values')"
             self._reporter.report(Fallback(name, "with all its weights", reason))
 
     def report_if_eager(self) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.direct_call import DirectCall, DirectCalls
 from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.runtime.folding.folded_weights import FoldedRun
 from nimble_fx.torch_internals.dynamo_entries import global_state, is_ordinary_call
 from nimble_fx.torch_internals.names import lookup, pytree
@@ -49,9 +50,9 @@ class UnguardedCall:
         """Frees the weights from which the program's folded ones are computed.
 
         Returns:
-            Their bytes; 0 if the program has no folded weights, or another one may run instead.
+            Their bytes; 0 if the program has no folded weights, or is compared with another.
         """
-        run = self._direct.run
+        run = winner_of(self._direct.run)
         if not isinstance(run, FoldedRun):
             return 0
         example = self._example

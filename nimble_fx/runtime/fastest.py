@@ -70,7 +70,14 @@ def fastest(
         return selection.run(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
+    call.winner = lambda: selection.winner  # type: ignore[attr-defined]  # see `winner_of`
     return call
+
+
+def winner_of(run: Boxed) -> Boxed | None:
+    """What a callable runs from now on: itself, or the fastest of several once that is measured."""
+    find: Callable[[], Boxed | None] = getattr(run, "winner", lambda: run)
+    return find()
 
 
 class _Selection:
@@ -88,6 +95,11 @@ class _Selection:
         self._run = next(iter(runs.values()))
         self._effects, self._device, self._choice, self._warn = effects, device, choice, warn
         self._lock = threading.Lock()
+
+    @property
+    def winner(self) -> Boxed | None:
+        """The fastest; None if that was not measured yet."""
+        return None if self._runs else self._run
 
     def run(self, args: list[Any]) -> Sequence[Any]:
         """Runs the winner; the call that measures it included."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import nimble_fx
+from nimble_fx.compiler import UNFOLDED
 from nimble_fx.errors import FallbackError, NimbleWarning, OptionError, UnsupportedError
 from tests.support.accuracy import assert_as_accurate
 from tests.support.models import CASES, Branchy
@@ -58,6 +59,18 @@ def test_folded_weights_are_freed_and_calls_are_eagers() -> None:
     with torch.no_grad():
         for net in (model, eager):
             net.head.weight.mul_(2)
+    assert_as_accurate(eager, (x,), compiled(x))
+
+
+def test_the_fastest_kernels_may_be_without_weights_too() -> None:
+    model = Convolutions().eval()
+    eager, x = copy.deepcopy(model), torch.randn(2, 3, 8, 8)
+    memory = [weakref.ref(each.untyped_storage()) for each in model.one.parameters()]
+    compiled = release(model, x, kernels="auto", on_fallback="silent")
+    gc.collect()
+    (*_, program) = compiled.programs
+    if program.kernel_choice is not None and program.kernel_choice.winner != UNFOLDED:
+        assert [each() for each in memory] == [None]
     assert_as_accurate(eager, (x,), compiled(x))
 
 
