@@ -5,7 +5,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -225,6 +225,20 @@ def test_keyword_arguments_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> Non
         assert_same(compiled(x=y, others={"y": [x]}), net(y, {"y": [x]}))
     with pytest.raises(RefusedError):
         compiled(y, others={"y": [x]})
+
+
+class Pair(NamedTuple):
+    """A container whose items have names."""
+
+    x: Tensor
+    y: Tensor
+
+
+def test_containers_of_other_kinds_among_the_arguments_are_left_to_dynamo() -> None:
+    x = torch.ones(2)
+    compiled = nimble_fx.compile(lambda pair: pair.x + 2 * pair.y, (Pair(x, x + 1),))
+    for i in range(3):
+        assert compiled(Pair(x, x + i)).tolist() == [3 + 2 * i] * 2
 
 
 def test_each_of_several_shapes_is_called_directly(monkeypatch: pytest.MonkeyPatch) -> None:
