@@ -13,8 +13,8 @@ from nimble_fx.backend import reset
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.frontend.direct_call import DirectCalls
 from nimble_fx.frontend.example_run import check_call, check_training, run_example
+from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import (
     Arguments,
     argument_names,
@@ -23,7 +23,7 @@ from nimble_fx.frontend.model_function import (
     unique_function,
 )
 from nimble_fx.frontend.preserve_state import preserve_state
-from nimble_fx.frontend.recorded_run import Recorder
+from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
 from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
@@ -89,6 +89,8 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training)
+    recorder = compiled.recorder
+    recorder.runs = [] if release_weights else None
     with preserve_state(function, arguments.leaves):
         try:
             run_example(compiled, arguments.copies(), training)
@@ -98,8 +100,9 @@ def compile(  # noqa: A001  # as torch.compile
             check_call(function, arguments.copies())
             raise
     compiled.report_if_eager()
+    runs, recorder.runs = recorder.runs or [], None
     if not guards:
-        compiled.drop_guards(arguments, release_weights)
+        compiled.drop_guards(arguments, runs if release_weights else None)
     return compiled
 
 
@@ -117,11 +120,12 @@ class Compiled:
 
     def __init__(self, model: Callable[..., Any], options: Options, training: bool) -> None:
         self.model, self.training = model, training
-        self._backend = _Backend(options, argument_names(model), training)
+        self.recorder = Recorder()
         self._reporter = Reporter(options.on_fallback)
+        self._backend = _Backend(options, argument_names(model), self.recorder)
         function = unique_function(model)
-        run, recorder = torch.compile(function, backend=self._backend), self._backend.recorder
-        self._guarded = DirectCalls(model, function.__code__, run, recorder)
+        self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
+        self._backend.calls = weakref.ref(self._guarded)
         self._run: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
         dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
         dropping.atexit = False
@@ -133,22 +137,26 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def drop_guards(self, example: Arguments, release_weights: bool) -> None:
+    def drop_guards(self, example: Arguments, release: Sequence[RecordedRun] | None) -> None:
         """Makes calls check their inputs alone, or reports why that cannot be.
 
         Args:
             example: the example inputs.
-            release_weights: whether to free weights that are folded.
+            release: the runs of its programs, to free weights that are folded; None to keep all.
         """
-        direct, name = self._guarded.latest, name_of(self.model)
-        if direct is None:
-            self._reporter.report(Fallback(name, "with guards", self._guarded.why_not))
+        name = name_of(self.model)
+        try:
+            with torch.no_grad():
+                unguarded = UnguardedCall(name, self._guarded, example)
+        except UnsupportedError as error:
+            self._reporter.report(Fallback(name, "with guards", str(error)))
+            return
+        self._run = unguarded
+        if release is None:
             return
         with torch.no_grad():
-            unguarded = UnguardedCall(name, direct, example, self._guarded)
-            released = unguarded.release_weights() if release_weights else 0
-        self._run = unguarded
-        if release_weights and not released:
+            unguarded.has_weights = not sum(run.release_weights() for run in release)
+        if unguarded.has_weights:
             reason = "its program has no folded weights, or is compared (verify='values')"
             self._reporter.report(Fallback(name, "with all its weights", reason))
 
@@ -163,7 +171,7 @@ class Compiled:
         """The programs compiled for this object alone, oldest first.
 
         Calls with other shapes add programs. `torch.compiler.reset()` empties the list, and the
-        next call compiles again.
+        next call compiles again; with `guards=False` calls go on with what they have.
         """
         return self._backend.programs.all()
 
@@ -189,26 +197,25 @@ class Compiled:
 class _Backend:
     """The backend of one `Compiled`; lists the programs compiled for it."""
 
-    def __init__(self, options: Options, names: Mapping[str, str], training: bool) -> None:
+    def __init__(self, options: Options, names: Mapping[str, str], recorder: Recorder) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
-        self.recorder = Recorder()
         self.is_called = False
-        self._options, self._names, self._training = options, names, training
+        self.calls: Callable[[], GuardedCalls | None] = lambda: None
+        self._options, self._names, self._recorder = options, names, recorder
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
         target = this_machine(self._options, self._add_program)
         compiler = Compiler(gm, self._options, target, self._names)
-        if not self._training:
-            return lower(gm, example_inputs, compiler, self.recorder.watch)
-        run = lower(gm, example_inputs, compiler)  # AOTAutograd's wrappers are the backward's too
-        watched = self.recorder.watch(lambda args: run(*args))
-        return lambda *args: watched(list(args))
+        return lower(gm, example_inputs, compiler, self._recorder.watch)
 
     def reset(self) -> None:
         """Empties the lists of programs; `torch.compiler.reset()` calls this."""
         self.programs.clear()
+        calls = self.calls()
+        if calls is not None:
+            calls.clear()
         reset()
 
     def _add_program(self, program: Program) -> None:

@@ -1,9 +1,11 @@
-"""What a program was called with, and what it returned, in one call of the model."""
+"""What a program was called with in the example call of a model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock, get_ident
 from typing import Any
+
+from nimble_fx.runtime.fastest import winner_of
+from nimble_fx.runtime.folding.folded_weights import FoldedRun
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """AOTAutograd's boxed calling convention: a call takes a list of inputs and empties it."""
@@ -15,47 +17,39 @@ class RecordedRun:
 
     Attributes:
         run: the program.
-        inputs: its inputs.
-        outputs: its outputs.
+        inputs: its inputs, parameters and buffers among them.
     """
 
     run: Boxed
     inputs: Sequence[Any]
-    outputs: Sequence[Any]
+
+    def release_weights(self) -> int:
+        """Frees the weights from which the program's folded ones are computed.
+
+        Returns:
+            Their bytes; 0 if the program has no folded weights, or is compared with another.
+        """
+        run = winner_of(self.run)
+        return run.release_weights(self.inputs) if isinstance(run, FoldedRun) else 0
 
 
 class Recorder:
-    """Records the runs of a model's programs while a call of the model is recorded."""
+    """Records the runs of a model's programs, in one thread.
+
+    Attributes:
+        runs: those so far; None if they are not recorded.
+    """
 
     def __init__(self) -> None:
-        self.n_programs = 0
-        self._lock = Lock()
-        self._thread: int | None = None
-        self._runs: list[RecordedRun] = []
+        self.runs: list[RecordedRun] | None = None
 
     def watch(self, run: Boxed) -> Boxed:
-        """The program, whose runs are recorded in a recorded call."""
-        self.n_programs += 1
+        """The program; its runs are recorded while they are to be."""
 
         def call(args: list[Any]) -> Sequence[Any]:
-            if self._thread != get_ident():
-                return run(args)
-            inputs = list(args)
-            outputs = run(args)
-            self._runs.append(RecordedRun(run, inputs, list(outputs)))
-            return outputs
+            if self.runs is not None:
+                self.runs.append(RecordedRun(run, list(args)))
+            return run(args)
 
         call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return call
-
-    def recorded(self, call: Callable[[], Any]) -> tuple[Any, list[RecordedRun]]:
-        """What a call returns, and its runs; none of them if another thread's call is recorded."""
-        if not self._lock.acquire(blocking=False):
-            return call(), []
-        try:
-            self._thread = get_ident()
-            result = call()
-            return result, self._runs
-        finally:
-            self._thread, self._runs = None, []
-            self._lock.release()

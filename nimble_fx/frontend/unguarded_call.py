@@ -3,70 +3,68 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nimble_fx.errors import InputError, UnsupportedError
-from nimble_fx.frontend.direct_call import DirectCall, DirectCalls
+from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.runtime.fastest import winner_of
-from nimble_fx.runtime.folding.folded_weights import FoldedRun
-from nimble_fx.torch_internals.dynamo_entries import global_state, is_ordinary_call
+from nimble_fx.torch_internals.dynamo_entries import PytorchState
 from nimble_fx.torch_internals.names import lookup, pytree
 
 _TensorGuards = lookup("torch._C._dynamo.guards.TensorGuards")
 
+_COMPARED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+"""The types of arguments that cannot change, so that they can be compared with the example's."""
+
 
 class UnguardedCall:
-    """Calls a program directly for inputs like the example's; refuses all others."""
+    """Calls what Dynamo has compiled for an example, for inputs like its; refuses all others.
 
-    def __init__(
-        self, name: str, direct: DirectCall, example: Arguments, guarded: DirectCalls
-    ) -> None:
+    Attributes:
+        has_weights: whether the model has them, or they are released.
+    """
+
+    def __init__(self, name: str, guarded: GuardedCalls, example: Arguments) -> None:
         """Made in the state of PyTorch that calls have: without gradients.
 
         Args:
             name: the model's, for errors.
-            direct: the direct call of the example.
-            example: its inputs.
-            guarded: makes the call where PyTorch's state is another, as in `torch.autocast`.
+            guarded: has called the model with the example; makes calls in other states of PyTorch.
+            example: the example's inputs.
+
+        Raises:
+            UnsupportedError: calls depend on more than their inputs, or have effects.
         """
-        self._direct, self._guarded, self._state = direct, guarded, global_state()
+        if guarded.latest is None:
+            raise UnsupportedError("it is not one graph of PyTorch's, or changes in each call")
+        entry, self._call = guarded.latest
+        if entry.has_effects:
+            raise UnsupportedError("it reads or changes objects other than parameters and buffers")
+        self.has_weights = True
+        self._name, self._guarded, self._state = name, guarded, PytorchState()
         self._check = InputCheck(name, example)
-        self._name, self._example = name, example
-        self._has_weights = True
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.
 
         Raises:
             InputError: the inputs are not like those of the example.
+            UnsupportedError: the call would need the model's weights, which were released.
         """
-        if not (is_ordinary_call() and self._state.check()):
+        if not self._state.is_same():
             return self._call_guarded(args, kwargs)
         self._check(args, kwargs)
-        return self._direct(args, kwargs)
-
-    def release_weights(self) -> int:
-        """Frees the weights from which the program's folded ones are computed.
-
-        Returns:
-            Their bytes; 0 if the program has no folded weights, or is compared with another.
-        """
-        run = winner_of(self._direct.run)
-        if not isinstance(run, FoldedRun):
-            return 0
-        example = self._example
-        nbytes = run.release_weights(self._direct.program_inputs(example.args, example.kwargs))
-        self._has_weights = not nbytes
-        return nbytes
+        return self._call(*args, **kwargs)
 
     def _call_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._has_weights:
+        if self.has_weights:
             return self._guarded(args, kwargs)
         raise UnsupportedError(
             f"{self._name} was compiled with release_weights=True, and would have to be compiled "
-            "again: it is called under torch.autocast, a mode, or another setting of PyTorch than "
-            "it was compiled in. Call it outside of these, or compile a model that has its weights"
+            "again: it is called under torch.autocast, a mode, a transform or another setting of "
+            "PyTorch than it was compiled in. Call it outside of these, or compile a model that "
+            "has its weights"
         )
 
 
@@ -78,21 +76,29 @@ class InputCheck:
     """
 
     def __init__(self, name: str, example: Arguments) -> None:
-        self._name = name
-        paths, self._spec = pytree.tree_flatten_with_path((example.args, dict(example.kwargs)))
-        tensors = [(_name_of(path), leaf) for path, leaf in paths if isinstance(leaf, Tensor)]
-        self._names = [name for name, _ in tensors]
+        """Looks at the example.
+
+        Raises:
+            UnsupportedError: it has an argument that is neither a tensor nor a value such as a
+                number or a word, in tuples, lists and dicts; or a tensor twice.
+        """
+        self._name, self._keywords = name, list(example.kwargs)
+        leaves, self._spec = pytree.tree_flatten((example.args, dict(example.kwargs)))
+        self._names = _names(example)
+        self._others = {i: leaf for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
+        for i, leaf in self._others.items():
+            if type(leaf) not in _COMPARED:
+                raise UnsupportedError(f"{self._names[i]} is a {type(leaf).__name__}")
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if len({*map(id, tensors)}) != len(tensors):
+            raise UnsupportedError("an argument is passed twice")
         self._tensors = _TensorGuards(
-            *[tensor for _, tensor in tensors],
-            dynamic_dims_sizes=[list(tensor.shape) for _, tensor in tensors],
-            dynamic_dims_strides=[list(tensor.stride()) for _, tensor in tensors],
+            *tensors,
+            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
         )
-        self._others = {
-            i: (_name_of(path), leaf)
-            for i, (path, leaf) in enumerate(paths)
-            if not isinstance(leaf, Tensor)
-        }
-        self._n_positional = len(example.args) if len(tensors) == len(example.args) else -1
+        is_flat = not example.kwargs and all(isinstance(x, Tensor) for x in example.args)
+        self._n_tensors = len(tensors) if is_flat else -1
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Checks the inputs of a call.
@@ -100,8 +106,10 @@ class InputCheck:
         Raises:
             InputError: they differ from the example's; it says in what.
         """
-        if len(args) == self._n_positional and not kwargs and self._tensors.check(*args):
+        if len(args) == self._n_tensors and not kwargs and self._tensors.check(*args):
             return
+        if kwargs.keys() == {*self._keywords}:  # their order does not matter
+            kwargs = {name: kwargs[name] for name in self._keywords}
         leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
         problem = self._problem(leaves, spec)
         if problem is not None:
@@ -114,17 +122,34 @@ class InputCheck:
     def _problem(self, leaves: Sequence[Any], spec: object) -> str | None:
         if spec != self._spec:
             return f"the arguments are {spec}, not {self._spec}"
-        for i, (name, expected) in self._others.items():
-            if type(leaves[i]) is not type(expected) or leaves[i] != expected:
-                return f"{name} is {leaves[i]!r:.99}, not {expected!r:.99}"
+        for i, expected in self._others.items():
+            if not _is_equal(leaves[i], expected):
+                return f"{self._names[i]} is {_shown(leaves[i])}, not {_shown(expected)}"
         tensors = [leaf for i, leaf in enumerate(leaves) if i not in self._others]
         if self._tensors.check(*tensors):
             return None
-        verbose: str = self._tensors.check_verbose(*tensors, tensor_check_names=self._names)
+        names = [name for i, name in enumerate(self._names) if i not in self._others]
+        verbose: str = self._tensors.check_verbose(*tensors, tensor_check_names=names)
         return verbose
 
 
-def _name_of(path: tuple[Any, ...]) -> str:
-    """What an input is called in messages: "args[0]", or "kwargs['x']['y']"."""
-    kind: str = ("args", "kwargs")[path[0].idx]
-    return kind + pytree.keystr(path[1:])
+def _names(example: Arguments) -> list[str]:
+    """What inputs are called in messages: "args[0]", or "kwargs['x']['y']"."""
+    try:
+        paths, _ = pytree.tree_flatten_with_path((example.args, dict(example.kwargs)))
+    except ValueError as error:  # a class that is registered without the keys of its parts
+        raise UnsupportedError(f"an argument cannot be described: {error}") from None
+    kinds: list[Any] = ["args", "kwargs"]
+    return [kinds[path[0].idx] + pytree.keystr(path[1:]) for path, _ in paths]  # type: ignore[attr-defined]
+
+
+def _is_equal(value: Any, expected: Any) -> bool:
+    """Whether two values are of one type and equal; NaN is equal to NaN."""
+    if type(value) is not type(expected):
+        return False
+    return bool(value == expected or (value != value and expected != expected))
+
+
+def _shown(value: Any) -> str:
+    """A value for a message; of an unknown type its name alone."""
+    return f"{value!r:.99}" if type(value) in _COMPARED else f"a {type(value).__name__}"

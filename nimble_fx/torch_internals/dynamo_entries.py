@@ -14,6 +14,8 @@ _eval_frame = lookup("torch._dynamo.eval_frame")
 _entries = lookup("torch._dynamo.eval_frame._debug_get_cache_entry_list")
 _is_tracing = lookup("torch._C._is_tracing")
 _n_dispatch_modes = lookup("torch._C._len_torch_dispatch_stack")
+_n_function_modes = lookup("torch._C._len_torch_function_stack")
+_transform = lookup("torch._C._functorch.peek_interpreter_stack")
 _GlobalState = lookup("torch._C._dynamo.guards.GlobalStateGuard")
 
 _FETCHED = {"_modules", "_parameters", "_buffers"}
@@ -45,6 +47,29 @@ class DynamoEntry:
         """Whether it is still in the cache, and all objects exist that it compares by identity."""
         return self.guards.cache_entry is not None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its code calls a graph, and nothing that Dynamo compiles after a graph break."""
+        names = self.code.co_names
+        return any(name.startswith("__compiled_fn_") for name in names) and not any(
+            name.startswith("__resume_at_") for name in names
+        )
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether its code may do more than to call one graph on what it fetches.
+
+        Else it fetches arguments, parameters and buffers, calls the graph, and builds what is
+        returned from tuples, lists and dicts. All else needs a store or another name.
+        """
+        graphs = [name for name in self.code.co_names if name.startswith("__compiled_fn_")]
+        others = {*self.code.co_names} - {*graphs, *_FETCHED, *_BOOKKEEPING}
+        return (
+            len(graphs) != 1
+            or not all(name.startswith("__import_") for name in others)
+            or any(map(_is_store, dis.get_instructions(self.code)))
+        )
+
     def fits(self, variables: Mapping[str, object]) -> bool:
         """Whether the guards pass for a call.
 
@@ -58,21 +83,6 @@ def latest_entry(code: CodeType) -> DynamoEntry | None:
     """The entry that the last call of a function has used; None if there is none."""
     entries = _entries(code)
     return DynamoEntry(entries[0].guard_manager, entries[0].code) if entries else None
-
-
-def only_calls_its_graph(code: CodeType) -> bool:
-    """Whether Dynamo's code has no effect but that of the one graph that it calls.
-
-    Such code fetches arguments, parameters and buffers, calls the graph, and builds what is
-    returned from tuples, lists and dicts. All else needs a store or another name.
-    """
-    graphs = [name for name in code.co_names if name.startswith("__compiled_fn_")]
-    others = {*code.co_names} - {*graphs, *_FETCHED, *_BOOKKEEPING}
-    return (
-        len(graphs) == 1
-        and all(name.startswith("__import_") for name in others)
-        and not any(map(_is_store, dis.get_instructions(code)))
-    )
 
 
 def _is_store(instruction: dis.Instruction) -> bool:
@@ -94,6 +104,18 @@ def is_ordinary_call() -> bool:
     )
 
 
-def global_state() -> Any:
-    """The state that Dynamo guards in each call; its `check()` says whether it is unchanged."""
-    return _GlobalState()
+class PytorchState:
+    """The state of PyTorch that changes what operators do, to compare that of later calls with."""
+
+    def __init__(self) -> None:
+        self._guard, self._inference = _GlobalState(), torch.is_inference_mode_enabled()
+
+    def is_same(self) -> bool:
+        """Whether it is as it was, and there are no modes, stances, transforms or traces."""
+        return (
+            is_ordinary_call()
+            and self._guard.check()
+            and torch.is_inference_mode_enabled() is self._inference
+            and _n_function_modes() == 0
+            and _transform() is None
+        )

@@ -48,7 +48,7 @@ OTHERS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], str]] = {
     "another key": (lambda x, y: (x, {"z": [y]}, 3), "the arguments are"),
     "fewer": (lambda x, y: (x, {"y": [y]}), "the arguments are"),
     "no tensor": (lambda x, y: (None, {"y": [y]}, 3), "expected type of 'args"),
-    "a tensor": (lambda x, y: (x, {"y": [y]}, torch.tensor(3)), r"args\[2\] is tensor"),
+    "a tensor": (lambda x, y: (x, {"y": [y]}, torch.tensor(3)), r"args\[2\] is a Tensor"),
 }
 
 
@@ -157,6 +157,50 @@ def test_in_another_state_of_pytorch_it_is_compiled_again() -> None:
     assert len(compiled.programs) == 2
 
 
+class Broken(nn.Module):
+    """Dynamo compiles two graphs of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+
+def test_the_order_of_keywords_does_not_matter_and_nan_is_nan() -> None:
+    def program(x: Tensor, y: Tensor, scale: float) -> Tensor:
+        return x - y if scale != scale else x + y
+
+    x, y = values()
+    compiled = nimble_fx.compile(program, {"x": x, "y": y, "scale": float("nan")}, guards=False)
+    assert torch.equal(compiled(scale=float("nan"), y=y, x=x), x - y)
+
+
+def test_a_list_is_not_taken_for_the_tensor_in_it() -> None:
+    x, _ = values()
+    compiled = nimble_fx.compile(lambda xs: torch.cat(xs) + 1, ([x],), guards=False)
+    with pytest.raises(InputError, match="the arguments are"):
+        compiled(x)
+    with pytest.raises(InputError, match="size mismatch"):
+        compiled([x[:1]])
+    assert torch.equal(compiled([x]), x + 1)
+
+
+def test_what_is_returned_as_it_came_is_that_of_the_call() -> None:
+    x, _ = values()
+    compiled = nimble_fx.compile(lambda x, past: (x + 1, past), (x, {}), guards=False)
+    past: dict[str, Tensor] = {}
+    assert compiled(x, past)[1] is past
+
+
+def test_modes_and_transforms_are_respected_by_compiling_again() -> None:
+    net, x = Branchy(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    with torch.inference_mode():
+        assert compiled(x).is_inference()
+    with torch.no_grad():
+        assert_same(torch.vmap(compiled)(x), torch.stack([net(row) for row in x]))
+
+
 def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_says_why() -> None:
     class Counts(nn.Module):
         n = 0
@@ -169,13 +213,14 @@ def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_
     with pytest.warns(NimbleWarning, match="with guards"):
         compiled = nimble_fx.compile(Counts(), x, guards=False)
     assert [compiled(x).tolist() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
-    with pytest.raises(FallbackError, match="it changes what it depends on"):
+    with pytest.raises(FallbackError, match="reads or changes objects"):
         nimble_fx.compile(Counts(), x, guards=False, on_fallback="error")
+    with pytest.raises(FallbackError, match="not one graph"):
+        nimble_fx.compile(Broken(), x, guards=False, on_fallback="error")
     with pytest.raises(FallbackError, match="an argument is passed twice"):
         nimble_fx.compile(torch.add, (x, x), guards=False, on_fallback="error")
-    views: Any = torch.t
-    with pytest.raises(FallbackError, match="new tensors alone"):
-        nimble_fx.compile(views, torch.zeros(2, 2), guards=False, on_fallback="error")
+    with pytest.raises(FallbackError, match=r"args\[1\] is a set"):
+        nimble_fx.compile(lambda x, y: x + len(y), (x, {1}), guards=False, on_fallback="error")
 
 
 def test_it_is_an_option_of_inference() -> None:

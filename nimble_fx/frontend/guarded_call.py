@@ -1,0 +1,67 @@
+"""Calls of a compiled model that run what Dynamo has compiled, without evaluating a frame."""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from nimble_fx.torch_internals.dynamo_entries import DynamoEntry, is_ordinary_call, latest_entry
+
+MAX_ENTRIES = 8
+"""The most entries of Dynamo's cache that are called so: as many as it keeps by default."""
+
+
+class GuardedCalls:
+    """Calls the entries of Dynamo's cache for one function.
+
+    Dynamo evaluates a function's frame to check guards and to run the code of the entry whose
+    guards pass. This checks the same guards and runs the same code, without what goes before and
+    after; calls that no known entry fits are Dynamo's.
+    """
+
+    def __init__(self, function: FunctionType, run: Callable[..., Any]) -> None:
+        """No entry is known yet.
+
+        Args:
+            function: takes `*args` and `**kwargs`, and may have free variables.
+            run: calls it by Dynamo.
+        """
+        self._function, self._run = function, run
+        names, cells = function.__code__.co_freevars, function.__closure__ or ()
+        self._free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+        self._known: list[tuple[DynamoEntry, Callable[..., Any]]] = []
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function."""
+        if not is_ordinary_call():
+            return self._run(*args, **kwargs)
+        variables = {"args": args, "kwargs": kwargs, **self._free}
+        for entry, code in self._known:
+            if entry.fits(variables):
+                return code(*args, **kwargs)
+        result = self._run(*args, **kwargs)
+        self._learn()
+        return result
+
+    @property
+    def latest(self) -> tuple[DynamoEntry, Callable[..., Any]] | None:
+        """The entry that became known last, and its code as a function."""
+        return self._known[0] if self._known else None
+
+    def clear(self) -> None:
+        """Forgets all entries, and what they keep alive."""
+        self._known = []
+
+    def _learn(self) -> None:
+        """Makes the entry of the last call known, if it does all without evaluating frames."""
+        entry = latest_entry(self._function.__code__)
+        known = [pair for pair in self._known if pair[0].is_alive]
+        if entry is None or not entry.is_whole or any(entry.code is old.code for old, _ in known):
+            return
+        code: Callable[..., Any] = FunctionType(
+            entry.code,
+            self._function.__globals__,
+            self._function.__name__,
+            None,
+            self._function.__closure__,
+        )
+        self._known = [(entry, code), *known][:MAX_ENTRIES]
