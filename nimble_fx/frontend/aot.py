@@ -89,7 +89,7 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training)
-    recorder = compiled.recorder
+    recorder = compiled._recorder
     recorder.runs = [] if release_weights else None
     with preserve_state(function, arguments.leaves):
         try:
@@ -120,9 +120,9 @@ class Compiled:
 
     def __init__(self, model: Callable[..., Any], options: Options, training: bool) -> None:
         self.model, self.training = model, training
-        self.recorder = Recorder()
+        self._recorder = Recorder()
         self._reporter = Reporter(options.on_fallback)
-        self._backend = _Backend(options, argument_names(model), self.recorder)
+        self._backend = _Backend(options, argument_names(model), self._recorder)
         function = unique_function(model)
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
         self._backend.calls = weakref.ref(self._guarded)
