@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nimble_fx.torch_internals.names import lookup
+from nimble_fx.torch_internals.names import Missing, lookup
 
 _eval_frame = lookup("torch._dynamo.eval_frame")
 _entries = lookup("torch._dynamo.eval_frame._debug_get_cache_entry_list")
@@ -17,6 +17,10 @@ _n_dispatch_modes = lookup("torch._C._len_torch_dispatch_stack")
 _n_function_modes = lookup("torch._C._len_torch_function_stack")
 _transform = lookup("torch._C._functorch.peek_interpreter_stack")
 _GlobalState = lookup("torch._C._dynamo.guards.GlobalStateGuard")
+
+_NEEDED = (_eval_frame, _entries, _is_tracing, _n_dispatch_modes)
+_are_there = not any(isinstance(each, Missing) for each in _NEEDED)
+"""Whether this PyTorch lets entries be called by hand; if not, Dynamo makes all calls."""
 
 _FETCHED = {"_modules", "_parameters", "_buffers"}
 _BOOKKEEPING = {
@@ -98,6 +102,7 @@ def is_ordinary_call() -> bool:
     """
     return (
         not torch.compiler.is_compiling()  # first: Dynamo itself traces nothing behind it
+        and _are_there
         and _eval_frame._stance.stance == "default"
         and _n_dispatch_modes() == 0
         and not _is_tracing()

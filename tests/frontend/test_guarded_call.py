@@ -154,6 +154,15 @@ def test_weights_are_those_that_the_model_has_now(
             assert_same(compiled(*arguments), net(*arguments))
 
 
+def test_where_pytorch_lacks_a_name_dynamo_makes_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nimble_fx.torch_internals.dynamo_entries._are_there", False)
+    monkeypatch.setattr("nimble_fx.torch_internals.dynamo_entries._entries", None)
+    net, x = Branchy(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x)
+    for _ in range(3):
+        assert_same(compiled(x), net(x).detach())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("guards", [True, False])
 def test_on_a_gpu_calls_are_on_the_callers_stream_and_may_be_captured(guards: bool) -> None:
