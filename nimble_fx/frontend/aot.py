@@ -66,7 +66,7 @@ def compile(  # noqa: A001  # as torch.compile
             and buffers may have other values, or be replaced by others of the same shape and type.
         release_weights: with `guards=False`, True frees the parameters and buffers that the program
             reads only as folded weights (see `Options.fold_weights`). They are empty tensors in the
-            model afterwards, which cannot be called or saved any more.
+            model afterwards: it cannot be called any more, and what is saved of it is empty.
         **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
@@ -157,7 +157,10 @@ class Compiled:
         with torch.no_grad():
             unguarded.has_weights = not sum(run.release_weights() for run in release)
         if unguarded.has_weights:
-            reason = "its program has no folded weights, or is compared (verify='values')"
+            reason = (
+                "its program has no folded weights (is the model in eval mode, and fold_weights "
+                "on?), or verify='values' compares it"
+            )
             self._reporter.report(Fallback(name, "with all its weights", reason))
 
     def report_if_eager(self) -> None:

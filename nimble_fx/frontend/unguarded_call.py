@@ -9,6 +9,7 @@ from torch import Tensor
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.ir.display import plural
 from nimble_fx.torch_internals.dynamo_entries import PytorchState
 from nimble_fx.torch_internals.names import lookup, pytree
 
@@ -62,9 +63,8 @@ class UnguardedCall:
             return self._guarded(args, kwargs)
         raise UnsupportedError(
             f"{self._name} was compiled with release_weights=True, and would have to be compiled "
-            "again: it is called under torch.autocast, a mode, a transform or another setting of "
-            "PyTorch than it was compiled in. Call it outside of these, or compile a model that "
-            "has its weights"
+            "again, because the call is made in another state of PyTorch than the compile: "
+            f"{self._state.difference}. Compile in the state in which you call"
         )
 
 
@@ -84,7 +84,7 @@ class InputCheck:
         """
         self._name, self._keywords = name, list(example.kwargs)
         leaves, self._spec = pytree.tree_flatten((example.args, dict(example.kwargs)))
-        self._names = _names(example)
+        self._names, self._signature = _names(example), _signature(example.args, example.kwargs)
         self._others = {i: leaf for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
         for i, leaf in self._others.items():
             if type(leaf) not in _COMPARED:
@@ -111,7 +111,11 @@ class InputCheck:
         if kwargs.keys() == {*self._keywords}:  # their order does not matter
             kwargs = {name: kwargs[name] for name in self._keywords}
         leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-        problem = self._problem(leaves, spec)
+        signature = _signature(args, kwargs)
+        if signature != self._signature:
+            problem: str | None = f"it is called with {signature}, not with {self._signature}"
+        else:
+            problem = self._problem(leaves, spec)
         if problem is not None:
             raise InputError(
                 f"{self._name} was compiled with guards=False, for inputs like the example's, and "
@@ -121,7 +125,7 @@ class InputCheck:
 
     def _problem(self, leaves: Sequence[Any], spec: object) -> str | None:
         if spec != self._spec:
-            return f"the arguments are {spec}, not {self._spec}"
+            return f"the arguments have another structure: {spec}, not {self._spec}"
         for i, expected in self._others.items():
             if not _is_equal(leaves[i], expected):
                 return f"{self._names[i]} is {_shown(leaves[i])}, not {_shown(expected)}"
@@ -131,6 +135,12 @@ class InputCheck:
         names = [name for i, name in enumerate(self._names) if i not in self._others]
         verbose: str = self._tensors.check_verbose(*tensors, tensor_check_names=names)
         return verbose
+
+
+def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """How many arguments a call has, and which keywords."""
+    keywords = f" and the keywords {', '.join(sorted(kwargs))}" if kwargs else ""
+    return plural(len(args), "positional argument") + keywords
 
 
 def _names(example: Arguments) -> list[str]:

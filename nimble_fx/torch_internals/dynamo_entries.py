@@ -115,6 +115,15 @@ class PytorchState:
     def __init__(self) -> None:
         self._guard, self._inference = _GlobalState(), torch.is_inference_mode_enabled()
 
+    @property
+    def difference(self) -> str:
+        """In what it differs from what it was."""
+        if torch.is_inference_mode_enabled() is not self._inference:
+            return "torch.inference_mode"
+        if not self._guard.check():
+            return str(self._guard.reason()).strip()
+        return "a mode, a transform, a stance of the compiler or a trace"
+
     def is_same(self) -> bool:
         """Whether it is as it was, and there are no modes, stances, transforms or traces."""
         return (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 import nimble_fx
 from nimble_fx.compiler import UNFOLDED
@@ -103,13 +104,31 @@ def test_memory_that_is_read_elsewhere_stays() -> None:
     assert_as_accurate(eager, (x,), compiled(x))
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_new_weight_in_the_place_of_a_released_one_is_an_error(in_place: bool) -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 8, 8)
+    compiled = release(model, x)
+    weight = torch.randn(64, 3, 3, 3)
+    if in_place:
+        model.one.weight.data = weight
+    else:
+        model.one.weight = nn.Parameter(weight)
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="in the place of one that was released"):
+            compiled(x)
+
+
 def test_where_weights_would_be_needed_an_error_says_so() -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 8, 8)
     compiled = release(model, x)
     with (
         torch.autocast("cpu", torch.bfloat16),
-        pytest.raises(UnsupportedError, match=r"Convolutions was compiled with release_weights"),
+        pytest.raises(UnsupportedError, match=r"with release_weights=True.*: autocast"),
     ):
+        compiled(x)
+    with torch.inference_mode(), pytest.raises(UnsupportedError, match=r": torch\.inference_mode"):
+        compiled(x)
+    with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match=r": a mode"):
         compiled(x)
     with forward_ad.dual_level(), pytest.raises(UnsupportedError, match="forward-mode"):
         compiled(forward_ad.make_dual(x, x))

@@ -79,19 +79,19 @@ class FoldedWeights:
         """Whether the weights are gone, and the results stay as they are."""
         return isinstance(self._known, _Released)
 
-    def release(self, weights: Sequence[Tensor], free: Sequence[Tensor]) -> int:
+    def release(self, weights: Sequence[Tensor], free: Sequence[int]) -> int:
         """Keeps the results for the weights for good; returns how many bytes it has freed.
 
         Args:
             weights: the weights as they are now.
-            free: those of them that become empty.
+            free: the positions of those that become empty.
         """
-        released = _Released(self(weights))
+        released = _Released(self(weights), free)
         with self._lock:
             self._known = released
-        nbytes = {storage_key(each): each.untyped_storage().nbytes() for each in free}
-        for weight in free:
-            weight.data = weight.data.new_empty(0)
+        nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
+        for i in free:
+            weights[i].data = weights[i].data.new_empty(0)
         return sum(nbytes.values())
 
     def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -133,12 +133,27 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Released:
-    """Results whose weights are gone."""
+    """Results whose weights are gone.
+
+    Attributes:
+        results: the results.
+        freed: the positions of the weights that are empty.
+    """
 
     results: Sequence[Tensor]
+    freed: Sequence[int]
 
     def are_of(self, weights: Sequence[Tensor]) -> bool:
-        """Nobody can change what is gone."""
+        """Whether nobody has put weights where they are gone.
+
+        Raises:
+            UnsupportedError: somebody has.
+        """
+        if any(weights[i].numel() for i in self.freed):
+            raise UnsupportedError(
+                "a weight was put in the place of one that was released, and is not read: compile "
+                "the model with its new weights, or without release_weights"
+            )
         return True
 
 
@@ -214,5 +229,5 @@ class FoldedRun:
         """
         weights = [args[i] for i in self._sources]
         read = {storage_key(args[i]) for i in self._kept if isinstance(args[i], Tensor)}
-        free = {id(each): each for each in weights if storage_key(each) not in read}
-        return self._folded.release(weights, list(free.values()))
+        free = [i for i, weight in enumerate(weights) if storage_key(weight) not in read]
+        return self._folded.release(weights, free)
