@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
@@ -31,6 +31,7 @@ from nimble_fx.program import Program, register
 from nimble_fx.registry import WeakList
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+from nimble_fx.torch_internals.leaves import tensors_in
 
 
 def compile(  # noqa: A001  # as torch.compile
@@ -66,7 +67,8 @@ def compile(  # noqa: A001  # as torch.compile
             and buffers may have other values, or be replaced by others of the same shape and type.
         release_weights: with `guards=False`, True frees the parameters and buffers that the program
             reads only as folded weights (see `Options.fold_weights`). They are empty tensors in the
-            model afterwards: it cannot be called any more, and what is saved of it is empty.
+            model afterwards: what is saved of it is empty, and it must not be called any more (some
+            operators of PyTorch crash on empty weights).
         **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
@@ -93,7 +95,7 @@ def compile(  # noqa: A001  # as torch.compile
     recorder.runs = [] if release_weights else None
     with preserve_state(function, arguments.leaves):
         try:
-            run_example(compiled, arguments.copies(), training)
+            outputs = run_example(compiled, arguments.copies(), training)
         except NimbleError:
             raise
         except Exception:
@@ -102,7 +104,9 @@ def compile(  # noqa: A001  # as torch.compile
     compiled.report_if_eager()
     runs, recorder.runs = recorder.runs or [], None
     if not guards:
-        compiled.drop_guards(arguments, runs if release_weights else None)
+        compiled.drop_guards(arguments)
+    if release_weights:
+        compiled.release_weights(runs, tensors_in(outputs))
     return compiled
 
 
@@ -137,31 +141,32 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def drop_guards(self, example: Arguments, release: Sequence[RecordedRun] | None) -> None:
-        """Makes calls check their inputs alone, or reports why that cannot be.
-
-        Args:
-            example: the example inputs.
-            release: the runs of its programs, to free weights that are folded; None to keep all.
-        """
+    def drop_guards(self, example: Arguments) -> None:
+        """Makes calls check their inputs alone, or reports why that cannot be."""
         name = name_of(self.model)
         try:
             with torch.no_grad():
-                unguarded = UnguardedCall(name, self._guarded, example)
+                self._run = UnguardedCall(name, self._guarded, example)
         except UnsupportedError as error:
             self._reporter.report(Fallback(name, "with guards", str(error)))
-            return
-        self._run = unguarded
-        if release is None:
-            return
+
+    def release_weights(self, runs: Sequence[RecordedRun], returned: Sequence[Tensor]) -> None:
+        """Frees weights that are folded, or reports why none are.
+
+        Args:
+            runs: of the programs, in the example call.
+            returned: what that call has returned.
+        """
+        if not isinstance(self._run, UnguardedCall):
+            return  # which has been reported
         with torch.no_grad():
-            unguarded.has_weights = not sum(run.release_weights() for run in release)
-        if unguarded.has_weights:
+            self._run.has_weights = not sum(run.release_weights(returned) for run in runs)
+        if self._run.has_weights:
             reason = (
                 "its program has no folded weights (is the model in eval mode, and fold_weights "
-                "on?), or verify='values' compares it"
+                "on?), or they are read in other ways too, or verify='values' compares it"
             )
-            self._reporter.report(Fallback(name, "with all its weights", reason))
+            self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
 
     def report_if_eager(self) -> None:
         """Reports a fallback if Dynamo found no graph in the model."""

@@ -16,8 +16,10 @@ from nimble_fx.torch_internals.leaves import tensors_in
 _LIBRARY_DIRECTORIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> None:
+def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> Any:
     """Calls a function once; in training runs the backward too, without writing to any `.grad`.
+
+    Returns what the function returns.
 
     Args:
         function: the model or its compiled version.
@@ -31,6 +33,7 @@ def run_example(function: Callable[..., Any], arguments: Arguments, training: bo
         outputs = function(*arguments.args, **arguments.kwargs)
         if training:
             _backward(outputs)
+    return outputs
 
 
 def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
@@ -76,7 +79,8 @@ def _backward(outputs: object) -> None:
             "an input require one, and are the outputs tensors (in tuples, lists, dicts)?"
         )
     gradients = [torch.zeros_like(root) for root in roots]
-    torch.autograd.grad(roots, _leaves(roots), gradients, allow_unused=True)
+    # A backward that is compiled where the graph is not retained could not retain it ever after.
+    torch.autograd.grad(roots, _leaves(roots), gradients, retain_graph=True, allow_unused=True)
 
 
 def _leaves(roots: list[Tensor]) -> list[Tensor]:

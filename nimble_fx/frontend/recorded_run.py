@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.runtime.folding.folded_weights import FoldedRun
 
@@ -23,14 +25,17 @@ class RecordedRun:
     run: Boxed
     inputs: Sequence[Any]
 
-    def release_weights(self) -> int:
+    def release_weights(self, returned: Sequence[Tensor]) -> int:
         """Frees the weights from which the program's folded ones are computed.
+
+        Args:
+            returned: what the model has returned, whose memory stays.
 
         Returns:
             Their bytes; 0 if the program has no folded weights, or is compared with another.
         """
         run = winner_of(self.run)
-        return run.release_weights(self.inputs) if isinstance(run, FoldedRun) else 0
+        return run.release_weights(self.inputs, returned) if isinstance(run, FoldedRun) else 0
 
 
 class Recorder:

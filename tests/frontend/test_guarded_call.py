@@ -154,6 +154,18 @@ def test_weights_are_those_that_the_model_has_now(
             assert_same(compiled(*arguments), net(*arguments))
 
 
+def test_a_graph_may_be_retained() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.BatchNorm1d(4)), torch.randn(3, 4)
+    eager = copy.deepcopy(net)
+    compiled = nimble_fx.compile(net, x, training=True)
+    for model, call in ((net, compiled), (eager, eager)):
+        loss = call(x).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    assert_same([p.grad for p in net.parameters()], [p.grad for p in eager.parameters()])
+
+
 def test_where_pytorch_lacks_a_name_dynamo_makes_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nimble_fx.torch_internals.dynamo_entries._are_there", False)
     monkeypatch.setattr("nimble_fx.torch_internals.dynamo_entries._entries", None)

@@ -27,5 +27,5 @@ def test_inputs_of_each_run_while_runs_are_recorded() -> None:
 
 def test_a_program_without_folded_weights_has_none_to_release() -> None:
     weight = torch.ones(3)
-    assert RecordedRun(double, [weight]).release_weights() == 0
+    assert RecordedRun(double, [weight]).release_weights([]) == 0
     assert weight.numel() == 3

@@ -88,20 +88,59 @@ def test_models_are_eagers(name: str) -> None:
         torch.testing.assert_close(ours, eager(*inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_memory_that_is_read_elsewhere_stays() -> None:
-    class Tied(nn.Module):
+def test_memory_that_is_read_elsewhere_stays_and_changes_are_noticed() -> None:
+    class Read(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv = nn.Conv2d(4, 4, 1, bias=False)
 
-        def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = self.conv(x) + self.conv.weight.sum(dim=(1, 2, 3))[:, None, None] * x
-            return result
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.conv(x), self.conv.weight * x.mean()
 
-    model, x = Tied().eval(), torch.randn(1, 4, 3, 3)
+    model, x = Read().eval(), torch.randn(1, 4, 3, 3)
+    with pytest.warns(NimbleWarning, match="with all its weights"):
+        compiled = release(model, x)
+    for _ in range(2):
+        assert_as_accurate(model, (x,), compiled(x))
+        with torch.no_grad():
+            model.conv.weight.mul_(2)
+
+
+def test_weights_in_one_memory_with_what_is_read_stay_and_are_noticed() -> None:
+    flat, conv = torch.randn(64 * 27 + 64), nn.Conv2d(3, 64, 3).eval()
+    assert conv.bias is not None
+    conv.weight.data, conv.bias.data = flat[: 64 * 27].view(64, 3, 3, 3), flat[64 * 27 :]
+    x = torch.randn(1, 3, 8, 8)
+    compiled = release(conv, x, on_fallback="silent")
+    with torch.no_grad():
+        conv.weight.mul_(2)
+    assert_as_accurate(conv, (x,), compiled(x))
+
+
+def test_a_weight_that_is_returned_stays() -> None:
+    class Returned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 64, 3, bias=False), nn.Conv2d(64, 8, 1, bias=False)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.two(self.one(x)), self.one.weight
+
+    model, x = Returned().eval(), torch.randn(1, 3, 8, 8)
     eager = copy.deepcopy(model)
-    compiled = release(model, x, on_fallback="silent")
+    compiled = release(model, x)
+    assert model.two.weight.numel() == 0
+    assert compiled(x)[1] is model.one.weight
     assert_as_accurate(eager, (x,), compiled(x))
+
+
+def test_a_graph_of_autograd_that_has_saved_a_released_weight_raises() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)).eval()
+    x = torch.randn(1, 3, 8, 8, requires_grad=True)
+    loss = model(x).sum()
+    release(model, x.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -84,14 +84,17 @@ class FoldedWeights:
 
         Args:
             weights: the weights as they are now.
-            free: the positions of those that become empty.
+            free: the positions of those that become empty; if there are none, nothing is kept.
         """
+        if not (free and self.can_be_kept(weights)):
+            return 0
         released = _Released(self(weights), free)
         with self._lock:
             self._known = released
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
         for i in free:
             weights[i].data = weights[i].data.new_empty(0)
+            weights[i].zero_()  # a write, which autograd counts: a graph that has saved it raises
         return sum(nbytes.values())
 
     def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -219,15 +222,17 @@ class FoldedRun:
         args.clear()
         return self._run(inputs)
 
-    def release_weights(self, args: Sequence[Any]) -> int:
+    def release_weights(self, args: Sequence[Any], returned: Sequence[Tensor]) -> int:
         """Frees the weights that only the folded ones are computed from; returns their bytes.
 
         They are empty tensors then, and later calls take the folded weights as they are now.
 
         Args:
             args: the arguments of a call.
+            returned: what the model has returned, whose memory stays.
         """
         weights = [args[i] for i in self._sources]
-        read = {storage_key(args[i]) for i in self._kept if isinstance(args[i], Tensor)}
+        kept = [args[i] for i in self._kept if isinstance(args[i], Tensor)]
+        read = set(map(storage_key, (*kept, *returned)))
         free = [i for i, weight in enumerate(weights) if storage_key(weight) not in read]
         return self._folded.release(weights, free)
