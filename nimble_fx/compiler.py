@@ -108,8 +108,7 @@ def lower(
     """Lowers a Dynamo graph to ATen graphs and returns the callable that replaces it.
 
     Args:
-        gm: Dynamo's graph.
-        example_inputs: one set of inputs for it.
+        gm, example_inputs: Dynamo's graph, and one set of inputs for it.
         compiler: builds the callable of each ATen graph.
         watch: wraps that of an inference graph.
     """

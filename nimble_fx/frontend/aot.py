@@ -57,18 +57,16 @@ def compile(  # noqa: A001  # as torch.compile
         example_inputs: a tensor: the one argument; a tuple or list: positional arguments; a dict:
             keyword arguments. A model whose one argument is a list or dict takes `([...],)`.
         training: False: for inference, and every call runs without gradients. True: with the
-            backward, and calls follow the caller's grad mode. It is an argument, and not read from
-            the grad mode, because that is on by default: inference would silently keep the tensors
-            that a backward needs.
+            backward, and calls follow the caller's grad mode. That is on by default: inference that
+            followed it would silently keep the tensors that a backward needs.
         guards: True: each call checks, as with torch.compile, whether all that the compiled code
             depends on is as it was, and compiles again if not. False, for inference: a call checks
-            its inputs alone, which must be like the example's. The model's modules, their mode and
-            their attributes, and variables of the code, are taken to be as they were; parameters
-            and buffers may have other values, or be replaced by others of the same shape and type.
-        release_weights: with `guards=False`, True frees the parameters and buffers that the program
-            reads only as folded weights (see `Options.fold_weights`). They are empty tensors in the
-            model afterwards: what is saved of it is empty, and it must not be called any more (some
-            operators of PyTorch crash on empty weights).
+            its inputs alone, which must be like the example's. Parameters and buffers may have
+            other values, or be replaced by others of the same shape, strides and type; the model's
+            modules, mode and attributes, and variables of its code, are taken to be as they were.
+        release_weights: True, with `guards=False`: frees what the program reads only as folded
+            weights. It is empty in the model afterwards, which must not be called any more (some
+            operators of PyTorch crash on empty weights); what is saved of it is empty.
         **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
@@ -91,18 +89,8 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training)
-    recorder = compiled._recorder
-    recorder.runs = [] if release_weights else None
-    with preserve_state(function, arguments.leaves):
-        try:
-            outputs = run_example(compiled, arguments.copies(), training)
-        except NimbleError:
-            raise
-        except Exception:
-            check_call(function, arguments.copies())
-            raise
+    runs, outputs = compiled.run_example(arguments, recorded=release_weights)
     compiled.report_if_eager()
-    runs, recorder.runs = recorder.runs or [], None
     if not guards:
         compiled.drop_guards(arguments)
     if release_weights:
@@ -140,6 +128,29 @@ class Compiled:
             return self._run(args, kwargs)
         with torch.no_grad():
             return self._run(args, kwargs)
+
+    def run_example(
+        self, arguments: Arguments, recorded: bool
+    ) -> tuple[Sequence[RecordedRun], object]:
+        """Calls the model once on copies of the arguments, and leaves it as it was.
+
+        Returns:
+            The runs of its programs, if they are to be recorded, and what the call returned.
+
+        Raises:
+            OptionError: the model does not take the arguments.
+        """
+        self._recorder.runs = [] if recorded else None
+        with preserve_state(self.model, arguments.leaves):
+            try:
+                outputs = run_example(self, arguments.copies(), self.training)
+            except NimbleError:
+                raise
+            except Exception:
+                check_call(self.model, arguments.copies())
+                raise
+        runs, self._recorder.runs = self._recorder.runs, None
+        return runs or (), outputs
 
     def drop_guards(self, example: Arguments) -> None:
         """Makes calls check their inputs alone, or reports why that cannot be."""
