@@ -87,12 +87,12 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training)
-    runs, outputs = compiled.run_example(arguments, recorded=release_weights)
+    runs, outputs = compiled._run_example(arguments, recorded=release_weights)
     compiled.report_if_eager()
     if not guards:
-        compiled.drop_guards(arguments)
+        compiled._drop_guards(arguments)
     if release_weights:
-        compiled.release_weights(runs, tensors_in(outputs))
+        compiled._release_weights(runs, tensors_in(outputs))
     return compiled
 
 
@@ -127,7 +127,7 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def run_example(
+    def _run_example(
         self, arguments: Arguments, recorded: bool
     ) -> tuple[Sequence[RecordedRun], object]:
         """Calls the model once on copies of the arguments, and leaves it as it was.
@@ -150,7 +150,7 @@ class Compiled:
         runs, self._recorder.runs = self._recorder.runs, None
         return runs or (), outputs
 
-    def drop_guards(self, example: Arguments) -> None:
+    def _drop_guards(self, example: Arguments) -> None:
         """Makes calls check their inputs alone, or reports why that cannot be."""
         name = name_of(self.model)
         try:
@@ -159,7 +159,7 @@ class Compiled:
         except UnsupportedError as error:
             self._reporter.report(Fallback(name, "with guards", str(error)))
 
-    def release_weights(self, runs: Sequence[RecordedRun], returned: Sequence[Tensor]) -> None:
+    def _release_weights(self, runs: Sequence[RecordedRun], returned: Sequence[Tensor]) -> None:
         """Frees weights that are folded, or reports why none are.
 
         Args:

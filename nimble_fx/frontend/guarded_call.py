@@ -54,7 +54,7 @@ class GuardedCalls:
     def _learn(self) -> None:
         """Makes the entry of the last call known, if it does all without evaluating frames."""
         entry = latest_entry(self._function.__code__)
-        known = [pair for pair in self._known if pair[0].is_alive]
+        self._known = known = [pair for pair in self._known if pair[0].is_alive]
         if entry is None or not entry.is_whole or any(entry.code is old.code for old, _ in known):
             return
         code: Callable[..., Any] = FunctionType(

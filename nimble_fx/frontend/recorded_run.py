@@ -1,16 +1,14 @@
 """What a program was called with in the example call of a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.runtime.folding.folded_weights import FoldedRun
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
-"""AOTAutograd's boxed calling convention: a call takes a list of inputs and empties it."""
 
 
 @dataclass(frozen=True)
