@@ -22,7 +22,7 @@ from nimble_fx.frontend.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.preserve_state import preserve_state
+from nimble_fx.frontend.preserve_state import preserve_state, tensors_of
 from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
 from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
@@ -155,7 +155,7 @@ class Compiled:
         name = name_of(self.model)
         try:
             with torch.no_grad():
-                self._run = UnguardedCall(name, self._guarded, example)
+                self._run = UnguardedCall(name, self._guarded, example, tensors_of(self.model))
         except UnsupportedError as error:
             self._reporter.report(Fallback(name, "with guards", str(error)))
 

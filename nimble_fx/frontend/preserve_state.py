@@ -41,6 +41,14 @@ def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Itera
         yield
 
 
+def tensors_of(model: Callable[..., Any]) -> list[Tensor]:
+    """The tensors that a call of the model may read or change, besides its arguments; each once.
+
+    Cost: a walk through what `preserve_state` looks into.
+    """
+    return _state(model)[1]
+
+
 def _state(
     model: Callable[..., Any],
 ) -> tuple[list[Container], list[Tensor], list[torch.Generator]]:

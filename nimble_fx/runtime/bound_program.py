@@ -8,19 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.errors import InputError, UnsupportedError
+from nimble_fx.errors import InputError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.symbolic_sizes import Sizes, number
-from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType, dtype_name
+from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import folded_weights
+from nimble_fx.runtime.input_types import check_strides, check_type
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableAutocast
-
-_NUMBERS = (int, float, bool)
 
 
 class BoundProgram:
@@ -84,13 +82,13 @@ class BoundProgram:
         values = list(self._values)
         for i, actual in zip(self._positions, inputs, strict=True):
             value = self._graph.inputs[i]
-            _check(value, actual, f"input {value.name}", sizes)
+            check_type(value, actual, f"input {value.name}", sizes)
             self._check_integer(value, actual)
             values[i] = actual
         for i, size in self._inferred.items():
             values[i] = sizes[size]
         for i in self._positions:
-            _check_strides(self._graph.inputs[i], values[i], sizes)
+            check_strides(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
         if self._n_given < len(self._graph.inputs) and carry_tangents(inputs):
             raise InputError(
@@ -177,7 +175,7 @@ def _static_values(
         if value.static:
             path = paths.get(value.name, value.name)
             values[i] = _parameter(tensors, value, path, program)
-            _check(value, values[i], f"parameter {path}", sizes)
+            check_type(value, values[i], f"parameter {path}", sizes)
     return values
 
 
@@ -203,78 +201,3 @@ def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: 
         f"{len(tensors)} that were given ({shown}); bind the model that was compiled, or a mapping "
         f"that has {path!r}"
     )
-
-
-def _check(value: Input, actual: Any, what: str, sizes: dict[Size, Any]) -> None:
-    """Checks a value against the type of an input; a symbolic size must be the same everywhere."""
-    if isinstance(value.type, TensorType):
-        if not isinstance(actual, Tensor):
-            raise InputError(
-                f"{what} is of type {type(actual).__name__}, not a tensor: {value.type}"
-            )
-        for attribute, found, expected in _attributes(value.type, actual):
-            if found != expected:
-                raise InputError(
-                    f"{what} has the {attribute} {found}, and the program was compiled for "
-                    f"{expected}: {value.type}"
-                )
-        for size, found in zip(value.type.shape, actual.shape, strict=True):
-            _check_size(size, found, what, sizes)
-    elif isinstance(value.type, ScalarType):
-        if not isinstance(actual, _NUMBERS):
-            raise InputError(f"{what} is of type {type(actual).__name__}, not a number")
-        _check_size(value.type.expression, actual, what, sizes)
-    elif actual is not None:
-        raise InputError(f"{what} is of type {type(actual).__name__}, and was compiled for None")
-
-
-def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, Any]]:
-    """Attributes that must be equal: name, actual and expected value.
-
-    Strides of dimensions of size 1 are left out, and those that go with symbolic sizes, which are
-    checked once these are known.
-    """
-    if actual.dim() != len(expected.shape):
-        return [("number of dimensions", actual.dim(), len(expected.shape))]
-    if actual.layout is not torch.strided:
-        return [("layout", actual.layout, torch.strided)]
-    shape, stride = actual.shape, actual.stride()
-    static = [i for i, n in enumerate(expected.shape) if type(n) is int]
-    if any(shape[i] != expected.shape[i] for i in static):
-        return [("shape", list(shape), f"[{', '.join(map(str, expected.shape))}]")]
-    strided = [i for i in static if type(expected.stride[i]) is int and expected.shape[i] != 1]
-    return [
-        ("stride", [stride[i] for i in strided], [expected.stride[i] for i in strided]),
-        ("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype)),
-        ("device", actual.device, expected.device),
-    ]
-
-
-def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> None:
-    known = sizes.setdefault(size, found)
-    if type(size) is str and known != found:
-        raise InputError(f"{what} has the size {found} for {size}, which is {known} elsewhere")
-
-
-def _check_strides(value: Input, actual: Any, sizes: Mapping[Size, Any]) -> None:
-    """Checks the strides of an input that depend on symbolic sizes, at the sizes of a call."""
-    if not isinstance(value.type, TensorType) or 0 in actual.shape:
-        return
-    symbols = {str(name): n for name, n in sizes.items() if type(n) is int}
-    dims = zip(actual.shape, actual.stride(), value.type.shape, value.type.stride, strict=True)
-    for n, found, size, stride in dims:
-        if n != 1 and (type(size) is str or type(stride) is str):
-            expected = _evaluated(stride, symbols)
-            if expected is not None and found != expected:
-                raise InputError(
-                    f"input {value.name} has the stride {found} where the program was compiled for "
-                    f"{stride}, which is {expected}: {value.type}"
-                )
-
-
-def _evaluated(size: Size, sizes: Sizes) -> int | None:
-    """A size as a number; None if the inputs do not determine it."""
-    try:
-        return number(size, sizes)
-    except UnsupportedError:
-        return None

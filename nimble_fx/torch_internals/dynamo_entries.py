@@ -32,6 +32,8 @@ _BOOKKEEPING = {
     "_is_profiler_enabled",
 }
 """What Dynamo's code calls for profilers, and for graphs with streams of the user."""
+_SET_ATTRIBUTE = "object_setattr_ignore_descriptor"
+"""What it calls with an object, the name of an attribute and a value."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,22 @@ class DynamoEntry:
         )
 
     @property
-    def has_effects(self) -> bool:
-        """Whether its code may do more than to call one graph on what it fetches.
+    def effects(self) -> list[str]:
+        """The names of what its code may read or change besides calling one graph.
 
-        Else it fetches arguments, parameters and buffers, calls the graph, and builds what is
-        returned from tuples, lists and dicts. All else needs a store or another name.
+        If there are none, it fetches arguments, parameters and buffers, calls the graph, and builds
+        what is returned from tuples, lists and dicts. All else needs a store or another name.
         """
-        graphs = [name for name in self.code.co_names if name.startswith("__compiled_fn_")]
-        others = {*self.code.co_names} - {*graphs, *_FETCHED, *_BOOKKEEPING}
-        return (
-            len(graphs) != 1
-            or not all(name.startswith("__import_") for name in others)
-            or any(map(_is_store, dis.get_instructions(self.code)))
-        )
+        names, constants = self.code.co_names, self.code.co_consts
+        graphs = [name for name in names if name.startswith("__compiled_fn_")]
+        known = {*graphs[:1], *_FETCHED, *_BOOKKEEPING}
+        found = [n for n in names if n not in known and not n.startswith("__import_")]
+        if _SET_ATTRIBUTE in found:
+            found.remove(_SET_ATTRIBUTE)
+            found += [each for each in constants if isinstance(each, str)] or ["an attribute"]
+        if not found and any(map(_is_store, dis.get_instructions(self.code))):
+            found = ["an item of a list or dict"]
+        return found
 
     def fits(self, variables: Mapping[str, object]) -> bool:
         """Whether the guards pass for a call.

@@ -94,6 +94,29 @@ def test_changed_weights_are_read(options: dict[str, Any], changes: list[str], g
     assert len(compiled.programs) == 1
 
 
+UNLIKE = {
+    "stride": lambda weight: weight.t().contiguous().t(),
+    "shape": lambda weight: weight[:2].clone(),
+    "dtype": Tensor.double,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"kernels": "inductor"}, *DEVICES[1:]], ids=str)
+@pytest.mark.parametrize("attribute", UNLIKE)
+def test_a_weight_that_does_not_fit_the_program_is_refused(
+    attribute: str, options: dict[str, Any]
+) -> None:
+    net, x = nn.Linear(512, 512), torch.randn(32, 512)
+    compiled = nimble_fx.compile(net, x, guards=False, **options)
+    fitting = net.weight
+    net.weight = nn.Parameter(UNLIKE[attribute](fitting.data))
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"weight.* has the {attribute} .*compiled for"):
+            compiled(x)
+    net.weight = fitting
+    assert torch.allclose(compiled(x), net(x), atol=1e-4)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_models_are_eagers_with_all_that_they_change(name: str) -> None:
     case = CASES[name]
@@ -137,6 +160,32 @@ def test_arguments_that_the_example_does_not_have_are_refused() -> None:
     for args, kwargs in (((x, x), {}), ((), {}), ((x,), {"y": x}), ((x,), {"y": None})):
         with pytest.raises(InputError, match=r"called with .*, not with 1 positional argument\."):
             compiled(*args, **kwargs)
+
+
+class Accumulates(nn.Module):
+    """Writes to a buffer before it reads its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Tensor
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(1)
+        return x * 2
+
+
+def test_a_buffer_of_the_model_is_no_input() -> None:
+    net, x = Accumulates(), torch.zeros(4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"args\[0\] was a parameter or buffer of it then"):
+            compiled(net.total)
+    assert torch.equal(compiled(net.total.clone()), torch.full((4,), 2.0))
+    former, net.total = id(net.total), torch.ones(4)
+    while id(again := torch.ones(4)) != former:  # Python gives its address to another tensor
+        pass
+    assert torch.equal(compiled(again), again * 2)
 
 
 def test_it_may_be_traced_or_be_part_of_another_compiled_model() -> None:
@@ -210,7 +259,7 @@ def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_
             return x + self.n
 
     x = torch.zeros(2)
-    with pytest.warns(NimbleWarning, match="with guards"):
+    with pytest.warns(NimbleWarning, match=r"with guards: .* parameters and buffers: n$"):
         compiled = nimble_fx.compile(Counts(), x, guards=False)
     assert [compiled(x).tolist() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
     with pytest.raises(FallbackError, match="reads or changes objects"):
@@ -219,6 +268,9 @@ def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_
         nimble_fx.compile(Broken(), x, guards=False, on_fallback="error")
     with pytest.raises(FallbackError, match="an argument is passed twice"):
         nimble_fx.compile(torch.add, (x, x), guards=False, on_fallback="error")
+    net = Accumulates()
+    with pytest.raises(FallbackError, match="an argument is a parameter or buffer of it"):
+        nimble_fx.compile(net, (net.total,), guards=False, on_fallback="error")
     with pytest.raises(FallbackError, match=r"args\[1\] is a set"):
         nimble_fx.compile(lambda x, y: x + len(y), (x, {1}), guards=False, on_fallback="error")
 

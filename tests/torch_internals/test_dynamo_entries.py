@@ -77,23 +77,28 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (lambda net: None, True),
-        (lambda net: setattr(net, "n", net.n + 1), False),
-        (lambda net: setattr(net, "shift", net.shift + 1), False),
-        (lambda net: net.shift.add_(1), True),
-        (lambda net: SEEN.append(1), False),
+        (lambda net, y: None, []),
+        (lambda net, y: net.shift.add_(1), []),
+        (lambda net, y: setattr(net, "n", net.n + 1), ["n"]),
+        (lambda net, y: setattr(net, "shift", net.shift + 1), ["an item of a list or dict"]),
+        (lambda net, y: SEEN.append(1), ["SEEN"]),
+        (lambda net, y: y.update(z=y["y"] + 1), ["update"]),
+        (lambda net, y: y.pop("y"), ["an item of a list or dict"]),
     ],
 )
-def test_code_that_has_effects_is_known(changes: Callable[[Net], object], expected: bool) -> None:
+def test_what_code_does_besides_calling_a_graph_is_named(
+    changes: Callable[[Net, dict[str, Tensor]], object], expected: list[str]
+) -> None:
     net = Net()
 
     def function(x: Tensor, y: dict[str, Tensor]) -> Any:
         result = net(x, y)
-        changes(net)
+        changes(net, y)
         return result
 
     entry = compiled(function, torch.ones(2), {"y": torch.ones(2)})
-    assert entry.has_effects != expected
+    assert [name for name in entry.effects if name in expected] == expected
+    assert bool(entry.effects) == bool(expected)
 
 
 SEEN: list[int] = []

@@ -24,6 +24,7 @@ from nimble_fx.runtime.capture.graph_cache import (
 )
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
+from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
@@ -186,13 +187,18 @@ class FrozenProgram:
     def _new_graph(
         self, key: GraphKey, inputs: list[Any], static: list[Any]
     ) -> CapturedGraph | Fallback:
-        """Captures a graph; returns the fallback if the capture failed or is not worthwhile."""
+        """Captures a graph; returns the fallback if the capture failed or is not worthwhile.
+
+        Raises:
+            InputError: parameters do not fit the program, which not all calls check by guards.
+        """
         if self._failed is not None:
             return self._failed
         if not self._cache.should_capture(key):
             return self._too_many_captures
         if self._cache.evict_for(key):
             self._warn_of_eviction()
+        check_weights([self._launcher.graph.inputs[i] for i in self._launcher.static], static)
         try:
             with self._capture_context(static):
                 result = self._autotune(key, inputs, static)

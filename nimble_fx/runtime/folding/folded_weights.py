@@ -18,6 +18,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.folding.optimizer_steps import StepsOn
 from nimble_fx.runtime.folding.packed_weights import Pack, packings
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
+from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
@@ -170,7 +171,12 @@ def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
     module = load(weights.source, weights.file)
     launcher = Launcher(weights.graph, module, weights.constants, device_here(weights.device))
     pack_each = packings(main)[-len(weights.graph.outputs) :]
-    return FoldedWeights(lambda *values: launcher(list(values)), pack_each)
+
+    def compute(*values: Any) -> Sequence[Tensor]:
+        check_weights(weights.graph.inputs, values)  # not by guards in each call
+        return launcher(list(values))
+
+    return FoldedWeights(compute, pack_each)
 
 
 class FoldedRun:
