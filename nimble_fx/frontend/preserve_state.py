@@ -8,12 +8,13 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nimble_fx.torch_internals.names import is_wrapper_subclass
+from nimble_fx.torch_internals.storages import storage_key
 
 Container = list[Any] | dict[Any, Any] | set[Any]
 
@@ -102,15 +103,39 @@ def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
 
 @contextmanager
 def _restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restores the values of tensors that were written to."""
+    """Restores the values of tensors that were written to, and where in memory they were."""
     before = [(_version(tensor), tensor.detach().to("cpu", copy=True)) for tensor in tensors]
+    places = [(t, place, t.untyped_storage()) for t in tensors if (place := _place(t))]
     try:
         yield
     finally:
         with torch.no_grad():
+            for tensor, place, storage in places:
+                if storage.nbytes() != place.nbytes:
+                    storage.resize_(place.nbytes)
+                if _place(tensor) != place:
+                    tensor.set_(storage, place.offset, place.shape, place.stride)
             for tensor, (version, value) in zip(tensors, before, strict=True):
                 if _is_written(tensor, version, value):
                     tensor.copy_(value)
+
+
+class _Place(NamedTuple):
+    """The elements of a tensor in its storage, which `resize_`, `set_` and others change."""
+
+    storage: int
+    nbytes: int
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+def _place(tensor: Tensor) -> _Place | None:
+    """Where a tensor's elements are; None if it has no storage of its own."""
+    if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
+        return None
+    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+    return _Place(storage_key(tensor), storage.nbytes(), offset, tensor.shape, tensor.stride())
 
 
 def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:

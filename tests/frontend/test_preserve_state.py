@@ -26,6 +26,11 @@ class Restless(nn.Module):
         self.last: Tensor | None = None
         self.plain, self.listed, self.seen_in_all = torch.zeros(3), [torch.zeros(3)], [0]
         self.counts: dict[str, Any] = {"calls": 0, "of": [set()]}
+        self.every_other, self.moved, self.shrunk = (
+            torch.arange(8)[1:7:2],
+            torch.ones(3),
+            torch.ones(3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -36,6 +41,10 @@ class Restless(nn.Module):
         self.plain.add_(1)
         self.listed[0].add_(1)
         self.seen_in_all.append(1)
+        self.every_other.resize_(16).zero_()
+        self.moved.set_(self.plain.untyped_storage())
+        self.moved.add_(1)
+        self.shrunk.untyped_storage().resize_(0)
         self.counts["calls"] += 1
         self.counts["of"][0].add("x")
         result: Tensor = self.norm(x) + torch.rand(3) * random.random()
@@ -50,8 +59,14 @@ def state(model: nn.Module) -> tuple[Any, ...]:
     attributes = {k: v for k, v in model.__dict__.items() if not k.startswith("_")}
     tensors = {k: id(v) for k, v in [*model.named_parameters(), *model.named_buffers()]}
     attributes = copy.deepcopy(attributes)
-    attributes = {k: v.tolist() if isinstance(v, Tensor) else str(v) for k, v in attributes.items()}
+    attributes = {k: _described(v) for k, v in attributes.items()}
     return bits(model), attributes, tensors, random.getstate(), torch.get_rng_state().tolist()
+
+
+def _described(value: object) -> object:
+    if not isinstance(value, Tensor):
+        return str(value)
+    return value.tolist(), value.stride(), value.storage_offset(), value.untyped_storage().nbytes()
 
 
 @pytest.mark.parametrize("fails", [False, True])
