@@ -21,6 +21,8 @@ _MODES: dict[str, dict[str, Any]] = {
     "max-autotune-no-cudagraphs": {"kernels": "auto", "freeze": False},
 }
 
+_ARGUMENTS_OF_COMPILE = ("guards", "release_weights", "training")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -144,6 +146,8 @@ class Options:
         if unknown:
             name, choices = unknown[0], _choices(known)
             meant = _suggestion(name, known)
+            if name in _ARGUMENTS_OF_COMPILE:
+                meant = "it is an argument of nimble_fx.compile alone; "
             raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
 

@@ -1,11 +1,13 @@
 """Options: every bad one is an error that lists the valid ones."""
 
+import inspect
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nimble_fx
 from nimble_fx.errors import OptionError
 from nimble_fx.options import Options
 from nimble_fx.passes.assign_streams import AssignStreams
@@ -36,6 +38,13 @@ def test_an_unknown_option_that_is_like_a_valid_one_asks_for_it(typed: str, mean
     message = rf"unknown option '{typed}'; did you mean '{meant}'\? valid options: '"
     with pytest.raises(OptionError, match=message):
         Options.parse(None, {typed: 1})
+
+
+@pytest.mark.parametrize("name", ["guards", "release_weights", "training"])
+def test_an_argument_of_compile_is_no_option(name: str) -> None:
+    assert name in inspect.signature(nimble_fx.compile).parameters
+    with pytest.raises(OptionError, match=f"'{name}'; it is an argument of nimble_fx.compile"):
+        Options.parse(None, {name: True})
 
 
 def test_so_does_a_policy() -> None:
