@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
-from tests.support.eager import assert_same, call, twins
+from tests.support.eager import (
+    assert_calls_are_eagers,
+    assert_same,
+    assert_steps_are_eagers,
+    call,
+    twins,
+)
 from tests.support.models import CASES, Branchy, Case
 from tests.support.snapshot import snapshot
 
@@ -51,14 +56,7 @@ def test_inference_is_eagers_and_nothing_is_compiled_by_calls(
     compiled = nimble_fx.compile(model, case.inputs(), **options)
     assert len(compiled.programs) == 1
     assert frozen(compiled.programs) == [bool(options)]
-    for _ in range(3):
-        ours = case.inputs()
-        theirs = copy.deepcopy(ours)
-        with torch.no_grad():
-            expected = call(eager, theirs)
-        assert_same(call(compiled, ours), expected)
-        assert_same(ours, theirs)
-        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_calls_are_eagers(compiled, model, eager, case)
     assert len(compiled.programs) == 1
 
 
@@ -78,17 +76,7 @@ def test_training_is_eagers_and_nothing_is_compiled_by_calls(
     compiled = nimble_fx.compile(model, case.inputs(), training=True, **options)
     assert [p.name.split()[-1] for p in compiled.programs] == ["(training)", "(backward)"]
     assert frozen(compiled.programs) == [bool(options)] * 2
-    for _ in range(3):
-        inputs, results = case.inputs(), []
-        for net, run in ((model, compiled), (eager, eager)):
-            outputs = call(run, inputs)
-            net.zero_grad()
-            loss: Any = sum(leaf.square().sum() for leaf in pytree.tree_leaves(outputs))
-            loss.backward()
-            results.append((outputs, [p.grad for p in net.parameters()]))
-            torch.optim.SGD(net.parameters(), 0.01).step()
-        assert_same(*results)
-        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+    assert_steps_are_eagers(compiled, model, eager, case)
     assert len(compiled.programs) == 2
 
 

@@ -1,6 +1,5 @@
 """`nimble_fx.compile(..., guards=False)`: inputs are checked; the model is as it was compiled."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import FallbackError, InputError, NimbleWarning, OptionError
-from tests.support.eager import assert_same, call, twins
+from tests.support.eager import assert_calls_are_eagers, assert_same, twins
 from tests.support.models import CASES, Branchy
 
 DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 3}]
@@ -125,14 +124,7 @@ def test_models_are_eagers_with_all_that_they_change(name: str) -> None:
         compiled = nimble_fx.compile(
             net, case.inputs(), guards=False, on_fallback="silent", device="virtual", seed=3
         )
-        for _ in range(3):
-            ours = case.inputs()
-            theirs = copy.deepcopy(ours)
-            with torch.no_grad():
-                expected = call(eager, theirs)
-            assert_same(call(compiled, ours), expected)
-            assert_same(ours, theirs)
-            assert_same(dict(net.state_dict()), dict(eager.state_dict()))
+        assert_calls_are_eagers(compiled, net, eager, case)
 
 
 def test_keywords_are_compared_too() -> None:

@@ -41,13 +41,25 @@ def assert_inference_is_eagers(
     """Compiles the case's model and calls it beside eager."""
     model, eager = twins(case, train=False, device=device)
     compiled = torch.compile(model, backend="nimble", options=options)
-    with torch.no_grad():
-        for _ in range(n_calls):
-            ours = pytree.tree_map_only(Tensor, lambda x: x.to(device), case.inputs())
-            theirs = copy.deepcopy(ours)
+    assert_calls_are_eagers(compiled, model, eager, case, n_calls, device)
+
+
+def assert_calls_are_eagers(
+    compiled: Callable[..., Any],
+    model: nn.Module,
+    eager: nn.Module,
+    case: Case,
+    n_calls: int = 3,
+    device: str = "cpu",
+) -> None:
+    """Calls a compiled model, and beside it a twin of the model in eager, without gradients."""
+    for _ in range(n_calls):
+        ours = pytree.tree_map_only(Tensor, lambda x: x.to(device), case.inputs())
+        theirs = copy.deepcopy(ours)
+        with torch.no_grad():
             assert_same(call(compiled, ours), call(eager, theirs))
-            assert_same(ours, theirs)
-            assert_same(dict(model.state_dict()), dict(eager.state_dict()))
+        assert_same(ours, theirs)
+        assert_same(dict(model.state_dict()), dict(eager.state_dict()))
 
 
 def assert_training_is_eagers(
@@ -55,13 +67,22 @@ def assert_training_is_eagers(
 ) -> None:
     """Compiles the case's model and trains it beside eager."""
     model, eager = twins(case, train=True, device=device)
-    runs: list[tuple[nn.Module, Callable[..., Any]]] = [
-        (model, torch.compile(model, backend="nimble", options=options)),
-        (eager, eager),
-    ]
+    compiled = torch.compile(model, backend="nimble", options=options)
+    assert_steps_are_eagers(compiled, model, eager, case, n_steps, device)
+
+
+def assert_steps_are_eagers(
+    compiled: Callable[..., Any],
+    model: nn.Module,
+    eager: nn.Module,
+    case: Case,
+    n_steps: int = 3,
+    device: str = "cpu",
+) -> None:
+    """Trains a compiled model, and beside it a twin of the model in eager."""
     for _ in range(n_steps):
         inputs, results = tuple(x.to(device) for x in case.inputs()), []
-        for net, run in runs:
+        for net, run in ((model, compiled), (eager, eager)):
             outputs = call(run, inputs)
             net.zero_grad()
             loss: Any = sum(leaf.square().sum() for leaf in pytree.tree_leaves(outputs))
