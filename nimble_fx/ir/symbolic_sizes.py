@@ -73,12 +73,12 @@ def concrete(graph: TaskGraph, sizes: Sizes) -> TaskGraph:
 def symbols_of(graph: TaskGraph) -> frozenset[str]:
     """The symbols in the sizes of all values of a graph. Cost: O(values)."""
     expressions = {size for value in graph.values for size in _expressions(value.type)}
-    return frozenset(symbol for each in expressions for symbol in _symbols(each))
+    return frozenset(symbol for each in expressions for symbol in names_in(each))
 
 
 def symbols_in(kind: Type | None) -> frozenset[str]:
     """The symbols in the sizes of one value."""
-    return frozenset(symbol for each in _expressions(kind) for symbol in _symbols(each))
+    return frozenset(symbol for each in _expressions(kind) for symbol in names_in(each))
 
 
 def _expressions(kind: Type | None) -> Iterator[str]:
@@ -92,8 +92,8 @@ def _expressions(kind: Type | None) -> Iterator[str]:
             yield from (size for size in (*shape, *stride) if isinstance(size, str))
 
 
-def _symbols(expression: str) -> list[str]:
-    """The names in an expression, without functions and constants."""
+def names_in(expression: str) -> list[str]:
+    """The symbols in an expression, without functions and constants."""
     names: list[str] = re.findall(r"\b[A-Za-z_]\w*\b(?!\()", expression)
     return [name for name in names if name not in ("True", "False", "inf", "nan")]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import SymInt
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
@@ -17,6 +18,7 @@ from torch.fx.traceback import preserve_node_meta
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.dynamo import TracingContext
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
+from nimble_fx.torch_internals.symbolic import depends_on_data
 
 _SETTINGS = {
     "allow_buffer_reuse": False,  # memory that two values share would order their tasks
@@ -57,7 +59,7 @@ class InductorModule:
 
 
 def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
-    """Compiles a graph without constants, whose sizes are all numbers; None if it computes nothing.
+    """Compiles a graph without constants; None if it computes nothing.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
@@ -69,8 +71,10 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     """
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
-    if mode is None or not all(isinstance(x, FakeTensor) and _is_static(x) for x in inputs):
-        raise UnsupportedError("it takes no tensors, or numbers, or sizes are symbolic")
+    if mode is None or not all(isinstance(x, FakeTensor | SymInt) for x in inputs):
+        raise UnsupportedError("it takes no tensors, or numbers that are no sizes")
+    if any(depends_on_data(node.meta.get("val")) for node in gm.graph.nodes):
+        raise UnsupportedError("sizes depend on data")
     # First, because what it imports is used by decompositions, which do not import it.
     compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
     config = lookup("torch._inductor.config")
@@ -124,10 +128,6 @@ def _traced_to_names(gm: GraphModule) -> GraphModule:
     for node, copied in zip(gm.graph.nodes, graph.nodes, strict=True):
         copied.meta["stack_trace"] = node.name
     return GraphModule(gm, graph)
-
-
-def _is_static(tensor: FakeTensor) -> bool:
-    return all(type(n) is int for n in (*tensor.shape, *tensor.stride()))
 
 
 def _has(config: Any, name: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.locked_ast import syntax_tree
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def read_declarations(text: str) -> dict[str, Declaration]:
         UnsupportedError: one is declared in a way that is not known.
     """
     found = {}
-    for statement in ast.parse(text).body:
+    for statement in syntax_tree(text).body:
         match statement:
             case ast.Assign([ast.Name(name)], ast.Call(function, args)):
                 match ast.unparse(function), args:
@@ -52,7 +53,7 @@ def _writes_of_cpp(types: ast.expr) -> Iterator[bool | None]:
 
 def _writes_of_triton(source: str) -> Iterator[bool | None]:
     """By the names of parameters: in_ptr0, out_ptr0, in_out_ptr0, xnumel, XBLOCK."""
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in syntax_tree(source).body if isinstance(node, ast.FunctionDef)]
     if len(functions) != 1:
         raise UnsupportedError("Inductor wrote a text of several Triton functions, unknown here")
     for parameter in functions[0].args.args:

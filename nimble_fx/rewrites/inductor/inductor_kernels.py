@@ -3,7 +3,7 @@
 Before: relu(x) + sigmoid(x), as three operators.
 After:  cpp_fused_add_relu_sigmoid_0(x), one operator, whose kernel Inductor compiled.
 
-Requires: sizes are numbers; all tensors are on one device.
+Requires: all tensors are on one device; no size depends on data.
 Ensures: the same inputs and outputs, with the same strides; values as Inductor computes them.
 """
 

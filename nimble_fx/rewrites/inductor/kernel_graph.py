@@ -1,6 +1,6 @@
 """The graph of a module that Inductor wrote: its kernels, its operators, and their memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, getitem
 from typing import Any
@@ -10,13 +10,9 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.ir.task_graph import Size
 from nimble_fx.rewrites.inductor.declarations import read_declarations
-from nimble_fx.rewrites.inductor.kernel_operators import (
-    has_layout,
-    kernel_operator,
-    short_name,
-)
+from nimble_fx.rewrites.inductor.kernel_operators import kernel_operator, short_name
 from nimble_fx.rewrites.inductor.kernel_signature import (
     Argument,
     Layout,
@@ -24,12 +20,20 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
     Signature,
     Taken,
 )
+from nimble_fx.rewrites.inductor.kernel_sizes import (
+    evaluated,
+    extent_of,
+    size_of,
+    sum_of,
+    value_of,
+)
 from nimble_fx.rewrites.inductor.same_program import inputs_and_constants
 from nimble_fx.rewrites.inductor.stand_ins import operator_of
 from nimble_fx.rewrites.inductor.statements import (
     Allocation,
     Calls,
     Expectation,
+    Expression,
     Item,
     KernelCall,
     Name,
@@ -42,6 +46,7 @@ from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
+from nimble_fx.torch_internals.symbolic import are_same_sizes, is_same_size
 from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
@@ -83,6 +88,7 @@ class _Builder:
         self._declared = read_declarations(module.text)
         self._graph = Graph()
         self._values: dict[str, Any] = {}
+        self._symbols: dict[str, Node] = {}
         self._written: dict[_Unwritten, Node] = {}
         self._before = {node.name: node for node in gm.graph.nodes}
         self._meta: dict[str, Any] = {}
@@ -97,6 +103,8 @@ class _Builder:
             value = self._evaluated(statement.value)
             if statement.name is not None:
                 self._values[statement.name] = value
+                if isinstance(value, Node) and isinstance(value.meta["val"], torch.SymInt):
+                    self._symbols[statement.name] = value
         returned = [self._node(self._evaluated(value)) for value in self._calls.returned]
         self._graph.output(tuple(returned)).meta = dict(self._gm.graph.output_node().meta)
         for node in reversed(self._graph.find_nodes(op="call_function", target=getitem)):
@@ -132,7 +140,7 @@ class _Builder:
             case View(base, size, stride, offset):
                 return self._view(self._named(base), Layout(size, stride, offset))
             case Expectation():
-                _check_expectation(value, self._named(value.of))
+                self._check_expectation(value, self._named(value.of))
                 return None
             case Item(of, index):
                 return self._call(getitem, self._node(self._named(of)), index)
@@ -154,19 +162,21 @@ class _Builder:
         """A part of a value's memory."""
         match base:
             case _Part(of, outer):
-                inner = Layout(layout.size, layout.stride, outer.offset + layout.offset)
-                return self._view(of, inner)
+                offset = sum_of(outer.offset, layout.offset)
+                return self._view(of, Layout(layout.size, layout.stride, offset))
             case _Unwritten() if base not in self._written:
                 return _Part(base, layout)
         return self._part(self._node(base), layout)
 
     def _part(self, tensor: Node, layout: Layout) -> Node:
         """A view that begins `offset` elements after the tensor, wherever in memory that begins."""
-        if layout.offset:
-            end = layout.offset + extent(layout.size, layout.stride)
+        if layout.offset != 0:
+            end = sum_of(layout.offset, extent_of(layout.size, layout.stride))
+            end, offset = self._sizes(end, layout.offset)
             flat = self._call(_aten.as_strided.default, tensor, [end], [1])
-            tensor = self._call(_aten.slice.Tensor, flat, 0, layout.offset)
-        return self._call(_aten.as_strided.default, tensor, [*layout.size], [*layout.stride])
+            tensor = self._call(_aten.slice.Tensor, flat, 0, offset)
+        size, stride = self._sizes(*layout.size), self._sizes(*layout.stride)
+        return self._call(_aten.as_strided.default, tensor, size, stride)
 
     def _node(self, value: Any) -> Any:
         """A value as an argument of an operator: unwritten memory is allocated by one."""
@@ -177,6 +187,8 @@ class _Builder:
                 return self._written[value]
             case _Part(of, layout):
                 return self._view(self._node(of), layout)
+            case Expression(text):
+                return self._sizes(text)[0]
             case tuple():
                 return [self._node(item) for item in value]
         return value
@@ -184,22 +196,29 @@ class _Builder:
     def _allocation(self, new: NewTensor) -> Node:
         return self._call(
             _aten.empty_strided.default,
-            list(new.size),
-            list(new.stride),
+            self._sizes(*new.size),
+            self._sizes(*new.stride),
             dtype=new.dtype,
             device=torch.device(new.device),
         )
+
+    def _sizes(self, *sizes: Size) -> list[Any]:
+        """Sizes as arguments of an operator: numbers, and nodes that compute them from symbols."""
+        return [evaluated(size, self._symbol, self._call) for size in sizes]
+
+    def _symbol(self, name: str) -> Any:
+        return self._named(Name(name))
 
     def _kernel(self, call: KernelCall) -> None:
         """Adds the call of a kernel's operator, which allocates what it is the first to write."""
         declared = self._declared[call.kernel]
         taken: dict[Node, bool] = {}
         new: dict[_Unwritten, None] = {}
-        arguments: list[Argument | int] = []
+        arguments: list[Argument | Size] = []
         for is_written, each in zip(declared.writes, call.args, strict=True):
             value = self._evaluated(each)
             if is_written is None:
-                arguments.append(_number(value, call))
+                arguments.append(self._number(value, call))
                 continue
             of, layout = (value.of, value.layout) if isinstance(value, _Part) else (value, None)
             if isinstance(of, _Unwritten) and of not in self._written:
@@ -210,7 +229,7 @@ class _Builder:
             taken[node] = taken.get(node, False) or is_written
             arguments.append(Argument(False, list(taken).index(node)))
         signature = Signature(
-            tuple(Taken(*_strided(node), is_written) for node, is_written in taken.items()),
+            tuple(Taken(*_layout(node), is_written) for node, is_written in taken.items()),
             tuple(each.tensor for each in new),
             tuple(arguments),
         )
@@ -218,7 +237,8 @@ class _Builder:
         if call.kernel.startswith("triton_"):
             kernel = triton_launch(kernel, declared.writes)
         operator = kernel_operator(call.kernel, kernel, declared.source, signature)
-        given = signature.operator_arguments(list(taken))
+        symbols = [self._symbol(name) for name in signature.symbols]
+        given = [*signature.operator_arguments(list(taken)), *symbols]
         result = self._call(operator, *given, name=short_name(call.kernel))
         several = len(new) > 1
         for i, memory in enumerate(new):
@@ -234,11 +254,59 @@ class _Builder:
             return self._call(_overload(call, "default"), *args, **kwargs)
         if isinstance(out, _Unwritten) and out not in self._written:
             made = self._call(_overload(call, "default"), *args, **kwargs)
-            if _has_layout(made.meta["val"], out.tensor):
+            if self._has_layout(made.meta["val"], out.tensor):
                 self._written[out] = made
                 return made
             self._graph.erase_node(made)
         return self._call(_overload(call, "out"), *args, **kwargs, out=self._node(out))
+
+    def _check_expectation(self, expected: Expectation, value: Any) -> None:
+        """Raises an error if an operator returns another tensor than Inductor's kernels expect."""
+        if not isinstance(value, Node):
+            return
+        tensor = value.meta["val"]
+        is_of_dtype = expected.dtype in (None, tensor.dtype)
+        if not (is_of_dtype and self._fits(tensor, expected.size, expected.stride)):
+            raise UnsupportedError(
+                f"Inductor expects {expected.of.name} to have the sizes {expected.size}, strides "
+                f"{expected.stride} and dtype {expected.dtype or tensor.dtype}, where PyTorch's "
+                f"operator returns {_layout(value)} of {tensor.dtype}"
+            )
+
+    def _fits(self, tensor: Tensor, size: Sequence[Size], stride: Sequence[Size]) -> bool:
+        """Whether a fake tensor's elements are where they are with these sizes and strides."""
+        size, stride = self._known(size), self._known(stride)
+        strides = zip(size, tensor.stride(), stride, strict=True)
+        return are_same_sizes(tensor.shape, size) and (
+            any(is_same_size(n, 0) for n in size)
+            or all(is_same_size(n, 1) or is_same_size(one, other) for n, one, other in strides)
+        )
+
+    def _known(self, sizes: Sequence[Size]) -> list[Any]:
+        """Sizes with the symbols of the fake tensors."""
+        symbols = {name: node.meta["val"] for name, node in self._symbols.items()}
+        return [value_of(size, symbols) for size in sizes]
+
+    def _has_layout(self, tensor: Any, new: NewTensor) -> bool:
+        """Whether an operator returns what a kernel expects of memory that it would write to."""
+        return (
+            isinstance(tensor, Tensor)
+            and are_same_sizes(tensor.shape, self._known(new.size))
+            and are_same_sizes(tensor.stride(), self._known(new.stride))
+            and tensor.dtype == new.dtype
+            and is_same_size(tensor.storage_offset(), 0)
+        )
+
+    def _number(self, value: Any, call: KernelCall) -> Size:
+        """A number that a kernel takes, or the text of one."""
+        if isinstance(value, Node):
+            value = value.meta["val"]
+        match value:
+            case Expression(text):
+                return text
+            case int() | torch.SymInt():
+                return size_of(value)
+        raise UnsupportedError(f"{call.kernel} takes {value!r:.99}, which is no whole number")
 
     def _call(self, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Node:
         args, kwargs = _positional(target, args, kwargs)
@@ -264,29 +332,9 @@ def _positional(
     return args, kwargs
 
 
-def _check_expectation(expected: Expectation, value: Any) -> None:
-    """Raises an error if an operator returns another tensor than Inductor's kernels expect."""
-    if not isinstance(value, Node):
-        return
-    tensor = value.meta["val"]
-    is_of_dtype = expected.dtype in (None, tensor.dtype)
-    if not (is_of_dtype and has_layout(tensor, expected.size, expected.stride)):
-        raise UnsupportedError(
-            f"Inductor expects {expected.of.name} to have the sizes {expected.size}, strides "
-            f"{expected.stride} and dtype {expected.dtype or tensor.dtype}, where PyTorch's "
-            f"operator returns {_strided(value)} of {tensor.dtype}"
-        )
-
-
-def _strided(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _layout(node: Node) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
     tensor = node.meta["val"]
-    return tuple(tensor.shape), tensor.stride()
-
-
-def _number(value: Any, call: KernelCall) -> int:
-    if type(value) is not int:
-        raise UnsupportedError(f"{call.kernel} takes {value!r:.99}, which is no whole number")
-    return value
+    return tuple(map(size_of, tensor.shape)), tuple(map(size_of, tensor.stride()))
 
 
 def _overload(call: OperatorCall, default: str) -> OpOverload:
@@ -300,12 +348,3 @@ def _overload(call: OperatorCall, default: str) -> OpOverload:
         raise UnsupportedError(f"Inductor calls {'.'.join(filter(None, call.path))}, unknown here")
     operator: OpOverload = found
     return operator
-
-
-def _has_layout(tensor: Any, new: NewTensor) -> bool:
-    return (
-        isinstance(tensor, Tensor)
-        and (tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        == (new.size, new.stride, new.dtype)
-        and tensor.storage_offset() == 0
-    )

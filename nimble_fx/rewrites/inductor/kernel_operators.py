@@ -7,6 +7,7 @@ code stays loaded; the same kernel is registered once.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import OperatorError, UnsupportedError
+from nimble_fx.ir.task_graph import Size
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
+    Argument,
     Layout,
     Signature,
     Taken,
@@ -27,6 +30,8 @@ from nimble_fx.torch_internals.operators import KERNELS
 
 MAX_NAME = 32
 """The characters of a kernel's name that are kept."""
+MAX_SIZES = 64
+"""For how many values of its symbolic sizes an operator keeps what it calls its kernel with."""
 
 _lock = threading.Lock()
 _operators: dict[str, OpOverload] = {}
@@ -77,6 +82,19 @@ def kernel_source(name: str) -> str | None:
 
 
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    n_symbols = len(signature.symbols)
+    if not n_symbols:
+        return _numeric_launcher(kernel, signature)
+
+    @lru_cache(maxsize=MAX_SIZES)
+    def at(*sizes: int) -> Callable[..., Any]:
+        return _numeric_launcher(kernel, signature.at(sizes))
+
+    return lambda *arguments: at(*arguments[-n_symbols:])(*arguments[:-n_symbols])
+
+
+def _numeric_launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """The implementation of a kernel's operator, all of whose sizes are numbers."""
     numbers = [argument for argument in signature.arguments if isinstance(argument, int)]
     places = list(_places(signature))
 
@@ -106,13 +124,13 @@ def _places(signature: Signature) -> Iterator[tuple[int, Layout | None]]:
     n_taken = len(signature.taken)
     numbers = count(n_taken + len(signature.new))
     for argument in signature.arguments:
-        if isinstance(argument, int):
-            yield next(numbers), None
-        else:
+        if isinstance(argument, Argument):
             yield argument.index + n_taken * argument.is_new, argument.layout
+        else:
+            yield next(numbers), None
 
 
-def has_layout(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+def has_layout(tensor: Tensor, size: tuple[Size, ...], stride: tuple[Size, ...]) -> bool:
     """Whether a tensor's elements are where they are with these sizes and strides."""
     if tensor.stride() == stride and tensor.shape == size:
         return True
@@ -130,8 +148,9 @@ def _other_layout(tensor: Tensor, expected: Taken) -> str:
 
 
 def _fake(signature: Signature) -> Callable[..., Any]:
-    def fake(*arguments: Tensor | Sequence[Tensor]) -> Any:
-        return _returned([each.allocate() for each in signature.new])
+    def fake(*arguments: Any) -> Any:
+        sizes = arguments[len(arguments) - len(signature.symbols) :]
+        return _returned([each.allocate() for each in signature.at(sizes).new])
 
     return fake
 

@@ -1,47 +1,53 @@
 """What the operator of a kernel takes and returns, and which of it the kernel gets."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from nimble_fx.ir.task_graph import Size
+from nimble_fx.rewrites.inductor.kernel_sizes import symbols_in, value_of
+
 MAX_PARAMETERS = 64
 """The most parameters that PyTorch lets an operator have."""
 
 T = TypeVar("T")
+Sized = TypeVar("Sized", "Layout", "NewTensor", "Taken")
 
 
 @dataclass(frozen=True)
 class Layout:
     """A tensor's place in memory that begins with another's; the offset is in elements."""
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size
 
 
 @dataclass(frozen=True)
 class NewTensor:
     """A tensor that a kernel's operator allocates and returns."""
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
     dtype: torch.dtype
     device: str
 
     def allocate(self) -> Tensor:
-        """It, with nothing in it."""
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        """It, with nothing in it; its sizes are numbers, or SymInts."""
+        size: Any = self.size
+        stride: Any = self.stride
+        return torch.empty_strided(size, stride, dtype=self.dtype, device=self.device)
 
 
 @dataclass(frozen=True)
 class Taken:
     """A tensor that a kernel's operator takes: the kernel's text has its sizes and strides."""
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
     is_written: bool
 
 
@@ -59,13 +65,21 @@ class Argument:
     index: int
     layout: Layout | None = None
 
+    def mapped(self, of: Callable[[Size], Any]) -> "Argument":
+        """The argument with `of(size)` for each size of its layout."""
+        if self.layout is None:
+            return self
+        layout = replace(_mapped(self.layout, of), offset=of(self.layout.offset))
+        return replace(self, layout=layout)
+
 
 @dataclass(frozen=True)
 class Signature:
     """What the operator of a kernel takes, returns, and hands to the kernel.
 
-    Each tensor that the operator takes is a parameter. If these were more than `MAX_PARAMETERS`,
-    those that are only read are one list, the first parameter.
+    Each tensor that the operator takes is a parameter. If there were more than `MAX_PARAMETERS`,
+    those that are only read are one list, the first parameter. The last parameters are the symbols
+    of symbolic sizes.
 
     Attributes:
         taken: the tensors that the operator takes, in order.
@@ -75,12 +89,35 @@ class Signature:
 
     taken: tuple[Taken, ...]
     new: tuple[NewTensor, ...]
-    arguments: tuple[Argument | int, ...]
+    arguments: tuple[Argument | Size, ...]
+
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols that its sizes and numbers are computed from."""
+        sizes = list[Size]()
+        self._mapped(sizes.append)
+        return symbols_in(sizes)
+
+    def at(self, values: Sequence[Any]) -> "Signature":
+        """The signature with values for its symbols, in order: numbers, or SymInts."""
+        known = dict(zip(self.symbols, values, strict=True))
+        return self._mapped(lambda size: value_of(size, known)) if known else self
+
+    def _mapped(self, of: Callable[[Size], Any]) -> "Signature":
+        """The signature with `of(size)` for each size and number."""
+        return Signature(
+            tuple(_mapped(each, of) for each in self.taken),
+            tuple(_mapped(each, of) for each in self.new),
+            tuple(
+                each.mapped(of) if isinstance(each, Argument) else of(each)
+                for each in self.arguments
+            ),
+        )
 
     @property
     def n_parameters(self) -> int:
         """How many parameters the operator has."""
-        return len(self.operator_arguments(self.taken))
+        return len(self.operator_arguments(self.taken)) + len(self.symbols)
 
     @property
     def schema(self) -> str:
@@ -89,19 +126,20 @@ class Signature:
         named = [each.format(i) for i, each in enumerate(takes)]
         if self._has_list:
             named = ["Tensor[] read", *self._written(named)]
+        named += [f"SymInt {symbol}" for symbol in self.symbols]
         results = ", ".join(["Tensor"] * len(self.new))
         results = results if len(self.new) == 1 else f"({results})"
         return f"({', '.join(named)}) -> {results}"
 
     def operator_arguments(self, taken: Sequence[T]) -> list[T | list[T]]:
-        """The arguments of a call of the operator, from the tensors that it takes, in order."""
+        """The tensors among the arguments of the operator, from those that it takes, in order."""
         if not self._has_list:
             return [*taken]
         pairs = zip(taken, self.taken, strict=True)
         return [[value for value, each in pairs if not each.is_written], *self._written(taken)]
 
     def in_order(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """The tensors that the operator takes, in order, from the arguments of a call of it."""
+        """The tensors that the operator takes, in order, from those among its arguments."""
         if not self._has_list:
             return [*arguments]
         read, written = iter(arguments[0]), iter(arguments[1:])
@@ -109,7 +147,11 @@ class Signature:
 
     @property
     def _has_list(self) -> bool:
-        return len(self.taken) > MAX_PARAMETERS
+        return len(self.taken) + len(self.symbols) > MAX_PARAMETERS
 
     def _written(self, taken: Sequence[T]) -> list[T]:
         return [value for value, each in zip(taken, self.taken, strict=True) if each.is_written]
+
+
+def _mapped(each: Sized, of: Callable[[Size], Any]) -> Sized:
+    return replace(each, size=tuple(map(of, each.size)), stride=tuple(map(of, each.stride)))

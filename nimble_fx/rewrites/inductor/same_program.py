@@ -11,6 +11,13 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.torch_internals.symbolic import are_same_sizes, is_same_size
+
+_SIZES = (int, torch.SymInt)
+_SAME_DRAWS = {  # by Inductor's decompositions in PyTorch 2.11
+    torch.ops.aten.rand_like.default: torch.ops.aten.rand.default,
+    torch.ops.aten.randn_like.default: torch.ops.aten.randn.default,
+}
 
 
 def check_same_program(before: Graph, after: Graph) -> None:
@@ -24,7 +31,8 @@ def check_same_program(before: Graph, after: Graph) -> None:
         UnsupportedError: they differ.
     """
     _check_outputs(inputs_and_constants(after), *map(_returned, (before, after)))
-    if _draws(before) != _draws(after):
+    drawn, redrawn = map(_draws, (before, after))
+    if len(drawn) != len(redrawn) or not all(map(_is_same, drawn, redrawn)):
         raise UnsupportedError("Inductor draws random numbers in another order, or by other means")
 
 
@@ -40,9 +48,9 @@ def _returned(graph: Graph) -> list[Any]:
 
 def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequence[Any]) -> None:
     """Raises an error if an output differs in more than its values, or shares other memory."""
-    for one, other in zip(before, after, strict=True):
-        if _layout(one) != _layout(other):
-            raise UnsupportedError(f"Inductor returns {_layout(other)} where {_layout(one)} was")
+    for one, other in zip(map(_value, before), map(_value, after), strict=True):
+        if not _is_same(one, other):
+            raise UnsupportedError(f"Inductor returns {_shown(other)} where {_shown(one)} was")
     if _sharing([*inputs, *before]) != _sharing([*inputs, *after]):
         raise UnsupportedError("Inductor returns tensors that share other memory than before")
 
@@ -54,21 +62,41 @@ def _sharing(values: Sequence[Any]) -> list[int]:
     return [keys.index(key) for key in keys]
 
 
-def _layout(value: Any) -> Any:
-    """What a caller sees of an output besides its values."""
-    tensor = value.meta["val"] if isinstance(value, Node) else value
-    if not isinstance(tensor, Tensor):
-        return tensor
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+def _value(value: Any) -> Any:
+    """A node's fake tensor or size; a literal itself."""
+    return value.meta["val"] if isinstance(value, Node) else value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two outputs are the same to a caller, but for the values of tensors."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        same_kind = (one.dtype, one.device) == (other.dtype, other.device)
+        same_shape = same_kind and are_same_sizes(one.shape, other.shape)
+        return same_shape and are_same_sizes(one.stride(), other.stride())
+    if type(one) in _SIZES and type(other) in _SIZES:
+        return is_same_size(one, other)
+    return type(one) is type(other) and one == other
+
+
+def _shown(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return tuple(value.shape), value.stride(), value.dtype, value.device
 
 
 def _draws(graph: Graph) -> list[Any]:
-    """The operators that draw random numbers, in order, with the layouts of what they draw."""
+    """The operators that draw random numbers, in order, each with what it draws."""
     return [
-        (node.target, [_layout(value) for value in pytree.tree_leaves(node.meta["val"])])
+        value
         for node in graph.nodes
         if isinstance(node.target, OpOverload) and _is_draw(node, node.target)
+        for value in (_draw(node.target), *pytree.tree_leaves(node.meta["val"]))
     ]
+
+
+def _draw(op: OpOverload) -> OpOverload:
+    """The operator that draws the same numbers into a tensor of the same layout."""
+    return _SAME_DRAWS.get(op, op)
 
 
 def _is_draw(node: Node, op: OpOverload) -> bool:

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.locked_ast import syntax_tree
+from nimble_fx.ir.task_graph import Size
+from nimble_fx.rewrites.inductor.kernel_sizes import is_size
 
 _ALLOCATIONS = {"empty_strided_cpu": "cpu", "empty_strided_cuda": "cuda"}
 _NO_EFFECT = ("args.clear", "assert_alignment", "torch.cuda.set_device")
@@ -26,21 +29,28 @@ class Name:
 
 
 @dataclass(frozen=True)
+class Expression:
+    """A number that is computed from symbolic sizes, as Python's text, such as "4*s77"."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class View:
     """A tensor on another's memory; the offset, in elements, is from where the other begins."""
 
     base: Name
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size
 
 
 @dataclass(frozen=True)
 class Allocation:
     """New memory, with nothing in it."""
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
     dtype: torch.dtype
     device: str
 
@@ -70,8 +80,8 @@ class Expectation:
     """What kernels take a tensor's sizes and strides to be, and its dtype if that is said."""
 
     of: Name
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Size, ...]
+    stride: tuple[Size, ...]
     dtype: torch.dtype | None = None
 
 
@@ -117,7 +127,7 @@ def read_calls(text: str) -> Calls:
     Raises:
         UnsupportedError: a statement is none of those that are known.
     """
-    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in ast.walk(syntax_tree(text)) if isinstance(node, ast.FunctionDef)]
     found = [node for node in functions if node.name == "call"]
     if len(found) != 1:
         raise UnsupportedError("Inductor wrote a module of several parts, which is not known here")
@@ -156,8 +166,9 @@ class _Reader:
                 case ast.Expr(ast.Call(function)) if ast.unparse(function) in _NO_EFFECT:
                     pass
                 case ast.Expr(ast.Call(ast.Name("assert_size_stride_grouped"), groups)):
-                    for each in zip(*map(_value, groups[:3]), strict=True):
-                        self._statements.append(Assignment(None, Expectation(*each), None))
+                    for name, size, stride in zip(*map(_value, groups[:3]), strict=True):
+                        expected = Expectation(name, _sizes(size), _sizes(stride))
+                        self._statements.append(Assignment(None, expected, None))
                 case ast.Expr(ast.Call() as value):
                     self._add(None, value)
                 case ast.Return(ast.Tuple(values)):
@@ -189,6 +200,8 @@ def _value(node: ast.expr) -> Any:
             return tuple(_value(item) for item in items)
         case ast.Attribute(ast.Name("torch"), name):
             return _of_torch(name, node)
+        case ast.BinOp() | ast.UnaryOp() | ast.Call(ast.Name("max" | "min")) if is_size(node):
+            return Expression(ast.unparse(node))
         case ast.Subscript(ast.Name(name), ast.Constant(int() as index)):
             return Item(Name(name), index)
         case ast.Call(function, args, keywords):
@@ -204,13 +217,16 @@ def _called(
     match function, args:
         case ast.Name(name), _ if name in _ALLOCATIONS:
             size, stride, dtype = map(_value, args)
-            return Allocation(size, stride, dtype, _ALLOCATIONS[name])
+            return Allocation(_sizes(size), _sizes(stride), dtype, _ALLOCATIONS[name])
         case ast.Name("reinterpret_tensor"), [base, *layout]:
-            return View(Name(_name(base)), *map(_value, layout))
-        case ast.Name("assert_size_stride"), [ast.Name(name), size, stride, *_]:
-            return Expectation(Name(name), _value(size), _value(stride))
-        case ast.Name("assert_tensor_metadata"), [ast.Name(name), size, stride, dtype, *_]:
-            return Expectation(Name(name), _value(size), _value(stride), _value(dtype))
+            size, stride, offset = map(_value, layout)
+            return View(Name(_name(base)), _sizes(size), _sizes(stride), _size(offset))
+        case ast.Name("assert_size_stride"), [ast.Name(name), *layout]:
+            size, stride = map(_value, layout[:2])
+            return Expectation(Name(name), _sizes(size), _sizes(stride))
+        case ast.Name("assert_tensor_metadata"), [ast.Name(name), *layout]:
+            size, stride, dtype = map(_value, layout[:3])
+            return Expectation(Name(name), _sizes(size), _sizes(stride), dtype)
         case ast.Name("copy_if_misaligned"), [value]:
             return _value(value)  # which the operator of a kernel does
         case ast.Name("device"), _:
@@ -231,6 +247,20 @@ def _called(
         case ["aten", operator, overload]:
             return OperatorCall(("aten", operator, overload), values, named)
     raise _unknown(node)
+
+
+def _sizes(values: tuple[Any, ...]) -> tuple[Size, ...]:
+    return tuple(map(_size, values))
+
+
+def _size(value: Any) -> Size:
+    """A number, a name or an expression as a size."""
+    match value:
+        case Name(text) | Expression(text):
+            return text
+        case int():
+            return value
+    raise UnsupportedError(f"Inductor wrote what is not known here, {value!r:.99}, as a size")
 
 
 def _of_torch(name: str, node: ast.expr) -> Any:

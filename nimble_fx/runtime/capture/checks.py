@@ -6,8 +6,8 @@ import torch
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.symbolic_sizes import numbers
-from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType, ref_names
+from nimble_fx.ir.size_polynomials import are_equal
+from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType, ref_names
 
 _aten = torch.ops.aten
 
@@ -102,16 +102,17 @@ def _has_offset(task: Task) -> bool:
 def _is_dense(value: Input) -> bool:
     """Whether its elements fill the memory from the first to the last without gaps.
 
-    Tensors of symbolic sizes are assumed to have gaps.
+    False for symbolic sizes for which that is not seen.
     """
     if not isinstance(value.type, TensorType):
         return True
-    if any(isinstance(size, str) for size in (*value.type.shape, *value.type.stride)):
-        return False
-    shape, strides = numbers(value.type.shape), numbers(value.type.stride)
-    expected = 1
-    for stride, n in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
-        if stride != expected:
+    pairs = zip(value.type.shape, value.type.stride, strict=True)
+    left = [pair for pair in pairs if pair[0] != 1]
+    expected: Size = 1
+    while left:
+        following = [pair for pair in left if are_equal(pair[1], expected)]
+        if not following:
             return False
-        expected *= n
+        left.remove(following[0])
+        expected = f"({expected}) * ({following[0][0]})"
     return True

@@ -36,10 +36,12 @@ def branches(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([left, right], 1).softmax(1)
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], dynamic: bool | None = None, **options: Any
+) -> Callable[..., Any]:
     torch.compiler.reset()
     chosen = {"kernels": "inductor", "policy": "nimble", "on_fallback": "error", **options}
-    return torch.compile(function, backend="nimble", options=chosen)
+    return torch.compile(function, backend="nimble", dynamic=dynamic, options=chosen)
 
 
 def kernels_of(program: nimble_fx.Program) -> list[str]:
@@ -208,11 +210,86 @@ def test_outputs_have_the_strides_that_were_traced() -> None:
         assert one.meta["val"].stride() == other.meta["val"].stride()
 
 
-def test_symbolic_sizes_run_by_pytorchs_kernels_with_the_reason() -> None:
-    run = torch.compile(branches, backend="nimble", dynamic=True, options={"kernels": "inductor"})
-    x, y = inputs()
-    with pytest.warns(NimbleWarning, match="PyTorch's kernels.*sizes are symbolic"):
-        torch.testing.assert_close(run(x, y), branches(x, y))
+CONVOLUTION = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+
+
+def image(x: Tensor) -> Any:
+    doubled = torch.nn.functional.interpolate(x, scale_factor=2)
+    return CONVOLUTION(x).mean((2, 3)), doubled.sum(0), x.shape[2] * 2
+
+
+def written(x: Tensor) -> Any:
+    x.add_(1)
+    padded = torch.nn.functional.pad(x, (1, 1)).cumsum(2)
+    return torch.nn.functional.max_pool2d(x, 2), x.transpose(2, 3), padded.chunk(2, 3)
+
+
+def table(x: Tensor) -> Any:
+    halves = x.view(x.shape[0], 2, -1).sum(1)
+    product = x[1:].t().mm(x[:-1])
+    joined = torch.cat([x.exp(), x[:2].sin()])[1:]
+    return halves, product, joined, joined.flatten()[::2], (x[:, None] - x).abs().sum(-1)
+
+
+def drawn(x: Tensor) -> Any:
+    return torch.nn.functional.dropout(x.exp(), 0.5) + torch.rand_like(x)
+
+
+DYNAMIC: dict[Callable[..., Any], list[tuple[int, ...]]] = {
+    image: [(2, 3, 9, 9), (3, 3, 12, 12), (5, 3, 7, 7)],
+    written: [(2, 3, 8, 8), (3, 3, 9, 9)],
+    table: [(5, 6), (7, 8), (3, 4)],
+    drawn: [(4, 5), (6, 7)],
+}
+
+
+@pytest.mark.parametrize("function", DYNAMIC)
+@pytest.mark.parametrize("device", [None, "virtual"])
+def test_one_program_with_symbolic_sizes_is_eagers_at_all_sizes(
+    function: Callable[[Tensor], Any], device: str | None
+) -> None:
+    run = compiled(function, dynamic=True, device=device)
+    for shape in DYNAMIC[function]:
+        ours = torch.randn(shape)
+        eagers = ours.clone()
+        with torch.no_grad(), torch.random.fork_rng():
+            expected = function(eagers)
+        with torch.no_grad():
+            torch.testing.assert_close(run(ours), expected)
+        torch.testing.assert_close(ours, eagers)
+        torch.rand(1)
+    programs = nimble_fx.programs()
+    assert any(map(kernels_of, programs))
+    assert any(program.sizes for program in programs)
+    assert {program.name for program in programs} == {function.__name__}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [None, "virtual"])
+def test_trainings_with_symbolic_sizes_are_eagers(device: str | None) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2))
+    eager = copy.deepcopy(model)
+    run = compiled(model, device=device)
+    for n in (3, 5, 3, 7):
+        x = torch.randn(n, 4)
+        run(x).square().mean().backward()
+        eager(x).square().mean().backward()
+    for ours, expected in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, expected.grad)
+    assert [bool(program.sizes) for program in nimble_fx.programs()] == [False, False, True, True]
+    assert all(map(kernels_of, nimble_fx.programs()))
+
+
+def test_sizes_that_depend_on_data_run_by_pytorchs_kernels_with_the_reason() -> None:
+    def nonzero(x: Tensor) -> Tensor:
+        return x.nonzero() * 2
+
+    x = torch.tensor([0.0, 1.0, 2.0])
+    with (
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+        pytest.warns(NimbleWarning, match="PyTorch's kernels.*sizes depend on data"),
+    ):
+        assert torch.equal(compiled(nonzero, on_fallback="warn")(x), nonzero(x))
 
 
 @pytest.mark.parametrize("function", [lambda x: x.shape, lambda x: (x, x.view(-1)), lambda x: 1])
@@ -311,11 +388,12 @@ def test_a_program_with_kernels_of_this_process_is_not_saved(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True])
 @settings(max_examples=12)
 @given(aten_programs(max_steps=8))
-def test_any_program_is_eagers(program: AtenProgram) -> None:
+def test_any_program_is_eagers(dynamic: bool, program: AtenProgram) -> None:
     function = program.function()
-    run = compiled(function, device="virtual", on_fallback="silent")
+    run = compiled(function, dynamic, device="virtual", on_fallback="silent")
     ours, eagers = (program.example_inputs() for _ in range(2))
     with torch.random.fork_rng():
         expected = function(*eagers)

@@ -135,6 +135,28 @@ def test_numbers_are_handed_to_the_kernel() -> None:
     assert torch.equal(operator(), torch.full((2, 3), 7.0))
 
 
+def test_symbolic_sizes_are_parameters() -> None:
+    """The kernel gets a part of what the operator allocates, at the sizes of each call."""
+
+    def halves(x: Tensor, half: Tensor, n: int) -> None:
+        torch.mul(x, n, out=half)
+
+    signature = Signature(
+        (Taken(("s1", "s0"), ("s0", 1), is_written=False),),
+        (NewTensor(("2 * s1", "s0"), ("s0", 1), torch.float32, "cpu"),),
+        (Argument(False, 0), Argument(True, 0, Layout(("s1", "s0"), ("s0", 1), "s0 * s1")), "s0"),
+    )
+    operator = kernel_operator("cpp_fused_test_0", halves, f"text {next(TEXTS)}", signature)
+    for rows, columns in ((2, 3), (4, 5), (2, 3)):
+        x = torch.randn(rows, columns)
+        result = operator(x, columns, rows)
+        assert result.shape == (2 * rows, columns)
+        assert torch.equal(result[rows:], x * columns)
+        torch.library.opcheck(operator, (x, columns, rows), test_utils=("test_schema",))
+    with pytest.raises(OperatorError, match=r"for the sizes \(2, 3\)"):
+        operator(torch.randn(3, 2), 3, 2)
+
+
 def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
     taken = Taken((2, 3), (3, 1), is_written=False)
     signature = Signature((taken,), (NEW,), (Argument(False, 0), Argument(True, 0)))

@@ -1,9 +1,17 @@
 """What an operator of a kernel is called with is what the kernel takes, in its order."""
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.rewrites.inductor.kernel_signature import MAX_PARAMETERS, Signature, Taken
+from nimble_fx.rewrites.inductor.kernel_signature import (
+    MAX_PARAMETERS,
+    Argument,
+    Layout,
+    NewTensor,
+    Signature,
+    Taken,
+)
 
 OFTEN_TOO_MANY = st.lists(st.booleans(), min_size=1, max_size=2 * MAX_PARAMETERS)
 
@@ -29,3 +37,31 @@ def test_only_what_is_read_is_in_a_list_and_only_if_there_are_too_many(
         read, *others = signature.operator_arguments(positions)
         assert read == [i for i in positions if not written[i]]
         assert others == [i for i in positions if written[i]]
+
+
+@given(OFTEN_TOO_MANY)
+def test_symbols_are_parameters_of_their_own(written: list[bool]) -> None:
+    taken = [Taken((f"s{i % 3}",), (1,), each) for i, each in enumerate(written)]
+    signature = Signature(tuple(taken), (), ())
+    assert signature.symbols == [f"s{i}" for i in range(min(3, len(written)))]
+    arguments = signature.operator_arguments(range(len(written)))
+    assert signature.in_order(arguments) == list(range(len(written)))
+    assert signature.n_parameters == len(arguments) + len(signature.symbols)
+    assert isinstance(arguments[0], list) == (
+        len(written) + len(signature.symbols) > MAX_PARAMETERS
+    )
+    for symbol in signature.symbols:
+        assert f"SymInt {symbol}" in signature.schema
+
+
+def test_a_signature_at_some_sizes_has_numbers_everywhere() -> None:
+    def signature(s0: int | str, twice: int | str) -> Signature:
+        return Signature(
+            (Taken((s0, 4), (4, 1), is_written=True),),
+            (NewTensor((twice,), (1,), torch.float32, "cpu"),),
+            (Argument(False, 0), Argument(True, 0, Layout((s0,), (twice,), s0)), twice, 7),
+        )
+
+    assert signature("s0", "2 * s0").at([5]) == signature(5, 10)
+    assert signature(5, 10).symbols == []
+    assert signature(5, 10).at([]) == signature(5, 10)

@@ -66,6 +66,19 @@ def test_branches_that_are_concatenated_stay_side_by_side() -> None:
     assert len(kernels_of(program)) == program.graph.n_streams == 12
 
 
+def test_one_program_with_symbolic_sizes_is_captured_for_each_size() -> None:
+    model = Branches().cuda()
+    run = torch.compile(model, backend="nimble", dynamic=True, options=OPTIONS)
+    with torch.no_grad():
+        for n in (4, 7, 4, 9):
+            x = torch.randn(n, 16, device="cuda")
+            torch.testing.assert_close(run(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert program.sizes
+    assert program.status.n_captures == 3
+    assert kernels_of(program)
+
+
 def test_training_is_eagers() -> None:
     model = Branches().cuda()
     eager = copy.deepcopy(model)

@@ -8,6 +8,7 @@ from nimble_fx.rewrites.inductor.statements import (
     Allocation,
     Assignment,
     Expectation,
+    Expression,
     Item,
     KernelCall,
     Name,
@@ -124,6 +125,40 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
     assert statements(line) == [Assignment(name, value, None)]
 
 
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("s77 = arg0_1", "s77", Name("arg0_1")),
+        ("triton_poi_0_xnumel = 64*s77", "triton_poi_0_xnumel", Expression("64 * s77")),
+        (
+            "buf0 = empty_strided_cpu((s17 + s77, (-1) + s77), (s77, 1), torch.float32)",
+            "buf0",
+            Allocation(("s17 + s77", "-1 + s77"), ("s77", 1), torch.float32, "cpu"),
+        ),
+        (
+            "buf1 = reinterpret_tensor(buf0, (s77 // 2, 64), (64, 1), 64*s77)  # alias",
+            "buf1",
+            View(Name("buf0"), ("s77 // 2", 64), (64, 1), "64 * s77"),
+        ),
+        (
+            "assert_size_stride(arg0_1, (s77, ), (max(1, s17), ), 'input')",
+            None,
+            Expectation(Name("arg0_1"), ("s77",), ("max(1, s17)",)),
+        ),
+        (
+            "cpp_fused_relu_0(arg0_1, buf0, s77, 2*s17)",
+            None,
+            KernelCall(
+                "cpp_fused_relu_0",
+                (Name("arg0_1"), Name("buf0"), Name("s77"), Expression("2 * s17")),
+            ),
+        ),
+    ],
+)
+def test_symbolic_sizes_are_read(line: str, name: str | None, value: object) -> None:
+    assert statements(line) == [Assignment(name, value, None)]
+
+
 def test_expectations_of_several_tensors_are_read_one_by_one() -> None:
     line = "assert_size_stride_grouped((arg0_1, arg1_1), ((2, ), (3, 2)), ((1, ), (1, 3)), 'input')"
     assert statements(line) == [
@@ -147,7 +182,9 @@ def test_what_computes_nothing_is_left_out(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "s0 = arg0_1 + 1",
+        "s0 = arg0_1 / 2",
+        "s0 = 2 * arg0_1.n",
+        "buf0 = empty_strided_cpu(('s0',), (1, ), torch.float32)",
         "buf0.copy_(buf1)",
         "buf0 = made_by_a_newer_inductor(buf1)",
         "buf0[0] = buf1",

@@ -112,6 +112,24 @@ def test_what_stays_within_a_dense_input_is_frozen(x: Tensor, look: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("x", "frozen"),
+    [
+        (BASE[:6].view(2, 3), True),
+        (BASE[:24].view(2, 3, 4).permute(2, 0, 1), True),
+        (BASE[:24].view(2, 12)[:, :6], False),
+    ],
+)
+def test_of_symbolic_sizes_what_is_dense_for_all_is_frozen(x: Tensor, frozen: bool) -> None:
+    look = LOOKS["from the view's beginning"]
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "silent"}
+    with torch.no_grad():
+        torch.compile(look, backend="nimble", dynamic=True, options=options)(x)
+    (program,) = nimble_fx.programs()
+    assert program.sizes
+    assert program.status.frozen == frozen
+
+
+@pytest.mark.parametrize(
     ("x", "look"),
     [(BASE[3:8], "behind the view's beginning"), (BASE[:9:2], "from the view's beginning")],
 )

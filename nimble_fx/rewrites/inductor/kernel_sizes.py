@@ -1,0 +1,107 @@
+"""Sizes as Inductor writes them: numbers, or Python's text that computes them from symbols."""
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import SymInt
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.locked_ast import syntax_tree
+from nimble_fx.ir.symbolic_sizes import extent, names_in
+from nimble_fx.ir.task_graph import Size
+from nimble_fx.torch_internals.symbolic import python_text
+
+_OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": torch.sym_max, "min": torch.sym_min}
+
+
+def size_of(size: int | SymInt) -> Size:
+    """A size of a fake tensor as a number or text."""
+    return size if isinstance(size, int) else python_text(size)
+
+
+def symbols_in(sizes: Iterable[Size]) -> list[str]:
+    """The symbols in some sizes, each once, in the order of their names."""
+    return sorted({name for size in sizes if isinstance(size, str) for name in names_in(size)})
+
+
+def value_of(size: Size, symbols: Mapping[str, Any]) -> Any:
+    """A size with values for its symbols: a number, or a SymInt if these are such."""
+    return evaluated(size, symbols.__getitem__, lambda function, *args: function(*args))
+
+
+def evaluated(size: Size, named: Callable[[str], Any], call: Callable[..., Any]) -> Any:
+    """A size in other terms than numbers.
+
+    Args:
+        size: a number or text.
+        named: what a symbol stands for.
+        call: the result of a function of sizes, from the function and its arguments.
+
+    Raises:
+        UnsupportedError: the text has what `is_size` does not know.
+    """
+    return size if isinstance(size, int) else _evaluated(_parsed(size), named, call)
+
+
+def _evaluated(node: ast.expr, named: Callable[[str], Any], call: Callable[..., Any]) -> Any:
+    match node:
+        case ast.Constant(int() as value):
+            return value
+        case ast.Name(name):
+            return named(name)
+        case ast.UnaryOp(ast.USub(), operand):
+            function, args = operator.neg, [operand]
+        case ast.BinOp(left, operation, right) if type(operation) in _OPERATORS:
+            function, args = _OPERATORS[type(operation)], [left, right]
+        case ast.Call(ast.Name(name), args, []) if name in _FUNCTIONS:
+            function = _FUNCTIONS[name]
+        case _:
+            raise UnsupportedError(f"Inductor wrote an unknown size: {ast.unparse(node):.200}")
+    return call(function, *[_evaluated(arg, named, call) for arg in args])
+
+
+def is_size(node: ast.expr) -> bool:
+    """Whether an expression computes a size from numbers and names."""
+    try:
+        _evaluated(node, str, lambda *args: 0)
+    except UnsupportedError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _parsed(size: str) -> ast.expr:
+    match syntax_tree(size).body:
+        case [ast.Expr(value)]:
+            return value
+    raise UnsupportedError(f"Inductor wrote an unknown size: {size:.200}")
+
+
+def sum_of(one: Size, other: Size) -> Size:
+    """The sum of two sizes."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    return f"{one} + {other}"
+
+
+def extent_of(size: Sequence[Size], stride: Sequence[Size]) -> Size:
+    """The number of elements from the first of a tensor to its last, gaps included.
+
+    Where a symbolic size is 0, possibly more.
+    """
+    numbers = [[n for n in each if isinstance(n, int)] for each in (size, stride)]
+    if [*map(len, numbers)] == [len(size), len(stride)]:
+        return extent(*numbers)
+    steps = [f"(({n}) - 1) * ({step})" for n, step in zip(size, stride, strict=True)]
+    return f"max(0, {' + '.join(['1', *steps])})"

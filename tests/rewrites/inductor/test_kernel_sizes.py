@@ -1,0 +1,86 @@
+"""Sizes as text are the numbers that Python and PyTorch compute."""
+
+import ast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.rewrites.inductor.kernel_sizes import (
+    evaluated,
+    extent_of,
+    is_size,
+    size_of,
+    sum_of,
+    symbols_in,
+    value_of,
+)
+
+POSITIVE = st.integers(1, 50)
+TEXTS = st.recursive(
+    st.sampled_from(["s0", "s17"]) | POSITIVE.map(str),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda x: f"({x[0]}) {x[1]} ({x[2]})"),
+        st.tuples(inner, st.sampled_from(["//", "%"]), POSITIVE).map(
+            lambda x: f"({x[0]}) {x[1]} {x[2]}"
+        ),
+        st.tuples(st.sampled_from(["max", "min"]), inner, inner).map(
+            lambda x: f"{x[0]}({x[1]}, {x[2]})"
+        ),
+        inner.map(lambda x: f"(-({x}))"),
+    ),
+    max_leaves=8,
+)
+
+
+@given(TEXTS, POSITIVE, POSITIVE)
+def test_a_size_has_the_value_that_python_computes(text: str, one: int, other: int) -> None:
+    symbols = {"s0": one, "s17": other}
+    assert is_size(ast.parse(text, mode="eval").body)
+    assert value_of(text, symbols) == eval(text, {}, symbols)
+    assert set(symbols_in([text, 3])) == {name for name in symbols if name in text}
+
+
+@pytest.mark.parametrize("text", ["s0 / 2", "f(s0)", "s0[0]", "1.5", "s0 ** 2", "not s0", "'a'"])
+def test_what_inductor_does_not_write_for_sizes_is_refused(text: str) -> None:
+    assert not is_size(ast.parse(text, mode="eval").body)
+    with pytest.raises(UnsupportedError, match="unknown size"):
+        value_of(text, {"s0": 2})
+
+
+@given(TEXTS, TEXTS, POSITIVE, POSITIVE)
+def test_sums_are_sums(one: str, other: str, s0: int, s17: int) -> None:
+    symbols = {"s0": s0, "s17": s17}
+    total = value_of(one, symbols) + value_of(other, symbols)
+    assert value_of(sum_of(one, other), symbols) == total
+    assert sum_of(s0, s17) == s0 + s17
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=3))
+def test_a_view_is_within_its_extent(dimensions: list[tuple[int, int]]) -> None:
+    """By PyTorch's own check of the bounds of `as_strided`."""
+    symbols = {f"s{i}": n for i, (n, _) in enumerate(dimensions)}
+    size, stride = [n for n, _ in dimensions], [step for _, step in dimensions]
+    exact, bound = extent_of(size, stride), value_of(extent_of([*symbols], stride), symbols)
+    assert isinstance(exact, int)
+    assert bound == exact or (0 in size and bound >= exact)
+    view = torch.arange(float(exact)).as_strided(size, stride)
+    assert exact == (int(view.max()) + 1 if view.numel() else 0)
+
+
+def test_sizes_of_fake_tensors_are_text_that_computes_them() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.empty(5, 8))
+    joined = torch.cat([x, x[1:]])[:, : x.shape[1] // 2]
+    symbols = {str(n): real for n, real in zip(x.shape, (5, 8), strict=True)}
+    assert [value_of(size_of(n), symbols) for n in joined.shape] == [9, 4]
+    assert size_of(4) == 4
+
+
+def test_symbols_may_stand_for_anything() -> None:
+    result = evaluated("max(0, s0 - 1)", str.upper, lambda function, *args: args)
+    assert result == (0, ("S0", 1))
