@@ -249,15 +249,29 @@ def test_folded_weights_are_among_what_is_measured() -> None:
         assert_same(compiled(x), model(x))
 
 
+def test_the_kernels_of_one_program_are_selected_for_all_sizes() -> None:
+    def program(x: Tensor) -> Tensor:
+        return (x.exp() + 1).sin().sum(1)
+
+    options: dict[str, Any] = {"kernels": "auto", "on_fallback": "error"}
+    compiled = torch.compile(program, backend="nimble", dynamic=True, options=options)
+    for n in (3, 5, 3):
+        x = torch.randn(n, n)
+        torch.testing.assert_close(compiled(x), program(x))
+    (made,) = nimble_fx.programs()
+    assert made.kernel_choice is not None
+    assert set(made.kernel_choice.times_ms) == {"PyTorch's", "Inductor's"}
+
+
 def test_where_there_is_nothing_to_select_from_it_is_not_measured() -> None:
     compiled = torch.compile(
-        lambda x: x.exp(),
+        lambda x: x.nonzero() * 2,
         backend="nimble",
-        dynamic=True,
         options={"kernels": "auto", "on_fallback": "silent"},
     )
-    compiled(torch.ones(3))
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled(torch.ones(3))
     (program,) = nimble_fx.programs()
     assert program.kernel_choice is not None
     assert program.kernel_choice.winner == "PyTorch's"
-    assert "kernels  PyTorch's; not Inductor's: it takes" in program.summary()
+    assert "kernels  PyTorch's; not Inductor's: sizes depend on data" in program.summary()
