@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -91,7 +92,7 @@ class Signature:
     new: tuple[NewTensor, ...]
     arguments: tuple[Argument | Size, ...]
 
-    @property
+    @cached_property
     def symbols(self) -> list[str]:
         """The symbols that its sizes and numbers are computed from."""
         sizes = list[Size]()
@@ -145,7 +146,7 @@ class Signature:
         read, written = iter(arguments[0]), iter(arguments[1:])
         return [next(written if each.is_written else read) for each in self.taken]
 
-    @property
+    @cached_property
     def _has_list(self) -> bool:
         return len(self.taken) + len(self.symbols) > MAX_PARAMETERS
 
