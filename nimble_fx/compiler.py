@@ -3,18 +3,15 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 
-from nimble_fx.devices import DeviceRuntime
-from nimble_fx.devices.specs import Device
 from nimble_fx.errors import PassError, UnsupportedError
-from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.fallback import Fallback
 from nimble_fx.ir.effects import Effects
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
@@ -25,7 +22,6 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
-from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -37,6 +33,7 @@ from nimble_fx.runtime.folding.folded_weights import FoldedRun, folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
+from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, backward_now
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import copied
@@ -53,50 +50,6 @@ _log = logging.getLogger(__name__)
 
 PYTORCHS, INDUCTORS, UNFOLDED = "PyTorch's", "Inductor's", "PyTorch's, nothing folded"
 """Kinds of kernels, as a program's summary names them."""
-
-
-@dataclass(frozen=True)
-class CaptureDecision:
-    """Whether a program is scheduled for replay as a CUDA graph, and whether it is captured here.
-
-    Attributes:
-        why_not_here: why this process does not capture it; None if it does.
-        is_for_replay: whether its schedule is one for replays, in this process or another.
-    """
-
-    why_not_here: str | None
-    is_for_replay: bool
-
-
-@dataclass(frozen=True)
-class Target:
-    """What graphs are compiled for: a device, and how their runnables are made.
-
-    To change one step, `dataclasses.replace` its field.
-
-    Attributes:
-        reporter: lists fallbacks.
-        runtime_for: returns the device that runs a traced graph; raises UnsupportedError if there
-            is none.
-        retarget: returns the graph with the types and devices that it has on the target.
-        specs: the figures to schedule for; None for those of the device that runs it.
-        constants_on: returns the device on which constants of a device are computed; None if that
-            is not possible now.
-        capture_decision: decides whether a program is captured.
-        compile_graph: compiles an ATen graph and returns the callable that replaces it.
-        as_traced: returns the callable that runs an ATen graph operator by operator.
-        inductor_kernels: returns an ATen graph with Inductor's kernels, as `with_inductor_kernels`.
-    """
-
-    reporter: Reporter
-    runtime_for: Callable[[TaskGraph], DeviceRuntime]
-    retarget: Callable[[TaskGraph], TaskGraph]
-    specs: Device | None
-    constants_on: Callable[[torch.device], torch.device | None]
-    capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
-    compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
-    as_traced: Callable[[GraphModule], Boxed]
-    inductor_kernels: Callable[[GraphModule, PredictedTime | None], GraphModule]
 
 
 def lower(

@@ -8,7 +8,7 @@ from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
 from nimble_fx.codegen.load import load
-from nimble_fx.compiler import CaptureDecision, Compiler, Target
+from nimble_fx.compiler import Compiler
 from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
@@ -26,6 +26,7 @@ from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
+from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import function_of
 from nimble_fx.torch_internals.trace_log import trace_artifact

@@ -8,7 +8,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
-from nimble_fx.compiler import CaptureDecision, Compiler, Target
+from nimble_fx.compiler import Compiler
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
@@ -23,6 +23,7 @@ from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.checks import check_capturable
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import Boxed
+from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.this_machine import constants_here
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
