@@ -4,6 +4,7 @@ Inductor's names are looked up where they are used, because importing it takes s
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -67,7 +68,9 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     Raises:
         UnsupportedError: Inductor cannot compile it; the message is the first line of its reason.
 
-    Cost: a call of the C++ compiler or of Triton for each kernel that is not in Inductor's cache.
+    Cost: a call of the C++ compiler or of Triton for each kernel that is not in Inductor's cache,
+    in as many processes at a time as `TORCHINDUCTOR_COMPILE_THREADS` says; on a terminal Inductor's
+    progress bar shows how many are done.
     """
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
@@ -79,7 +82,8 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
     config = lookup("torch._inductor.config")
     fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
-    settings = {name: value for name, value in _SETTINGS.items() if _has(config, name)}
+    wanted = {**_SETTINGS, "disable_progress": not sys.stderr.isatty()}
+    settings = {name: value for name, value in wanted.items() if _has(config, name)}
     try:
         # A context of its own, or Inductor would report its strides to AOTAutograd, once at most.
         with config.patch(settings), fresh_provenance(), _tracing(TracingContext(mode)):
@@ -87,9 +91,9 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
             if all(node.op != "call_function" for node in lowered.graph.nodes):
                 return None
             compiled = compile_fx_inner(lowered, inputs)
-            text: str = compiled.source_code
-            module = lookup("torch._inductor.codecache.PyCodeCache.load")(text)
-            origins = json.loads(compiled.inductor_provenance_stack_traces_str or "{}")
+        text: str = compiled.source_code
+        module = lookup("torch._inductor.codecache.PyCodeCache.load")(text)
+        origins = json.loads(compiled.inductor_provenance_stack_traces_str or "{}")
     except UnsupportedError:
         raise
     except Exception as error:  # whatever a compiler raises
