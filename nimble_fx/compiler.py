@@ -37,6 +37,7 @@ from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, backward_now
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import n_user_outputs, size_hints
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
@@ -106,6 +107,7 @@ class Compiler:
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
         self._folded: ScheduledProgram | None = None
         self._choice = KernelChoice()
+        self._n_traced = 0
 
     @property
     def measures(self) -> bool:
@@ -115,6 +117,7 @@ class Compiler:
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
+        self._n_traced = _n_operators(gm)
         gm = reinplace_inputs(self._prepared(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = eliminate_common_subexpressions(gm)
@@ -196,11 +199,13 @@ class Compiler:
         """Compiles the forward, which also returns the tensors that it saves for the backward."""
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
+        self._n_traced = _n_operators(gm)
         capture = replace(self._capture, n_user_outputs=n_user_outputs(metadata))
         return self.build(gm, f"{self._name} (training)", capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the backward, whose inputs are saved tensors and gradients of the outputs."""
+        self._n_traced = _n_operators(gm)
         name, capture = f"{self._name} (backward)", replace(self._capture, is_backward=True)
         run, as_traced = self.build(gm, name, capture), self._target.as_traced(gm)
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
@@ -328,6 +333,7 @@ class Compiler:
             alternatives=tuple(schedules[1:]),
             on_winner=selection.on_winner,
             kernel_choice=self._choice if self._options.kernels == "auto" else None,
+            n_traced=self._n_traced,
         )
 
 
@@ -345,6 +351,10 @@ def dump_source(
     folder = Path(directory).expanduser().absolute()
     path = write_atomically(folder, scheduled.file_name, scheduled.source)
     return replace(scheduled, path=path)
+
+
+def _n_operators(gm: GraphModule) -> int:
+    return sum(isinstance(node.target, OpOverload) for node in gm.graph.nodes)
 
 
 def _writes(node: Node) -> bool:

@@ -51,6 +51,7 @@ class Program:
         alternatives: other schedules that autotuning times at the first capture.
         on_winner: called with the fastest schedule after autotuning.
         kernel_choice: what the first call measures with `kernels="auto"`; None with another option.
+        n_traced: how many operators PyTorch traced; None for a program from a file.
     """
 
     scheduled: ScheduledProgram
@@ -60,6 +61,7 @@ class Program:
     alternatives: tuple[ScheduledProgram, ...] = field(default=(), repr=False)
     on_winner: Callable[[ScheduledProgram], None] | None = field(default=None, repr=False)
     kernel_choice: KernelChoice | None = field(default=None, repr=False)
+    n_traced: int | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -233,7 +235,7 @@ class Program:
         frees = sum(len(task.frees) for task in graph.tasks)
         rows = {
             "inputs": _inputs(graph),
-            "tasks": f"{len(graph.launching)} launched, {len(graph.tasks)} in all",
+            "tasks": _tasks(graph, self.n_traced),
             "streams": _streams(graph),
             "waits": f"{graph.n_waits} of {graph.n_edges} orders between tasks",
             "forks": f"{len(graph.forks)} from stream 0, {len(graph.joins)} joined to it",
@@ -262,6 +264,12 @@ def _inputs(graph: TaskGraph) -> str:
     inputs = [f"{value.name} {value.type}" for value in graph.inputs if not value.static]
     more = [f"{len(inputs) - N_SHOWN} more"] if len(inputs) > N_SHOWN else []
     return ", ".join([*inputs[:N_SHOWN], *more]) or "nothing but parameters"
+
+
+def _tasks(graph: TaskGraph, n_traced: int | None) -> str:
+    """The number of tasks, and of the operators that they compute."""
+    text = f"{len(graph.launching)} launched, {len(graph.tasks)} in all"
+    return text if n_traced is None else f"{text}; PyTorch traced {plural(n_traced, 'operator')}"
 
 
 def _streams(graph: TaskGraph) -> str:
