@@ -105,29 +105,30 @@ def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
 def _restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Restores the values of tensors that were written to, and where in memory they were."""
     before = [(_version(tensor), tensor.detach().to("cpu", copy=True)) for tensor in tensors]
-    places = [(t, place, t.untyped_storage()) for t in tensors if (place := _place(t))]
+    places = [(t, place, t.detach()) for t in tensors if (place := _place(t))]
     try:
         yield
     finally:
         with torch.no_grad():
-            for tensor, place, storage in places:
-                if storage.nbytes() != place.nbytes:
-                    storage.resize_(place.nbytes)
+            for tensor, place, original in places:
+                if original.untyped_storage().nbytes() != place.nbytes:
+                    original.untyped_storage().resize_(place.nbytes)
                 if _place(tensor) != place:
-                    tensor.set_(storage, place.offset, place.shape, place.stride)
+                    tensor.data = original
             for tensor, (version, value) in zip(tensors, before, strict=True):
                 if _is_written(tensor, version, value):
                     tensor.copy_(value)
 
 
 class _Place(NamedTuple):
-    """The elements of a tensor in its storage, which `resize_`, `set_` and others change."""
+    """Where a tensor's elements are, and what: `resize_`, `set_`, `.data` and others change it."""
 
     storage: int
     nbytes: int
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def _place(tensor: Tensor) -> _Place | None:
@@ -135,7 +136,8 @@ def _place(tensor: Tensor) -> _Place | None:
     if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
         return None
     storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
-    return _Place(storage_key(tensor), storage.nbytes(), offset, tensor.shape, tensor.stride())
+    place = storage_key(tensor), storage.nbytes(), offset, tensor.shape, tensor.stride()
+    return _Place(*place, tensor.dtype)
 
 
 def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:

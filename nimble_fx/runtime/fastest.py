@@ -131,7 +131,7 @@ class _Selection:
 
     def _with_copies(self, args: list[Any]) -> list[Any]:
         """The arguments, with copies of those that are written: other threads may use these."""
-        return [x.clone() if i in self._effects.written else x for i, x in enumerate(args)]
+        return [_copied(x) if i in self._effects.written else x for i, x in enumerate(args)]
 
     def _timed(self, args: list[Any]) -> Samples:
         """The seconds of calls; a first round, which captures and packs weights, is left out."""
@@ -169,3 +169,9 @@ class _Selection:
         run(list(args))
         self._device.synchronize()
         return perf_counter() - begin
+
+
+def _copied(x: Tensor) -> Tensor:
+    """A copy with the same strides; `clone` would leave out gaps."""
+    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return copy.copy_(x)

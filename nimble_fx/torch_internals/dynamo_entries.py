@@ -32,7 +32,7 @@ _BOOKKEEPING = {
     "_is_profiler_enabled",
 }
 """What Dynamo's code calls for profilers, and for graphs with streams of the user."""
-_SET_ATTRIBUTE = "object_setattr_ignore_descriptor"
+_SETTERS = {"object_setattr_ignore_descriptor", "object", "__setattr__"}
 """What it calls with an object, the name of an attribute and a value."""
 
 
@@ -72,8 +72,8 @@ class DynamoEntry:
         graphs = [name for name in names if name.startswith("__compiled_fn_")]
         known = {*graphs[:1], *_FETCHED, *_BOOKKEEPING}
         found = [n for n in names if n not in known and not n.startswith("__import_")]
-        if _SET_ATTRIBUTE in found:
-            found.remove(_SET_ATTRIBUTE)
+        if not _SETTERS.isdisjoint(found):
+            found = [name for name in found if name not in _SETTERS]
             found += [each for each in constants if isinstance(each, str)] or ["an attribute"]
         if not found and any(map(_is_store, dis.get_instructions(self.code))):
             found = ["an item of a list or dict"]

@@ -19,7 +19,7 @@ from torch.fx.traceback import preserve_node_meta
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.dynamo import TracingContext
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
-from nimble_fx.torch_internals.symbolic import depends_on_data
+from nimble_fx.torch_internals.symbolic import has_unbacked_size
 
 _SETTINGS = {
     "allow_buffer_reuse": False,  # memory that two values share would order their tasks
@@ -76,8 +76,8 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
     if mode is None or not all(isinstance(x, FakeTensor | SymInt) for x in inputs):
         raise UnsupportedError("it takes no tensors, or numbers that are no sizes")
-    if any(depends_on_data(node.meta.get("val")) for node in gm.graph.nodes):
-        raise UnsupportedError("sizes depend on data")
+    if any(has_unbacked_size(node.meta.get("val")) for node in gm.graph.nodes):
+        raise UnsupportedError("it has sizes that are known only once it runs")
     # First, because what it imports is used by decompositions, which do not import it.
     compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
     config = lookup("torch._inductor.config")

@@ -9,32 +9,58 @@ from nimble_fx.torch_internals.names import lookup
 
 _Printer = lookup("torch.utils._sympy.printers.PythonPrinter")
 _has_free_unbacked = lookup("torch.fx.experimental.symbolic_shapes.free_unbacked_symbols")
+_is_always_true = lookup("torch.fx.experimental.symbolic_shapes.statically_known_true")
 
 
-def python_text(size: SymInt) -> str:
+def python_text(size: int | SymInt) -> str:
     """A size as Python's text, such as "4*s77", in the way in which Inductor writes it."""
-    text: str = _Printer().doprint(size.node.expr)
+    text: str = _Printer().doprint(_expression(size))
     return text
+
+
+def known_number(size: int | SymInt) -> int | None:
+    """The number that a size is for all values of its symbols; None if there is none."""
+    if isinstance(size, int):
+        return size
+    number = size.node.maybe_as_int()
+    return number if number is None else int(number)
 
 
 def is_same_size(one: int | SymInt, other: int | SymInt) -> bool:
     """Whether two sizes are equal for all values of their symbols; adds no guard.
 
-    False where SymPy does not see it.
+    False where that is not seen.
     """
-    if type(one) is int and type(other) is int:
+    if isinstance(one, int) and isinstance(other, int):
         return one == other
     difference = _expression(one) - _expression(other)
-    return bool(difference.expand() == 0)
+    return bool(difference.expand() == 0) or bool(_is_always_true(one == other))
+
+
+def is_guarded_same(one: int | SymInt, other: int | SymInt) -> bool:
+    """Whether two sizes are equal in this call, and PyTorch's guards will let in no other calls.
+
+    Adds a guard where they are not equal for all values of their symbols.
+    """
+    if is_same_size(one, other):
+        return True
+    symbolic = next((n for n in (one, other) if isinstance(n, SymInt)), None)
+    takes_guards = symbolic is not None and not symbolic.node.shape_env.frozen
+    return takes_guards and bool(one == other)
 
 
 def are_same_sizes(some: Sequence[int | SymInt], others: Sequence[int | SymInt]) -> bool:
-    """Whether two lists are of equal sizes."""
+    """`is_same_size` for two lists."""
     return len(some) == len(others) and all(map(is_same_size, some, others))
 
 
-def depends_on_data(value: object) -> bool:
-    """Whether a tensor, or a size, has a size that is not known before the program runs."""
+def are_guarded_same(some: Sequence[int | SymInt], others: Sequence[int | SymInt]) -> bool:
+    """`is_guarded_same` for two lists."""
+    return len(some) == len(others) and all(map(is_guarded_same, some, others))
+
+
+def has_unbacked_size(value: object) -> bool:
+    """Whether a tensor, or a size, has a size that is known only once the program runs."""
     return bool(_has_free_unbacked(value))
 
 

@@ -26,6 +26,7 @@ class Restless(nn.Module):
         self.last: Tensor | None = None
         self.plain, self.listed, self.seen_in_all = torch.zeros(3), [torch.zeros(3)], [0]
         self.counts: dict[str, Any] = {"calls": 0, "of": [set()]}
+        self.widened = torch.ones(3)
         self.every_other, self.moved, self.shrunk = (
             torch.arange(8)[1:7:2],
             torch.ones(3),
@@ -45,6 +46,7 @@ class Restless(nn.Module):
         self.moved.set_(self.plain.untyped_storage())
         self.moved.add_(1)
         self.shrunk.untyped_storage().resize_(0)
+        self.widened.data = self.widened.data.double()
         self.counts["calls"] += 1
         self.counts["of"][0].add("x")
         result: Tensor = self.norm(x) + torch.rand(3) * random.random()
@@ -66,7 +68,13 @@ def state(model: nn.Module) -> tuple[Any, ...]:
 def _described(value: object) -> object:
     if not isinstance(value, Tensor):
         return str(value)
-    return value.tolist(), value.stride(), value.storage_offset(), value.untyped_storage().nbytes()
+    return (
+        value.tolist(),
+        value.dtype,
+        value.stride(),
+        value.storage_offset(),
+        value.untyped_storage().nbytes(),
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -274,4 +274,17 @@ def test_where_there_is_nothing_to_select_from_it_is_not_measured() -> None:
     (program,) = nimble_fx.programs()
     assert program.kernel_choice is not None
     assert program.kernel_choice.winner == "PyTorch's"
-    assert "kernels  PyTorch's; not Inductor's: sizes depend on data" in program.summary()
+    assert (
+        "kernels  PyTorch's; not Inductor's: it has sizes that are known only" in program.summary()
+    )
+
+
+def test_written_inputs_with_gaps_are_timed_with_their_strides() -> None:
+    options: dict[str, Any] = {"kernels": "auto", "on_fallback": "error"}
+    run = torch.compile(lambda x: x.add_(1).sum(0), backend="nimble", options=options)
+    memory = torch.ones(4, 12)
+    assert torch.equal(run(memory[:, ::2]), torch.full((6,), 8.0))
+    assert memory.sum() == 4 * 12 + 4 * 6  # written once
+    (program,) = nimble_fx.programs()
+    assert program.kernel_choice is not None
+    assert set(program.kernel_choice.times_ms) == {"PyTorch's", "Inductor's"}

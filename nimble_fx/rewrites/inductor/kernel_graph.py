@@ -21,8 +21,8 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
     Taken,
 )
 from nimble_fx.rewrites.inductor.kernel_sizes import (
+    end_of,
     evaluated,
-    extent_of,
     size_of,
     sum_of,
     value_of,
@@ -34,6 +34,7 @@ from nimble_fx.rewrites.inductor.statements import (
     Calls,
     Expectation,
     Expression,
+    Geometry,
     Item,
     KernelCall,
     Name,
@@ -46,7 +47,12 @@ from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.inductor import InductorModule
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
-from nimble_fx.torch_internals.symbolic import are_same_sizes, is_same_size
+from nimble_fx.torch_internals.symbolic import (
+    are_guarded_same,
+    are_same_sizes,
+    is_guarded_same,
+    is_same_size,
+)
 from nimble_fx.tracing.user_names import FUSED
 
 _aten = torch.ops.aten
@@ -142,8 +148,12 @@ class _Builder:
             case Expectation():
                 self._check_expectation(value, self._named(value.of))
                 return None
+            case Geometry(of, method):
+                return self._geometry(self._named(of), method)
             case Item(of, index):
-                return self._call(getitem, self._node(self._named(of)), index)
+                whole = self._node(self._named(of))
+                is_sizes = isinstance(whole, list)
+                return whole[index] if is_sizes else self._call(getitem, whole, index)
             case KernelCall():
                 return self._kernel(value)
             case OperatorCall():
@@ -158,6 +168,15 @@ class _Builder:
             raise UnsupportedError(f"Inductor wrote a name that is not known here: {name.name}")
         return self._values[name.name]
 
+    def _geometry(self, tensor: Node, method: str) -> tuple[Any, ...]:
+        """The sizes or strides of a tensor: numbers, and nodes for those that are symbolic."""
+        operator = {"size": _aten.sym_size.int, "stride": _aten.sym_stride.int}[method]
+        sizes = getattr(tensor.meta["val"], method)()
+        return tuple(
+            n if isinstance(n, int) else self._call(operator, tensor, i)
+            for i, n in enumerate(sizes)
+        )
+
     def _view(self, base: Any, layout: Layout) -> Any:
         """A part of a value's memory."""
         match base:
@@ -171,8 +190,9 @@ class _Builder:
     def _part(self, tensor: Node, layout: Layout) -> Node:
         """A view that begins `offset` elements after the tensor, wherever in memory that begins."""
         if layout.offset != 0:
-            end = sum_of(layout.offset, extent_of(layout.size, layout.stride))
-            end, offset = self._sizes(end, layout.offset)
+            end, offset = self._sizes(
+                end_of(layout.size, layout.stride, layout.offset), layout.offset
+            )
             flat = self._call(_aten.as_strided.default, tensor, [end], [1])
             tensor = self._call(_aten.slice.Tensor, flat, 0, offset)
         size, stride = self._sizes(*layout.size), self._sizes(*layout.stride)
@@ -274,12 +294,15 @@ class _Builder:
             )
 
     def _fits(self, tensor: Tensor, size: Sequence[Size], stride: Sequence[Size]) -> bool:
-        """Whether a fake tensor's elements are where they are with these sizes and strides."""
+        """Whether a fake tensor's elements are where they are with these sizes and strides.
+
+        Where that depends on symbols, PyTorch's guards come to say that they are.
+        """
         size, stride = self._known(size), self._known(stride)
         strides = zip(size, tensor.stride(), stride, strict=True)
-        return are_same_sizes(tensor.shape, size) and (
+        return are_guarded_same(tensor.shape, size) and (
             any(is_same_size(n, 0) for n in size)
-            or all(is_same_size(n, 1) or is_same_size(one, other) for n, one, other in strides)
+            or all(is_same_size(n, 1) or is_guarded_same(one, other) for n, one, other in strides)
         )
 
     def _known(self, sizes: Sequence[Size]) -> list[Any]:
@@ -294,7 +317,6 @@ class _Builder:
             and are_same_sizes(tensor.shape, self._known(new.size))
             and are_same_sizes(tensor.stride(), self._known(new.stride))
             and tensor.dtype == new.dtype
-            and is_same_size(tensor.storage_offset(), 0)
         )
 
     def _number(self, value: Any, call: KernelCall) -> Size:

@@ -51,12 +51,12 @@ def kernel_operator(
         signature: what the operator takes and returns.
 
     Raises:
-        UnsupportedError: the kernel writes to more tensors than an operator may take.
+        UnsupportedError: the operator would have too many parameters.
     """
     if signature.n_parameters > MAX_PARAMETERS:
         raise UnsupportedError(
             f"Inductor's kernel {name} writes to more tensors than an operator of PyTorch may "
-            f"take: {MAX_PARAMETERS}"
+            f"take: {MAX_PARAMETERS}, symbolic sizes included"
         )
     digest = sha256(repr((source, signature, torch.get_num_threads())).encode()).hexdigest()
     full = f"{short_name(name)}_{digest[:8]}"
@@ -84,22 +84,32 @@ def kernel_source(name: str) -> str | None:
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
     n_symbols = len(signature.symbols)
     if not n_symbols:
-        return _numeric_launcher(kernel, signature)
+        return _numeric_launcher(kernel, signature, signature.in_order)
 
     @lru_cache(maxsize=MAX_SIZES)
     def at(*sizes: int) -> Callable[..., Any]:
-        return _numeric_launcher(kernel, signature.at(sizes))
+        return _numeric_launcher(kernel, signature.at(sizes), signature.in_order)
 
     return lambda *arguments: at(*arguments[-n_symbols:])(*arguments[:-n_symbols])
 
 
-def _numeric_launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    """The implementation of a kernel's operator, all of whose sizes are numbers."""
+def _numeric_launcher(
+    kernel: Callable[..., Any],
+    signature: Signature,
+    in_order: Callable[[Sequence[Any]], list[Tensor]],
+) -> Callable[..., Any]:
+    """The implementation of a kernel's operator, with numbers for all sizes.
+
+    Args:
+        kernel: launches it.
+        signature: the operator's; all its sizes are numbers.
+        in_order: returns the tensors that it takes from the arguments of the operator.
+    """
     numbers = [argument for argument in signature.arguments if isinstance(argument, int)]
     places = list(_places(signature))
 
     def launch(*arguments: Tensor | Sequence[Tensor]) -> Any:
-        taken = signature.in_order(arguments)
+        taken = in_order(arguments)
         for tensor, expected in zip(taken, signature.taken, strict=True):
             if not has_layout(tensor, expected.size, expected.stride):
                 raise OperatorError(_other_layout(tensor, expected))

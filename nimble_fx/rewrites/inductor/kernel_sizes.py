@@ -11,9 +11,9 @@ from torch import SymInt
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.symbolic_sizes import extent, names_in
+from nimble_fx.ir.symbolic_sizes import names_in
 from nimble_fx.ir.task_graph import Size
-from nimble_fx.torch_internals.symbolic import python_text
+from nimble_fx.torch_internals.symbolic import known_number, python_text
 
 _OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -26,8 +26,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"max": torch.sym_max, "min": torch.
 
 
 def size_of(size: int | SymInt) -> Size:
-    """A size of a fake tensor as a number or text."""
-    return size if isinstance(size, int) else python_text(size)
+    """A size of a fake tensor as a number, or text if it is symbolic."""
+    number = known_number(size)
+    return number if number is not None else python_text(size)
 
 
 def symbols_in(sizes: Iterable[Size]) -> list[str]:
@@ -95,13 +96,14 @@ def sum_of(one: Size, other: Size) -> Size:
     return f"{one} + {other}"
 
 
-def extent_of(size: Sequence[Size], stride: Sequence[Size]) -> Size:
-    """The number of elements from the first of a tensor to its last, gaps included.
+def end_of(size: Sequence[Size], stride: Sequence[Size], offset: Size) -> Size:
+    """How many elements of memory there are to the end of a view; 0 if the view is empty.
 
-    Where a symbolic size is 0, possibly more.
+    Args:
+        size, stride: the view's.
+        offset: where in the memory it begins.
     """
-    numbers = [[n for n in each if isinstance(n, int)] for each in (size, stride)]
-    if [*map(len, numbers)] == [len(size), len(stride)]:
-        return extent(*numbers)
     steps = [f"(({n}) - 1) * ({step})" for n, step in zip(size, stride, strict=True)]
-    return f"max(0, {' + '.join(['1', *steps])})"
+    are_any = [f"min(1, {n})" for n in size]
+    end = " * ".join([f"({' + '.join([str(offset), '1', *steps])})", *are_any])
+    return end if symbols_in([end]) else int(value_of(end, {}))

@@ -11,7 +11,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.torch_internals.storages import storage_key
-from nimble_fx.torch_internals.symbolic import are_same_sizes, is_same_size
+from nimble_fx.torch_internals.symbolic import are_guarded_same, is_guarded_same
 
 _SIZES = (int, torch.SymInt)
 _SAME_DRAWS = {  # by Inductor's decompositions in PyTorch 2.11
@@ -68,13 +68,16 @@ def _value(value: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two outputs are the same to a caller, but for the values of tensors."""
+    """Whether two outputs are the same to a caller, but for the values of tensors.
+
+    Where that depends on symbols, PyTorch's guards come to say that they are.
+    """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         same_kind = (one.dtype, one.device) == (other.dtype, other.device)
-        same_shape = same_kind and are_same_sizes(one.shape, other.shape)
-        return same_shape and are_same_sizes(one.stride(), other.stride())
+        same_shape = same_kind and are_guarded_same(one.shape, other.shape)
+        return same_shape and are_guarded_same(one.stride(), other.stride())
     if type(one) in _SIZES and type(other) in _SIZES:
-        return is_same_size(one, other)
+        return is_guarded_same(one, other)
     return type(one) is type(other) and one == other
 
 

@@ -86,8 +86,16 @@ class Expectation:
 
 
 @dataclass(frozen=True)
+class Geometry:
+    """All sizes of a tensor, or all strides: `method` is "size" or "stride"."""
+
+    of: Name
+    method: str
+
+
+@dataclass(frozen=True)
 class Item:
-    """One of the results of an operator."""
+    """One of the results of an operator, or one size or stride."""
 
     of: Name
     index: int
@@ -227,6 +235,8 @@ def _called(
         case ast.Name("assert_tensor_metadata"), [ast.Name(name), *layout]:
             size, stride, dtype = map(_value, layout[:3])
             return Expectation(Name(name), _sizes(size), _sizes(stride), dtype)
+        case ast.Attribute(ast.Name(name), "size" | "stride" as method), []:
+            return Geometry(Name(name), method)
         case ast.Name("copy_if_misaligned"), [value]:
             return _value(value)  # which the operator of a kernel does
         case ast.Name("device"), _:

@@ -125,7 +125,7 @@ class FrozenProgram:
             return launcher(args)
         if carry_tangents(args):  # which copies to a graph's buffers would drop
             return launcher(args)
-        if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
+        if launcher.mutated_inputs and self._needs_inputs_in_place(inputs, args):
             return launcher(args)
         if not self._pool_group.acquire():
             return launcher(args)
@@ -133,6 +133,16 @@ class FrozenProgram:
             return self._run(args, inputs, static)
         finally:
             self._pool_group.release()
+
+    def _needs_inputs_in_place(self, inputs: list[Any], args: list[Any]) -> bool:
+        """Whether a program that writes to inputs would do something else to copies of them.
+
+        With symbolic sizes AOTAutograd takes for the offset of a view of a written input that of
+        what the program returns, which has to begin where the input does.
+        """
+        written = [inputs[k] for k in self._launcher.mutated_inputs]
+        has_offset = bool(self._numbers) and any(x.storage_offset() for x in written)
+        return has_offset or self._launcher.shared_memory.found(args) is not None
 
     def _run(self, args: list[Any], inputs: list[Any], static: list[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""

@@ -19,6 +19,7 @@ from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_ind
 from nimble_fx.rewrites.inductor.kernel_signature import MAX_PARAMETERS
 from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS
 from nimble_fx.torch_internals.inductor import InductorModule
+from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.tracing.aten_to_tasks import trace
 from tests.grammar import AtenProgram
@@ -264,6 +265,53 @@ def test_one_program_with_symbolic_sizes_is_eagers_at_all_sizes(
     assert {program.name for program in programs} == {function.__name__}
 
 
+def rest(x: Tensor, k: int) -> Tensor:
+    y = x[k:]
+    return torch.cat([y @ y.new_ones(6, 3), y @ y.new_zeros(6, 2)], 1)
+
+
+def strided(x: Tensor, weight: Tensor) -> Tensor:
+    y = torch.nn.functional.conv2d(x, weight, stride=2, padding=1)
+    return torch.nn.functional.group_norm(y, 2).relu()
+
+
+def diagonal(x: Tensor) -> Tensor:
+    return x.diagonal() * 2 + 1
+
+
+def summed(*xs: Tensor) -> Tensor:
+    return torch.stack(xs).sum(0)
+
+
+RANDN = torch.randn
+CORNERS: dict[Callable[..., Any], list[tuple[Any, ...]]] = {
+    rest: [(RANDN(5, 6), 2), (RANDN(5, 6), 5), (RANDN(7, 6), 7), (RANDN(7, 6), 1)],
+    lambda x: torch.cat([x[2:], x * 2], 0): [(RANDN(2, 2),), (RANDN(5, 4),), (RANDN(3, 3),)],
+    strided: [
+        (RANDN(2, 3, 8, 8).to(memory_format=torch.channels_last), RANDN(6, 3, 3, 3)),
+        (RANDN(2, 3, 9, 12), RANDN(6, 3, 3, 3)),
+        (RANDN(3, 3, 7, 7), RANDN(4, 3, 3, 3)),
+    ],
+    diagonal: [(RANDN(4, 6),), (RANDN(6, 4),), (RANDN(5, 5),)],
+    summed: [(*RANDN(63, 3, 5),), (*RANDN(63, 4, 2),)],
+    lambda x: (x[1:], x * 2): [(RANDN(1, 7)[:, 1:6],), (RANDN(4, 9)[:, 1:6],)],
+}
+
+
+@pytest.mark.parametrize("function", CORNERS)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_may_become_0_or_1_or_equal(
+    function: Callable[..., Any], dynamic: bool | None
+) -> None:
+    run = compiled(function, dynamic)
+    for args in CORNERS[function]:
+        expected = function(*args)
+        torch.testing.assert_close(run(*args), expected)
+        assert_same_sharing(
+            [*args, *pytree.tree_leaves(run(*args))], [*args, *pytree.tree_leaves(expected)]
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [None, "virtual"])
 def test_trainings_with_symbolic_sizes_are_eagers(device: str | None) -> None:
@@ -287,7 +335,7 @@ def test_sizes_that_depend_on_data_run_by_pytorchs_kernels_with_the_reason() -> 
     x = torch.tensor([0.0, 1.0, 2.0])
     with (
         torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
-        pytest.warns(NimbleWarning, match="PyTorch's kernels.*sizes depend on data"),
+        pytest.warns(NimbleWarning, match="PyTorch's kernels.*it has sizes that are known only"),
     ):
         assert torch.equal(compiled(nonzero, on_fallback="warn")(x), nonzero(x))
 
@@ -298,6 +346,57 @@ def test_what_computes_nothing_needs_no_kernels(function: Callable[[Tensor], Any
     run = compiled(function)
     torch.testing.assert_close(run(x), function(x))
     assert not any(map(kernels_of, nimble_fx.programs()))
+
+
+def test_parts_of_parts_begin_where_the_first_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = rewritten(
+        monkeypatch,
+        torch.randn(3),
+        """
+    buf0 = empty_strided_cpu((6, ), (1, ), torch.float32)
+    buf1 = reinterpret_tensor(buf0, (4, ), (1, ), 1)
+    buf2 = reinterpret_tensor(buf1, (3, ), (1, ), 2)
+    aten.sin.out(arg0_1, out=buf2)
+    buf3 = reinterpret_tensor(buf0, (3, ), (1, ), 3)""",
+        "buf3",
+    )
+    x = torch.randn(3)
+    assert torch.equal(made(x)[0], x.sin())
+
+
+@pytest.mark.parametrize(
+    ("shape", "line"),
+    [
+        ((3, 1), "assert_size_stride(arg0_1, (3, 1), (1, 7), 'input')"),
+        ((0, 3), "assert_size_stride(arg0_1, (0, 3), (9, 9), 'input')"),
+    ],
+)
+def test_strides_from_no_element_to_another_may_be_any(
+    shape: tuple[int, ...], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = f"{line}\n    buf0 = torch.ops.aten.sin.default(arg0_1)"
+    x = torch.randn(shape)
+    assert torch.equal(rewritten(monkeypatch, x, lines, "buf0")(x)[0], x.sin())
+
+
+def test_what_is_written_to_memory_of_another_dtype_is_of_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = """
+    buf0 = empty_strided_cpu((3, ), (1, ), torch.float64)
+    extern_kernels.sin(arg0_1, out=buf0)"""
+    with pytest.raises(UnsupportedError, match=r"float64.* where .*float32"):
+        rewritten(monkeypatch, torch.randn(3), lines, "buf0")
+
+
+def rewritten(monkeypatch: pytest.MonkeyPatch, x: Tensor, lines: str, returned: str) -> GraphModule:
+    """`x.sin()` with what Inductor is said to have written."""
+    gm = make_fx(lambda x: (x.sin(),), tracing_mode="fake")(x)
+    (placeholder,) = gm.graph.find_nodes(op="placeholder")
+    mode = placeholder.meta["val"].fake_mode
+    module = InductorModule(CALL.format(lines, returned), {}, {}, mode)
+    monkeypatch.setattr(inductor_kernels, "compile_with_inductor", lambda _: module)
+    return with_inductor_kernels(gm)
 
 
 CALL = """

@@ -157,6 +157,23 @@ def test_symbolic_sizes_are_parameters() -> None:
         operator(torch.randn(3, 2), 3, 2)
 
 
+@pytest.mark.parametrize("n", [MAX_PARAMETERS - 1, MAX_PARAMETERS, MAX_PARAMETERS + 1])
+def test_symbols_count_among_the_parameters(n: int) -> None:
+    def total(*tensors: Tensor) -> None:
+        torch.sum(torch.stack(tensors[:-1]), 0, out=tensors[-1])
+
+    signature = Signature(
+        (Taken(("s0",), (1,), is_written=False),) * n,
+        (NewTensor(("s0",), (1,), torch.float32, "cpu"),),
+        (*[Argument(False, i) for i in range(n)], Argument(True, 0)),
+    )
+    operator = kernel_operator("cpp_fused_test_0", total, f"text {next(TEXTS)}", signature)
+    for size in (2, 5):
+        xs = [torch.full((size,), float(i)) for i in range(n)]
+        result = operator(*signature.operator_arguments(xs), size)
+        assert torch.equal(result, torch.full((size,), float(sum(range(n)))))
+
+
 def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
     taken = Taken((2, 3), (3, 1), is_written=False)
     signature = Signature((taken,), (NEW,), (Argument(False, 0), Argument(True, 0)))

@@ -11,8 +11,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_sizes import (
+    end_of,
     evaluated,
-    extent_of,
     is_size,
     size_of,
     sum_of,
@@ -60,16 +60,20 @@ def test_sums_are_sums(one: str, other: str, s0: int, s17: int) -> None:
     assert sum_of(s0, s17) == s0 + s17
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=3))
-def test_a_view_is_within_its_extent(dimensions: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=3), st.integers(0, 9))
+def test_a_view_is_within_its_end_and_no_further(
+    dimensions: list[tuple[int, int]], offset: int
+) -> None:
     """By PyTorch's own check of the bounds of `as_strided`."""
-    symbols = {f"s{i}": n for i, (n, _) in enumerate(dimensions)}
+    symbols = {"s9": offset, **{f"s{i}": n for i, (n, _) in enumerate(dimensions)}}
     size, stride = [n for n, _ in dimensions], [step for _, step in dimensions]
-    exact, bound = extent_of(size, stride), value_of(extent_of([*symbols], stride), symbols)
-    assert isinstance(exact, int)
-    assert bound == exact or (0 in size and bound >= exact)
-    view = torch.arange(float(exact)).as_strided(size, stride)
-    assert exact == (int(view.max()) + 1 if view.numel() else 0)
+    end = end_of(size, stride, offset)
+    assert isinstance(end, int)
+    assert value_of(end_of([*symbols][1:], stride, "s9"), symbols) == end
+    torch.arange(end).as_strided(size, stride, offset)
+    if end:
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            torch.arange(end - 1)[:].as_strided(size, stride, offset)
 
 
 def test_sizes_of_fake_tensors_are_text_that_computes_them() -> None:
@@ -79,6 +83,7 @@ def test_sizes_of_fake_tensors_are_text_that_computes_them() -> None:
     symbols = {str(n): real for n, real in zip(x.shape, (5, 8), strict=True)}
     assert [value_of(size_of(n), symbols) for n in joined.shape] == [9, 4]
     assert size_of(4) == 4
+    assert size_of(x.shape[0] - x.shape[0] + 3) == 3  # a SymInt that is a number
 
 
 def test_symbols_may_stand_for_anything() -> None:

@@ -9,6 +9,7 @@ from nimble_fx.rewrites.inductor.statements import (
     Assignment,
     Expectation,
     Expression,
+    Geometry,
     Item,
     KernelCall,
     Name,
@@ -129,6 +130,9 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
     ("line", "name", "value"),
     [
         ("s77 = arg0_1", "s77", Name("arg0_1")),
+        ("arg1_1_size = arg1_1.size()", "arg1_1_size", Geometry(Name("arg1_1"), "size")),
+        ("arg1_1_stride = arg1_1.stride()", "arg1_1_stride", Geometry(Name("arg1_1"), "stride")),
+        ("s6 = arg1_1_size[0]", "s6", Item(Name("arg1_1_size"), 0)),
         ("triton_poi_0_xnumel = 64*s77", "triton_poi_0_xnumel", Expression("64 * s77")),
         (
             "buf0 = empty_strided_cpu((s17 + s77, (-1) + s77), (s77, 1), torch.float32)",

@@ -512,3 +512,21 @@ def test_a_backward_is_captured_though_the_forward_has_left_its_group(
     for _ in range(2):
         assert_same(list(run([x])), [x.exp()])
     assert device.n_captures == 1
+
+
+@pytest.mark.parametrize("select", [lambda x: x[1:], lambda x: x[:, 1:5]])
+def test_views_of_a_written_input_begin_where_it_does(select: Callable[[Tensor], Tensor]) -> None:
+    """With symbolic sizes AOTAutograd takes their offsets from what the program returns."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        x[0] = x[0] + 1
+        later = x.narrow(0, 1, x.shape[0] - 1)
+        return later, later * 2
+
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "error"}
+    run = torch.compile(program, backend="nimble", dynamic=True, options=options)
+    for shape in ((4, 6), (5, 6), (4, 7)):
+        ours = torch.arange(float(shape[0] * shape[1])).view(shape)
+        eagers = ours.clone()
+        torch.testing.assert_close(run(select(ours)), program(select(eagers)))
+        torch.testing.assert_close(ours, eagers)
