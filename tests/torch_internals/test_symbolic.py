@@ -24,7 +24,8 @@ def test_sizes_are_the_same_where_they_are_so_for_all_values() -> None:
     x, shape_env = fake(6, 7)
     n, m = x.shape
     assert is_same_size(n * (m - 2) + 2 * n, m * n)
-    assert is_same_size(torch.sym_max(1, n), n)  # sizes are at least 2
+    assert is_same_size(torch.sym_max(1, n - 1), n - 1)  # sizes are at least 2
+    assert is_same_size((n * m + 1) // 2, (n * m - 1) // 2 + 1)
     assert not is_same_size(n + 1, m)  # in this call alone
     assert not is_same_size(n, 6)
     assert is_same_size(3, 3)
