@@ -23,17 +23,14 @@ def are_equal(one: Size, other: Size) -> bool:
 
 
 def _terms(size: Size) -> _Polynomial:
-    """The polynomial of a size, without terms of coefficient 0.
-
-    Raises:
-        SyntaxError: it is not an expression.
-    """
-    if isinstance(size, int):
-        return _without_zeros(Counter({(): size}))
-    match syntax_tree(size).body:
-        case [ast.Expr(value)]:
-            return _without_zeros(_polynomial(value))
-    raise SyntaxError(f"{size:.99} is not an expression")
+    """The polynomial of a size, without terms of coefficient 0; one term if it cannot be parsed."""
+    try:
+        match syntax_tree(str(size)).body:
+            case [ast.Expr(value)]:
+                return _without_zeros(_polynomial(value))
+    except (MemoryError, RecursionError, SyntaxError, ValueError):  # as an untrusted file may have
+        pass
+    return Counter({(str(size),): 1})
 
 
 def _polynomial(node: ast.expr) -> _Polynomial:

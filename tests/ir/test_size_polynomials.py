@@ -1,5 +1,6 @@
 """Sizes are seen to be equal where SymPy expands them to the same polynomial."""
 
+import pytest
 import sympy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +41,12 @@ def test_numbers_are_sizes_too() -> None:
     assert are_equal(6, "2*3")
     assert are_equal("0*s0", 0)
     assert not are_equal(6, 7)
+
+
+@pytest.mark.parametrize("text", ["s0 +", "", "s0; s1", f"{'-' * 9999}s0", f"{'(' * 999}s0"])
+def test_what_is_no_expression_is_equal_to_itself_alone(text: str) -> None:
+    assert are_equal(text, text)
+    assert not are_equal(text, "s0")
 
 
 def test_a_polynomial_that_would_be_too_long_is_not_multiplied_out() -> None:
