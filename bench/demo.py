@@ -6,7 +6,7 @@ launch order: what gains there is that weights are folded, not the schedule.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +28,8 @@ from bench.models.registry import ZOO
 from nimble_fx.program import Program
 
 LINES_SHOWN = 40
+DISTURBED = 2.0
+"""How far apart times of one call are on a machine that does other work too."""
 GPU = "h100"
 """What is planned for where there is no GPU."""
 
@@ -105,6 +107,17 @@ def print_figures(
         [*calls, ["eager / nimble, medians", f"{ratio:.3f}"]],
     ]
     print_table(title, ["", ""], rows)
+    if are_disturbed(samples.values()):
+        print(
+            f"Some calls took more than {DISTURBED:.0f} times as long as others of their kind: "
+            "other programs use this machine, and the times mean little. Run it again once they "
+            "are done."
+        )
+
+
+def are_disturbed(samples: Iterable[Sequence[float]]) -> bool:
+    """Whether times of one call differ by more than the call itself explains."""
+    return any(max(seconds) > DISTURBED * min(seconds) for seconds in samples)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,20 @@
+"""The demo says when its times mean little."""
+
+import pytest
+
+from bench.demo import DISTURBED, are_disturbed, print_figures, progress_bar
+
+
+def test_times_that_are_far_apart_are_disturbed() -> None:
+    assert not are_disturbed([[1.0, 1.0 * DISTURBED], [8.0, 9.0]])
+    assert are_disturbed([[1.0, 1.1], [8.0, 8.1 * DISTURBED]])
+
+
+@pytest.mark.parametrize(("slowest", "is_said"), [(1.1, False), (9.0, True)])
+def test_disturbed_times_are_said_to_be(
+    slowest: float, is_said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = {"eager": [1.0, 1.1], "nimble": [1.0, slowest]}
+    with progress_bar() as stages:
+        print_figures("a model", 0.0, stages, samples)
+    assert ("other programs use this machine" in capsys.readouterr().out) == is_said
