@@ -26,7 +26,7 @@ class Restless(nn.Module):
         self.last: Tensor | None = None
         self.plain, self.listed, self.seen_in_all = torch.zeros(3), [torch.zeros(3)], [0]
         self.counts: dict[str, Any] = {"calls": 0, "of": [set()]}
-        self.widened = torch.ones(3)
+        self.widened, self.recast = torch.ones(3), torch.ones(3)
         self.every_other, self.moved, self.shrunk = (
             torch.arange(8)[1:7:2],
             torch.ones(3),
@@ -47,6 +47,7 @@ class Restless(nn.Module):
         self.moved.add_(1)
         self.shrunk.untyped_storage().resize_(0)
         self.widened.data = self.widened.data.double()
+        self.recast.data = self.recast.data.view(torch.int32)
         self.counts["calls"] += 1
         self.counts["of"][0].add("x")
         result: Tensor = self.norm(x) + torch.rand(3) * random.random()
