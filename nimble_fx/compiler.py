@@ -38,7 +38,7 @@ from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, backw
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.tracing.aot_metadata import n_user_outputs, size_hints
+from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs, size_hints
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.host_partition import split
@@ -118,6 +118,7 @@ class Compiler:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         self._n_traced = _n_operators(gm)
+        self._capture = self._capture_options()
         gm = reinplace_inputs(self._prepared(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = eliminate_common_subexpressions(gm)
@@ -191,6 +192,10 @@ class Compiler:
         )
         return dump_source(selection.schedules[0], self._options.dump)
 
+    def _capture_options(self) -> CaptureOptions:
+        views = returns_views_of_inputs(TracingContext.get().fw_metadata)
+        return replace(self._capture, returns_views_of_inputs=views)
+
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""
         return min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
@@ -200,7 +205,7 @@ class Compiler:
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
         self._n_traced = _n_operators(gm)
-        capture = replace(self._capture, n_user_outputs=n_user_outputs(metadata))
+        capture = replace(self._capture_options(), n_user_outputs=n_user_outputs(metadata))
         return self.build(gm, f"{self._name} (training)", capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:

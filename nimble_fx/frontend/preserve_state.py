@@ -109,14 +109,14 @@ def _restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
-            for tensor, place, original in places:
-                if original.untyped_storage().nbytes() != place.nbytes:
-                    original.untyped_storage().resize_(place.nbytes)
-                if _place(tensor) != place:
-                    tensor.data = original
-            for tensor, (version, value) in zip(tensors, before, strict=True):
-                if _is_written(tensor, version, value):
+        for tensor, place, original in places:
+            if original.untyped_storage().nbytes() != place.nbytes:
+                original.untyped_storage().resize_(place.nbytes)
+            if _place(tensor) != place:
+                tensor.data = original
+        for tensor, (version, value) in zip(tensors, before, strict=True):
+            if _is_written(tensor, version, value):
+                with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                     tensor.copy_(value)
 
 

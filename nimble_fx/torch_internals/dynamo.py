@@ -9,7 +9,11 @@ try:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import BackendCompilerFailed, ShortenTraceback
     from torch._functorch import config as _functorch_config
-    from torch._functorch._aot_autograd.schemas import SubclassCreationMeta, ViewAndMutationMeta
+    from torch._functorch._aot_autograd.schemas import (
+        OutputType,
+        SubclassCreationMeta,
+        ViewAndMutationMeta,
+    )
     from torch._guards import TracingContext
 except ImportError as error:
     raise ImportError(
@@ -19,6 +23,7 @@ except ImportError as error:
 
 __all__ = [
     "BackendCompilerFailed",
+    "OutputType",
     "ShortenTraceback",
     "SubclassCreationMeta",
     "TracingContext",

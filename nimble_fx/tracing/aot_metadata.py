@@ -1,10 +1,14 @@
-"""What AOTAutograd says besides operators: hints of sizes, and how many outputs are the user's."""
+"""What AOTAutograd says besides operators: hints of sizes, and what outputs are."""
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from nimble_fx.torch_internals.dynamo import SubclassCreationMeta, ViewAndMutationMeta
+from nimble_fx.torch_internals.dynamo import (
+    OutputType,
+    SubclassCreationMeta,
+    ViewAndMutationMeta,
+)
 
 
 def size_hints(gm: GraphModule) -> dict[str, int]:
@@ -27,3 +31,10 @@ def n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:
     if any(isinstance(kind, SubclassCreationMeta) for kind in kinds):
         return None
     return len(metadata.tokens) + metadata.num_forward
+
+
+def returns_views_of_inputs(metadata: ViewAndMutationMeta | None) -> bool:
+    """Whether an output may be a view of an input, which AOTAutograd makes anew from the input."""
+    if metadata is None:
+        return True
+    return any(info.output_type is OutputType.alias_of_input for info in metadata.output_info)

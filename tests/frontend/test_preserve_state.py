@@ -93,6 +93,17 @@ def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
     assert state(model) == before
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_inference_tensors_are_as_they_were_in_any_mode(outside: bool) -> None:
+    with torch.inference_mode():
+        model = nn.BatchNorm1d(3)
+    before, inputs = bits(model), torch.randn(2, 3)
+    with torch.inference_mode(outside), preserve_state(model, [inputs]), torch.inference_mode():
+        for tensor in model.state_dict().values():
+            tensor.add_(1)
+    assert bits(model) == before
+
+
 def test_generators_and_numpys_global_one_are_as_they_were() -> None:
     own, passed = (torch.Generator().manual_seed(i) for i in range(2))
     numpy = pytest.importorskip("numpy")

@@ -46,12 +46,14 @@ class CaptureOptions:
             for its backward. None: all.
         is_backward: whether it reads tensors that a forward saved. Its outputs are gradients, which
             autograd may keep and add to: they are copied in any case.
+        returns_views_of_inputs: whether outputs of the user may be views of inputs.
     """
 
     max_graphs: int = 8
     copy_outputs: bool = True
     n_user_outputs: int | None = None
     is_backward: bool = False
+    returns_views_of_inputs: bool = False
 
     def output_policy(self, launcher: Launcher, saves_in_place: bool) -> OutputPolicy:
         """Which outputs of a captured graph alias its memory.
@@ -115,6 +117,11 @@ class FrozenProgram:
             f"{BREAK_EVEN_CALLS} calls are captured, the others are not"
         )
         self._too_many_captures = Fallback(launcher.graph.name, "unfrozen", reason)
+        reason = (
+            "a written input does not begin where its memory does; with symbolic sizes PyTorch "
+            "takes the place of a view of it from what a program returns"
+        )
+        self._in_place = Fallback(launcher.graph.name, "unfrozen", reason)
         self._has_warned = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -125,7 +132,7 @@ class FrozenProgram:
             return launcher(args)
         if carry_tangents(args):  # which copies to a graph's buffers would drop
             return launcher(args)
-        if launcher.mutated_inputs and self._needs_inputs_in_place(inputs, args):
+        if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
             return launcher(args)
         if not self._pool_group.acquire():
             return launcher(args)
@@ -134,18 +141,22 @@ class FrozenProgram:
         finally:
             self._pool_group.release()
 
-    def _needs_inputs_in_place(self, inputs: list[Any], args: list[Any]) -> bool:
-        """Whether a program that writes to inputs would do something else to copies of them.
+    def _needs_inputs_in_place(self, inputs: list[Any]) -> bool:
+        """Whether a graph, which writes to copies of inputs, would give their views wrong offsets.
 
         With symbolic sizes AOTAutograd takes for the offset of a view of a written input that of
         what the program returns, which has to begin where the input does.
         """
-        written = [inputs[k] for k in self._launcher.mutated_inputs]
-        has_offset = bool(self._numbers) and any(x.storage_offset() for x in written)
-        return has_offset or self._launcher.shared_memory.found(args) is not None
+        return (
+            self._options.returns_views_of_inputs
+            and bool(self._numbers)
+            and any(inputs[k].storage_offset() for k in self._launcher.mutated_inputs)
+        )
 
     def _run(self, args: list[Any], inputs: list[Any], static: list[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
+        if self._needs_inputs_in_place(inputs):
+            return self._run_unfrozen(self._in_place, args)
         key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
@@ -188,7 +199,7 @@ class FrozenProgram:
         """
         outputs = self._launcher(args)
         self._pool_group.record_end()
-        if fallback is not self._too_many_captures:
+        if fallback not in (self._too_many_captures, self._in_place):
             self._failed = fallback
         self._status.reason = fallback.reason
         self._reporter.report(fallback)

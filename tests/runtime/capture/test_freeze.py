@@ -514,8 +514,13 @@ def test_a_backward_is_captured_though_the_forward_has_left_its_group(
     assert device.n_captures == 1
 
 
-@pytest.mark.parametrize("select", [lambda x: x[1:], lambda x: x[:, 1:5]])
-def test_views_of_a_written_input_begin_where_it_does(select: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(
+    ("select", "from_start"),
+    [(lambda x: x[1:], lambda x: x[:-1]), (lambda x: x[:, 1:5], lambda x: x[:, :4])],
+)
+def test_views_of_a_written_input_begin_where_it_does(
+    select: Callable[[Tensor], Tensor], from_start: Callable[[Tensor], Tensor]
+) -> None:
     """With symbolic sizes AOTAutograd takes their offsets from what the program returns."""
 
     def program(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -523,10 +528,31 @@ def test_views_of_a_written_input_begin_where_it_does(select: Callable[[Tensor],
         later = x.narrow(0, 1, x.shape[0] - 1)
         return later, later * 2
 
-    options: dict[str, Any] = {"device": "virtual", "on_fallback": "error"}
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "silent"}
     run = torch.compile(program, backend="nimble", dynamic=True, options=options)
     for shape in ((4, 6), (5, 6), (4, 7)):
         ours = torch.arange(float(shape[0] * shape[1])).view(shape)
         eagers = ours.clone()
         torch.testing.assert_close(run(select(ours)), program(select(eagers)))
         torch.testing.assert_close(ours, eagers)
+    reason = "a written input does not begin where its memory does"
+    assert all(reason in fallback.reason for fallback in nimble_fx.fallbacks())
+    assert nimble_fx.fallbacks()
+    assert not any(each.status.frozen for each in nimble_fx.programs())
+    run(from_start(torch.ones(5, 6)))
+    assert any(each.status.frozen for each in nimble_fx.programs())
+
+
+def test_written_inputs_with_an_offset_are_copied_if_no_view_of_them_is_returned() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.add_(1)
+        return x, (x * 2).sum(0)
+
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "error"}
+    run = torch.compile(program, backend="nimble", dynamic=True, options=options)
+    for n in (4, 5):
+        ours = torch.zeros(n, 6)
+        eagers = ours.clone()
+        torch.testing.assert_close(run(ours[1:]), program(eagers[1:]))
+        torch.testing.assert_close(ours, eagers)
+    assert [each.status.frozen for each in nimble_fx.programs()] == [True]
