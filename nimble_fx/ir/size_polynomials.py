@@ -24,13 +24,15 @@ def are_equal(one: Size, other: Size) -> bool:
 
 def _terms(size: Size) -> _Polynomial:
     """The polynomial of a size, without terms of coefficient 0; one term if it cannot be parsed."""
+    alone: _Polynomial = Counter({(str(size),): 1})
     try:
-        match syntax_tree(str(size)).body:
-            case [ast.Expr(value)]:
-                return _without_zeros(_polynomial(value))
+        parsed = syntax_tree(str(size)).body
     except (MemoryError, RecursionError, SyntaxError, ValueError):  # as an untrusted file may have
-        pass
-    return Counter({(str(size),): 1})
+        return alone
+    match parsed:
+        case [ast.Expr(value)]:
+            return _without_zeros(_polynomial(value))
+    return alone
 
 
 def _polynomial(node: ast.expr) -> _Polynomial:
