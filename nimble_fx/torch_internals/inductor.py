@@ -82,7 +82,8 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
     config = lookup("torch._inductor.config")
     fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
-    wanted = {**_SETTINGS, "disable_progress": not sys.stderr.isatty()}
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()  # None in a service
+    wanted = {**_SETTINGS, "disable_progress": not is_terminal}
     settings = {name: value for name, value in wanted.items() if _has(config, name)}
     try:
         # A context of its own, or Inductor would report its strides to AOTAutograd, once at most.
