@@ -27,8 +27,8 @@ from nimble_fx.tracing.aten_to_tasks import trace
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "unfolded": {"fold_weights": False},
-    "folded": {},
-    "finite": {"assume_finite": True},
+    "folded": {"fold_weights": True},
+    "finite": {"fold_weights": True, "assume_finite": True},
     "Inductor": {"fold_weights": False, "kernels": "inductor"},
     "both": {"kernels": "inductor"},
 }

@@ -141,7 +141,7 @@ class Compiler:
         """The callable of a graph that runs on a CPU and whose weights are folded."""
         unfolded = self._target.as_traced(gm)
         runs = dict[str, Boxed]()
-        if self._options.kernels == "auto":
+        if self._options.fold_weights == "auto" and self._options.kernels != "inductor":
             runs[UNFOLDED] = self._target.compile_graph(self, gm, self._name, self._capture)
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
@@ -248,10 +248,10 @@ class Compiler:
         graph = trace(gm).graph
         effects = Effects.of(graph)
         if effects.may_be_more:
-            (choice.winner, run), *others = runs.items()
+            choice.winner = PYTORCHS
             reason = "timing would call a custom operator more often than you do"
-            choice.left_out.update(dict.fromkeys(dict(others), reason))
-            return run
+            choice.left_out.update(dict.fromkeys(runs.keys() - {PYTORCHS}, reason))
+            return runs[PYTORCHS]
         device, warn = self._target.runtime_for(graph), self._target.reporter.warn
         return fastest(runs, effects, device, choice, warn)
 
@@ -337,7 +337,7 @@ class Compiler:
             candidates=selection.candidates,
             alternatives=tuple(schedules[1:]),
             on_winner=selection.on_winner,
-            kernel_choice=self._choice if self._options.kernels == "auto" else None,
+            kernel_choice=self._choice,
             n_traced=self._n_traced,
         )
 

@@ -43,11 +43,12 @@ class Options:
             set of sizes. Past that the least recently used one is evicted.
         on_fallback: what to do when something runs slower than asked for: "warn" once, "error", or
             "silent"; `nimble_fx.fallbacks()` lists the fallbacks of programs that can still run.
-        fold_weights: in inference on a CPU, compute once what depends on parameters and buffers
-            alone: batch normalization is folded into convolutions, which run by oneDNN's operators
-            on packed weights, as products by large matrices do; products of few rows by one matrix
-            become one. A weight that changes is folded again at the next call; a write of a few
-            numbers in a way that PyTorch does not count, such as `.data`, may be missed.
+        fold_weights: True: in inference on a CPU, compute once what depends on parameters and
+            buffers alone: batch normalization is folded into convolutions, which run by oneDNN's
+            operators on packed weights, as products by large matrices do; products of few rows by
+            one matrix become one. A weight that changes is folded again at the next call; a write
+            of a few numbers in a way that PyTorch does not count, such as `.data`, may be missed.
+            "auto": where the first call of a program measures that this is faster.
         assume_finite: whether oneDNN's convolutions on folded weights may apply relu, hardtanh,
             hardsigmoid and gelu themselves, which makes a number of NaN, where PyTorch's leave it.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
@@ -74,7 +75,7 @@ class Options:
     copy_outputs: bool = True
     max_graphs: int = 8
     on_fallback: OnFallback = "warn"
-    fold_weights: bool = True
+    fold_weights: bool | Literal["auto"] = "auto"
     assume_finite: bool = False
     kernels: Kernels = "aten"
     verify: bool | Literal["values"] = True
@@ -104,9 +105,8 @@ class Options:
         choices = get_args(OnFallback)
         known = isinstance(self.on_fallback, str) and self.on_fallback in choices
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
-        _require(
-            type(self.fold_weights) is bool, "fold_weights", self.fold_weights, "True or False"
-        )
+        folds = type(self.fold_weights) is bool or self.fold_weights == "auto"
+        _require(folds, "fold_weights", self.fold_weights, "True, False or 'auto'")
         _require(
             type(self.assume_finite) is bool, "assume_finite", self.assume_finite, "True or False"
         )

@@ -50,7 +50,8 @@ class Program:
             with another policy, and for a program from a file.
         alternatives: other schedules that autotuning times at the first capture.
         on_winner: called with the fastest schedule after autotuning.
-        kernel_choice: what the first call measures with `kernels="auto"`; None with another option.
+        kernel_choice: which kernels were compiled for it, and what the first call measures of
+            them; None for a program from a file.
         n_traced: how many operators PyTorch traced; None for a program from a file.
     """
 
@@ -306,8 +307,11 @@ def _folded(scheduled: ScheduledProgram) -> str:
 
 
 def _kernels(choice: KernelChoice | None) -> str:
-    """The measured times of a call by kind of kernels, the winner's first, as a text."""
-    if choice is None:
+    """The measured times of a call by kind of kernels, the winner's first, as a text.
+
+    Empty if there was but one kind.
+    """
+    if choice is None or (choice.winner and not (choice.times_ms or choice.left_out)):
         return ""
     if choice.winner is None:
         return "selected by the first call"

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -83,6 +84,8 @@ def compile(  # noqa: A001  # as torch.compile
     check_training(training)
     _check_guards(guards, training, release_weights)
     parsed = Options.parse(None, options)
+    if release_weights and parsed.fold_weights == "auto":
+        parsed = replace(parsed, fold_weights=True)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)

@@ -22,8 +22,11 @@ from nimble_fx.torch_internals.forward_ad import carry_tangents
 MIN_ROUNDS, MAX_ROUNDS = 5, 25
 """Samples of each program; rounds alternate between programs, so that noise affects all alike."""
 
+CLEAR_ROUNDS, CLEAR_GAIN = 2, 0.1
+"""So many rounds are enough for a program that each time was faster by this than any other."""
+
 ENOUGH_S = 1.0
-"""After so many seconds of samples there are no more rounds than `MIN_ROUNDS`."""
+"""After so many seconds of samples there are no more rounds than needed."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ def fastest(
         choice: where the result goes.
         warn: warns the user.
 
-    Cost: in the first call, `MIN_ROUNDS` to `MAX_ROUNDS` + 1 calls of each, the memory of all of
+    Cost: in the first call, `CLEAR_ROUNDS` to `MAX_ROUNDS` + 1 calls of each, the memory of all of
     them, and a copy of the arguments that are written.
     """
     selection = _Selection(runs, effects, device, choice, warn)
@@ -140,9 +143,7 @@ class _Selection:
         for each in samples.values():
             each.clear()
         begin = perf_counter()
-        while len(samples[0]) < MIN_ROUNDS or (
-            len(samples[0]) < MAX_ROUNDS and perf_counter() - begin < ENOUGH_S
-        ):
+        while not _are_enough(samples, perf_counter() - begin):
             self._add_round(samples, args)
         return samples
 
@@ -169,6 +170,22 @@ class _Selection:
         run(list(args))
         self._device.synchronize()
         return perf_counter() - begin
+
+
+def _are_enough(samples: Samples, seconds: float) -> bool:
+    """Whether samples, which took so many seconds, are enough to select the winner."""
+    n = len(samples[0])
+    if seconds < ENOUGH_S:
+        return n >= MAX_ROUNDS
+    return n >= MIN_ROUNDS or (n >= CLEAR_ROUNDS and _are_clear(samples))
+
+
+def _are_clear(samples: Samples) -> bool:
+    """Whether the same program was faster by `CLEAR_GAIN` than any other in each round."""
+    best, *others = sorted(samples.values(), key=median)
+    return all(
+        a <= (1 - CLEAR_GAIN) * b for other in others for a, b in zip(best, other, strict=True)
+    )
 
 
 def _copied(x: Tensor) -> Tensor:

@@ -106,6 +106,7 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
     attribute: str, options: dict[str, Any]
 ) -> None:
     net, x = nn.Linear(512, 512), torch.randn(32, 512)
+    options = {"fold_weights": True} | options
     compiled = nimble_fx.compile(net, x, guards=False, **options)
     fitting = net.weight
     net.weight = nn.Parameter(UNLIKE[attribute](fitting.data))

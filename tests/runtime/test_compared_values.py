@@ -16,6 +16,8 @@ from nimble_fx.runtime.compared_values import compared_once
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
 
+COMPARED: dict[str, Any] = {"fold_weights": True, "verify": "values"}
+
 
 class Noisy(nn.Module):
     """Has random numbers, a type of its own, several results and a number among them."""
@@ -59,7 +61,7 @@ def test_large_values_may_be_rounded_otherwise_but_not_be_others(scale: float) -
 def test_models_with_folded_weights_pass(name: str) -> None:
     model, inputs = CASES[name].model().eval(), CASES[name].inputs()
     theirs, eager = copy.deepcopy(inputs), copy.deepcopy(model)
-    compiled = torch.compile(model, backend="nimble", options={"verify": "values"})
+    compiled = torch.compile(model, backend="nimble", options=COMPARED)
     with torch.no_grad():
         for _ in range(2):
             torch.manual_seed(0)
@@ -82,7 +84,7 @@ def test_other_values_of_inductors_kernels_are_found(monkeypatch: pytest.MonkeyP
     model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
     for is_wrong in (False, True):
         torch.compiler.reset()
-        options: dict[str, Any] = {"kernels": "inductor", "verify": "values"}
+        options = COMPARED | {"kernels": "inductor"}
         compiled = torch.compile(model, backend="nimble", options=options)
         found = pytest.raises(nimble_fx.RewriteError, match=r"output 0 of .*kernels='aten'")
         with torch.no_grad(), found if is_wrong else nullcontext():
@@ -103,6 +105,6 @@ def test_a_defect_in_a_rewrite_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     with torch.no_grad():
         torch.compile(model, backend="nimble")(x)
         torch.compiler.reset()
-        compiled = torch.compile(model, backend="nimble", options={"verify": "values"})
+        compiled = torch.compile(model, backend="nimble", options=COMPARED)
         with pytest.raises(nimble_fx.RewriteError):
             compiled(x)

@@ -18,10 +18,19 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime import fastest as module
 from nimble_fx.runtime.capture.pool_group import Boxed
-from nimble_fx.runtime.fastest import KernelChoice, fastest
+from nimble_fx.runtime.fastest import (
+    CLEAR_ROUNDS,
+    ENOUGH_S,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    KernelChoice,
+    fastest,
+)
+from nimble_fx.runtime.folding.folded_weights import FoldedWeights
+from nimble_fx.runtime.launch import Launcher
 from tests.support.eager import assert_same
 
-SHORT, LONG = 1.0, 2.0
+SHORT, LONG = 0.01, 0.02
 
 
 class Clock:
@@ -74,6 +83,40 @@ def test_the_fastest_runs_from_the_first_call_on(seconds: tuple[float, float], w
     n_calls = one.n_calls + other.n_calls
     assert run([1]) == [winner]
     assert one.n_calls + other.n_calls == n_calls + 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "n_rounds"),
+    [
+        ((SHORT, LONG), MAX_ROUNDS),
+        ((ENOUGH_S, 2 * ENOUGH_S), CLEAR_ROUNDS),
+        ((2 * ENOUGH_S, ENOUGH_S), CLEAR_ROUNDS),
+        ((ENOUGH_S, 1.05 * ENOUGH_S), MIN_ROUNDS),
+        ((1.05 * ENOUGH_S, ENOUGH_S), MIN_ROUNDS),
+        ((ENOUGH_S / 16, ENOUGH_S / 16), 8),
+    ],
+)
+def test_it_measures_for_a_second_and_long_calls_until_the_fastest_is_clear(
+    seconds: tuple[float, float], n_rounds: int
+) -> None:
+    runs = [Run(name, each) for name, each in zip("ab", seconds, strict=True)]
+    run, choice = fastest_of(*runs)
+    run([1])
+    n_calls = {each.name: each.n_calls - (each.name == choice.winner) for each in runs}
+    assert n_calls == dict.fromkeys("ab", 1 + n_rounds)
+
+
+def test_it_goes_on_if_one_is_not_the_fastest_in_each_round() -> None:
+    calls = count()
+
+    def be_late(*args: Any) -> None:
+        CLOCK.now += 4 * ENOUGH_S * (next(calls) == 1)
+
+    mostly_fast, slow = Run("a", ENOUGH_S, be_late), Run("b", 2 * ENOUGH_S)
+    run, choice = fastest_of(slow, mostly_fast)
+    run([1])
+    assert slow.n_calls == 1 + MIN_ROUNDS
+    assert choice.winner == "a"
 
 
 def test_the_others_are_freed() -> None:
@@ -230,6 +273,48 @@ def test_the_backward_is_compiled_with_the_forward_whose_call_takes_long() -> No
     kinds = [program.name.split()[-1] for program in nimble_fx.programs()]
     assert kinds == ["(training)", "(backward)", "(backward)"]
     result.sum().backward()
+
+
+@pytest.mark.parametrize("check_s", [0.0, 1.0])
+def test_by_default_weights_are_folded_if_that_is_faster(
+    check_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(launcher: Launcher, args: list[Any]) -> Sequence[Any]:
+        CLOCK.now += len(launcher.graph.tasks)
+        return launched(launcher, args)
+
+    def fold(folded: FoldedWeights, weights: Sequence[Tensor]) -> Sequence[Tensor]:
+        CLOCK.now += 9 * check_s
+        return weights_of(folded, weights)
+
+    launched, weights_of = Launcher.__call__, FoldedWeights.__call__
+    monkeypatch.setattr(Launcher, "__call__", launch)
+    monkeypatch.setattr(FoldedWeights, "__call__", fold)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    compiled = torch.compile(model, backend="nimble", options={"on_fallback": "error"})
+    with torch.no_grad():
+        for x in torch.randn(3, 1, 3, 5, 5):
+            assert_same(compiled(x), model(x))
+    (program,) = nimble_fx.programs()
+    assert (program.scheduled.folded is None) == bool(check_s)
+    rows = ["PyTorch's", "PyTorch's, nothing folded"]
+    first, second = reversed(rows) if check_s else rows
+    assert f"kernels  {first} " in program.summary()
+    assert f" ms a call; {second} " in program.summary()
+
+
+def test_weights_beside_a_custom_operator_are_folded_unmeasured() -> None:
+    with torch.library._scoped_library("fastest_test", "FRAGMENT") as library:
+        library.define("same(Tensor x) -> Tensor")
+        library.impl("same", torch.clone, "CPU")
+        library.impl("same", torch.empty_like, "Meta")
+        model, x = nn.Conv2d(3, 4, 3).eval(), torch.randn(1, 3, 5, 5)
+        compiled = nimble_fx.compile(lambda x: torch.ops.fastest_test.same(model(x)), x)
+        with torch.no_grad():
+            assert_same(compiled(x), model(x))
+    (program,) = compiled.programs
+    assert program.scheduled.folded is not None
+    assert "not PyTorch's, nothing folded: timing would call" in program.summary()
 
 
 def test_folded_weights_are_among_what_is_measured() -> None:

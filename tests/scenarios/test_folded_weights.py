@@ -16,6 +16,8 @@ from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.accuracy import assert_as_accurate
 from tests.support.models import CASES
 
+FOLDED: dict[str, Any] = {"fold_weights": True}  # whatever is faster
+
 
 class Convolutions(nn.Module):
     """Two convolutions with batch normalization, one of which is used by two others."""
@@ -46,7 +48,7 @@ CHANGES: tuple[Callable[[Convolutions], Any], ...] = (
 def test_changed_weights_are_folded_again(kernels: str) -> None:
     torch.manual_seed(0)
     model = Convolutions().eval()
-    options: dict[str, Any] = {"kernels": kernels, "on_fallback": "error"}
+    options: dict[str, Any] = FOLDED | {"kernels": kernels, "on_fallback": "error"}
     compiled = torch.compile(model, backend="nimble", options=options)
     with torch.no_grad():
         for change in (lambda m: m, *CHANGES):
@@ -87,7 +89,7 @@ CHANGES_OF_PRODUCTS: tuple[Callable[[Products], Any], ...] = (
 def test_changed_matrices_are_packed_again(kernels: str) -> None:
     torch.manual_seed(0)
     model = Products().eval()
-    options: dict[str, Any] = {"kernels": kernels, "on_fallback": "error"}
+    options: dict[str, Any] = FOLDED | {"kernels": kernels, "on_fallback": "error"}
     compiled = torch.compile(model, backend="nimble", options=options)
     with torch.no_grad():
         for change in CHANGES_OF_PRODUCTS:
@@ -99,13 +101,13 @@ def test_changed_matrices_are_packed_again(kernels: str) -> None:
 
 
 def test_a_matrix_that_is_used_twice_has_one_copy() -> None:
-    (program,) = nimble_fx.compile(Products().eval(), products_inputs()).programs
+    (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
     assert "2 weights of 2.0 MiB, computed from the model's" in program.summary()
     program.verify()
 
 
 def test_a_saved_program_packs_the_matrices_that_it_is_bound_to(tmp_path: Path) -> None:
-    (program,) = nimble_fx.compile(Products().eval(), products_inputs()).programs
+    (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
     other, inputs = Products().eval(), products_inputs()
     run = nimble_fx.load(program.save(tmp_path / "program.json")).bind(other)
     assert_as_accurate(other, inputs, [run(*inputs)])
@@ -115,7 +117,7 @@ def test_a_saved_program_packs_the_matrices_that_it_is_bound_to(tmp_path: Path) 
 def test_models_compute_what_they_did(name: str) -> None:
     case = CASES[name]
     model = case.model().eval()
-    compiled = torch.compile(model, backend="nimble")
+    compiled = torch.compile(model, backend="nimble", options=FOLDED)
     inputs = case.inputs()
     with torch.no_grad():
         assert_as_accurate(model, inputs, compiled(*inputs))
@@ -125,7 +127,7 @@ def test_the_module_shows_what_is_folded() -> None:
     model = Convolutions().eval()
     compiled = partial(nimble_fx.compile, model, torch.randn(2, 3, 5, 5))
     assert compiled(fold_weights=False).programs[0].source.count("batch_norm") == 2
-    (program,) = compiled().programs
+    (program,) = compiled(**FOLDED).programs
     assert "batch_norm" not in program.source
     assert "p.one_weight_folded" in program.source
     assert "4 weights of 1 KiB, computed from the model's" in program.summary()
@@ -140,7 +142,9 @@ def test_an_activation_with_a_number_that_is_computed_is_not_fused() -> None:
 
     x, slope = torch.randn(2, 3, 5, 5), torch.tensor(0.25)
     with torch._dynamo.config.patch(capture_scalar_outputs=True), torch.no_grad():
-        compiled = torch.compile(leaky, backend="nimble", options={"on_fallback": "silent"})
+        compiled = torch.compile(
+            leaky, backend="nimble", options=FOLDED | {"on_fallback": "silent"}
+        )
         torch.testing.assert_close(compiled(x, slope), leaky(x, slope))
 
 
@@ -157,7 +161,7 @@ def test_inductors_kernels_run_beside_convolutions_on_folded_weights() -> None:
 
 def test_a_saved_program_folds_the_weights_that_it_is_bound_to(tmp_path: Path) -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
-    (program,) = nimble_fx.compile(model, x).programs
+    (program,) = nimble_fx.compile(model, x, **FOLDED).programs
     loaded = nimble_fx.load(program.save(tmp_path / "program.json"))
     other = Convolutions().eval()
     run = loaded.bind(other)
@@ -188,7 +192,7 @@ def test_nothing_is_folded_in_a_program_that_writes_to_what_may_be_a_weight() ->
 
     copy = deepcopy(model)
     with torch.no_grad():
-        compiled = torch.compile(program, backend="nimble")
+        compiled = torch.compile(program, backend="nimble", options=FOLDED)
         compiled(torch.ones(36))
         ours = compiled(model.one.weight.view(-1)[:36])
         copy.one.weight.view(-1)[:36].mul_(2)
@@ -206,7 +210,7 @@ def test_nothing_is_folded_in_a_program_that_writes_to_what_may_be_a_weight() ->
 )
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 def test_results_have_eagers_strides(model: nn.Module, memory_format: torch.memory_format) -> None:
-    compiled = torch.compile(model.eval(), backend="nimble")
+    compiled = torch.compile(model.eval(), backend="nimble", options=FOLDED)
     for n_images in (1, 2):
         x = torch.randn(n_images, 1, 7, 7).contiguous(memory_format=memory_format)
         with torch.no_grad():
@@ -215,7 +219,7 @@ def test_results_have_eagers_strides(model: nn.Module, memory_format: torch.memo
 
 def test_forward_mode_differentiation_is_eagers() -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
-    compiled = torch.compile(model, backend="nimble")
+    compiled = torch.compile(model, backend="nimble", options=FOLDED)
 
     def tangents(function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> list[Any]:
         with forward_ad.dual_level():
@@ -232,7 +236,7 @@ def test_forward_mode_differentiation_is_eagers() -> None:
 def test_an_input_at_a_fixed_address_is_no_weight() -> None:
     model, frame = Convolutions().eval(), torch.zeros(2, 3, 100, 100)
     torch._dynamo.mark_static_address(frame)
-    compiled = torch.compile(lambda: model(frame), backend="nimble")
+    compiled = torch.compile(lambda: model(frame), backend="nimble", options=FOLDED)
     with torch.no_grad():
         for value in range(3):
             frame.data[:, :, 40:50, 40:50] = value
@@ -241,7 +245,7 @@ def test_an_input_at_a_fixed_address_is_no_weight() -> None:
 
 def test_a_bound_program_refuses_tangents_and_is_not_of_the_callers_autocast() -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
-    (program,) = nimble_fx.compile(model, x).programs
+    (program,) = nimble_fx.compile(model, x, **FOLDED).programs
     run = program.bind(model)
     with torch.autocast("cpu", torch.bfloat16):
         under_autocast = run(x)
@@ -255,7 +259,7 @@ def test_weights_that_are_inference_tensors_are_not_folded_and_a_warning_says_so
     with torch.inference_mode():
         model = Convolutions().eval()
         x = torch.randn(1, 3, 8, 8)
-        compiled = torch.compile(model, backend="nimble")
+        compiled = torch.compile(model, backend="nimble", options=FOLDED)
         with pytest.warns(nimble_fx.NimbleWarning, match="its weights are inference tensors"):
             compiled(x)
         for parameter in model.parameters():
@@ -280,7 +284,7 @@ class OneNumber(nn.Module):
 
 def test_a_large_weight_that_is_one_number_is_folded() -> None:
     model, x = OneNumber(), torch.randn(200, 100)
-    compiled = torch.compile(model, backend="nimble", options={"on_fallback": "error"})
+    compiled = torch.compile(model, backend="nimble", options=FOLDED | {"on_fallback": "error"})
     with torch.no_grad():
         for value in (1.0, 2.0):
             model.weight[0, :1].fill_(value)

@@ -17,7 +17,7 @@ import nimble_fx
 def document() -> str:
     """The file of a program that takes folded weights."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU()).eval()
-    (program,) = nimble_fx.compile(model, torch.randn(2, 3, 5, 5)).programs
+    (program,) = nimble_fx.compile(model, torch.randn(2, 3, 5, 5), fold_weights=True).programs
     assert program.scheduled.folded is not None
     return nimble_fx.serialization.encode(program.scheduled)
 

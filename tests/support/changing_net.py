@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 3}]
+DEVICES: list[dict[str, Any]] = [{"fold_weights": True}, {"device": "virtual", "seed": 3}]
 
 
 class Net(nn.Module):
