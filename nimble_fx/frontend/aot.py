@@ -23,7 +23,7 @@ from nimble_fx.frontend.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.preserve_state import preserve_state, tensors_of
+from nimble_fx.frontend.preserve_state import preserve_state
 from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
 from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
@@ -155,12 +155,11 @@ class Compiled:
 
     def _drop_guards(self, example: Arguments) -> None:
         """Makes calls check their inputs alone, or reports why that cannot be."""
-        name = name_of(self.model)
         try:
             with torch.no_grad():
-                self._run = UnguardedCall(name, self._guarded, example, tensors_of(self.model))
+                self._run = UnguardedCall(self.model, self._guarded, example)
         except UnsupportedError as error:
-            self._reporter.report(Fallback(name, "with guards", str(error)))
+            self._reporter.report(Fallback(name_of(self.model), "with guards", str(error)))
 
     def _release_weights(self, runs: Sequence[RecordedRun], returned: Sequence[Tensor]) -> None:
         """Frees weights that are folded, or reports why none are.

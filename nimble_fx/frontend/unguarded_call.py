@@ -1,6 +1,6 @@
 """Calls of a compiled model that check their inputs, and not whether the model has changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from typing import Any
 from weakref import ref
@@ -8,9 +8,11 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from nimble_fx.errors import InputError, UnsupportedError
+from nimble_fx.errors import InputError, NimbleError, UnsupportedError
 from nimble_fx.frontend.guarded_call import GuardedCalls
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.model_function import Arguments, name_of
+from nimble_fx.frontend.preserve_state import tensors_of
+from nimble_fx.frontend.replaced_weights import WeightTypes
 from nimble_fx.ir.display import plural
 from nimble_fx.torch_internals.dynamo_entries import PytorchState
 from nimble_fx.torch_internals.names import lookup, pytree
@@ -29,15 +31,14 @@ class UnguardedCall:
     """
 
     def __init__(
-        self, name: str, guarded: GuardedCalls, example: Arguments, own: Sequence[Tensor]
+        self, model: Callable[..., Any], guarded: GuardedCalls, example: Arguments
     ) -> None:
         """Made in the state of PyTorch that calls have: without gradients.
 
         Args:
-            name: the model's, for errors.
-            guarded: has called the model with the example; makes calls in other states of PyTorch.
+            model: the model.
+            guarded: has called it with the example; makes calls in other states of PyTorch.
             example: the example's inputs.
-            own: the model's tensors.
 
         Raises:
             UnsupportedError: calls depend on more than their inputs, or have effects.
@@ -51,20 +52,42 @@ class UnguardedCall:
                 + ", ".join(entry.effects)
             )
         self.has_weights = True
-        self._name, self._guarded, self._state = name, guarded, PytorchState()
-        self._check = InputCheck(name, example, own)
+        self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
+        self._weights = WeightTypes(model)
+        self._check = InputCheck(self._name, example, tensors_of(model))
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.
 
         Raises:
-            InputError: the inputs are not like those of the example.
+            InputError: the inputs are not like those of the example; or the call fails, and the
+                model's parameters and buffers are not like those of the compile.
             UnsupportedError: the call would need the model's weights, which were released.
         """
         if not self._state.is_same():
             return self._call_guarded(args, kwargs)
         self._check(args, kwargs)
-        return self._call(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except NimbleError:
+            raise
+        except Exception as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: Exception) -> None:
+        """Raises an error that says what has happened to the model, if that may be the reason.
+
+        Raises:
+            InputError: parameters or buffers are others than at the compile.
+        """
+        difference = self._weights.difference() if self.has_weights else None
+        if difference is not None:
+            raise InputError(
+                f"{self._name} was compiled with guards=False, and since then its {difference}: "
+                "compile it again, or with guards=True, which does so where the model has changed. "
+                f"The call failed with {type(error).__name__}: {error}"
+            ) from error
 
     def _call_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.has_weights:

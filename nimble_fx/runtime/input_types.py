@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import InputError, UnsupportedError
-from nimble_fx.ir.symbolic_sizes import Sizes, number
+from nimble_fx.ir.symbolic_sizes import Sizes, extent, number
 from nimble_fx.ir.task_graph import Input, ScalarType, Size, TensorType, dtype_name
 
 _NUMBERS = (int, float, bool)
@@ -74,15 +74,40 @@ def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> No
         raise InputError(f"{what} has the size {found} for {size}, which is {known} elsewhere")
 
 
-def check_weights(inputs: Sequence[Input], weights: Sequence[Any]) -> None:
+def check_weights(
+    inputs: Sequence[Input], names: Mapping[str, str], weights: Sequence[Any]
+) -> None:
     """Checks parameters and buffers, which may be others than the program was compiled with.
 
+    Args:
+        inputs: what they are to be.
+        names: the model's names of parameters and buffers, by the graph's.
+        weights: the parameters and buffers.
+
     Raises:
-        InputError: one does not fit its input.
+        InputError: one does not fit its input, or its memory was freed.
     """
     sizes: dict[Size, Any] = {}
     for value, weight in zip(inputs, weights, strict=True):
-        check_type(value, weight, f"the parameter or buffer {value.name}", sizes)
+        what = f"the parameter or buffer {names.get(value.name, value.name)}"
+        check_type(value, weight, what, sizes)
+        if isinstance(weight, Tensor):
+            _check_memory(weight, what)
+
+
+def _check_memory(weight: Tensor, what: str) -> None:
+    """Checks that a storage, which can be resized, has all elements: no guard of PyTorch's does.
+
+    Raises:
+        InputError: it has not.
+    """
+    end = weight.storage_offset() + extent(weight.shape, weight.stride())
+    nbytes = weight.untyped_storage().nbytes()
+    if nbytes < end * weight.itemsize:
+        raise InputError(
+            f"{what} needs {end * weight.itemsize} bytes of a storage that has {nbytes}: it was "
+            "resized after the compile"
+        )
 
 
 def check_strides(value: Input, actual: Any, sizes: Mapping[Size, Any]) -> None:

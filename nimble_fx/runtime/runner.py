@@ -42,4 +42,5 @@ def runner(
     if status.reason is not None:
         return pool_group.ordered(launchers[0]) if capture.is_backward else launchers[0]
     autotuner = Autotuner(launchers, on_result) if len(launchers) > 1 else None
-    return FrozenProgram(launchers[0], pool_group, status, reporter, capture, autotuner)
+    names = schedules[0].parameters
+    return FrozenProgram(launchers[0], pool_group, status, reporter, capture, autotuner, names)

@@ -1,6 +1,7 @@
 """`nimble_fx.compile(..., guards=False)`: inputs are checked; the model is as it was compiled."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import nimble_fx
 from nimble_fx.errors import FallbackError, InputError, NimbleWarning, OptionError
@@ -93,10 +95,11 @@ def test_changed_weights_are_read(options: dict[str, Any], changes: list[str], g
     assert len(compiled.programs) == 1
 
 
-UNLIKE = {
+UNLIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "stride": lambda weight: weight.t().contiguous().t(),
     "shape": lambda weight: weight[:2].clone(),
     "dtype": Tensor.double,
+    "device": partial(Tensor.to, device="meta"),
 }
 
 
@@ -115,6 +118,30 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
             compiled(x)
     net.weight = fitting
     assert torch.allclose(compiled(x), net(x), atol=1e-4)
+
+
+REMOVED: dict[str, Callable[[nn.Sequential], Any]] = {
+    "0.bias": lambda net: setattr(net[0], "bias", None),
+    "0.weight": lambda net: weight_norm(net[0]),
+    "2.weight": lambda net: net.__delitem__(2),
+}
+
+
+@pytest.mark.parametrize("options", [{"fold_weights": False}, *DEVICES], ids=str)
+@pytest.mark.parametrize("name", REMOVED)
+def test_an_error_says_which_weight_has_gone(name: str, options: dict[str, Any]) -> None:
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False, **options)
+    REMOVED[name](net)
+    with pytest.raises(InputError, match=rf"since then its {name} was .*, and is gone: compile"):
+        compiled(x)
+
+
+def test_an_error_of_a_model_that_has_not_changed_is_its_own() -> None:
+    net, x = nn.Embedding(4, 4), torch.tensor([1, 3])
+    compiled = nimble_fx.compile(net, x, guards=False)
+    with pytest.raises(IndexError, match="index out of range"):
+        compiled(x + 1)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -100,6 +100,21 @@ def test_changed_matrices_are_packed_again(kernels: str) -> None:
     assert all("_linear_pointwise" in program.source for program in nimble_fx.programs()[-2:])
 
 
+def test_memory_that_was_freed_is_not_read() -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    compiled = torch.compile(model, backend="nimble", options=FOLDED)
+    memory = model.one.weight.untyped_storage()
+    nbytes = memory.nbytes()
+    with torch.no_grad():
+        compiled(x)
+        memory.resize_(0)
+        with pytest.raises(nimble_fx.InputError, match=r"one.weight.* needs 432 bytes .* has 0"):
+            compiled(x)
+        memory.resize_(nbytes)
+        model.one.weight.fill_(1)
+        assert_as_accurate(model, (x,), compiled(x))
+
+
 def test_a_matrix_that_is_used_twice_has_one_copy() -> None:
     (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
     assert "2 weights of 2.0 MiB, computed from the model's" in program.summary()

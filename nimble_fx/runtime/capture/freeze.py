@@ -1,9 +1,10 @@
 """Runs a program from captured graphs: captures when needed, replays, or runs it unfrozen."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -87,6 +88,7 @@ class FrozenProgram:
         reporter: Reporter,
         options: CaptureOptions,
         autotuner: Autotuner | None = None,
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """A program that is captured when it is first called.
 
@@ -97,9 +99,10 @@ class FrozenProgram:
             reporter: lists fallbacks.
             options: how captured graphs and callers share memory.
             autotuner: times other schedules of the program at its first capture.
+            names: the model's names of parameters and buffers, by the graph's.
         """
         self._boxed_call = True  # AOTAutograd's mark of the convention
-        self._autotuner = autotuner
+        self._autotuner, self._names = autotuner, names
         self._launcher, self._pool_group, self._options = (
             launcher,
             pool_group,
@@ -219,7 +222,8 @@ class FrozenProgram:
             return self._too_many_captures
         if self._cache.evict_for(key):
             self._warn_of_eviction()
-        check_weights([self._launcher.graph.inputs[i] for i in self._launcher.static], static)
+        parameters = [self._launcher.graph.inputs[i] for i in self._launcher.static]
+        check_weights(parameters, self._names, static)
         try:
             with self._capture_context(static):
                 result = self._autotune(key, inputs, static)

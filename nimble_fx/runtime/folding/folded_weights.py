@@ -4,6 +4,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -43,15 +44,19 @@ class FoldedWeights:
     """
 
     def __init__(
-        self, compute: Callable[..., Sequence[Tensor]], packings: Sequence[Pack | None]
+        self,
+        compute: Callable[..., Sequence[Tensor]],
+        packings: Sequence[Pack | None],
+        check: Callable[[Sequence[Any]], None] = lambda weights: None,
     ) -> None:
         """Nothing is computed yet.
 
         Args:
             compute: takes the weights and returns the tensors.
             packings: what packs each of these; None for one that stays as it is.
+            check: raises an error if weights are none that `compute` can take.
         """
-        self._compute, self._packings = compute, packings
+        self._compute, self._packings, self._check = compute, packings, check
         self._lock = threading.Lock()
         self._known: _Known | _Released | None = None
 
@@ -62,11 +67,13 @@ class FoldedWeights:
     def __call__(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         """The tensors for the weights as they are now; computed anew if they cannot be kept."""
         if are_fake(weights):
+            self._check(weights)
             with torch.no_grad():
                 return self._compute(*weights)
         known = self._known
         if known is not None and known.are_of(weights):
             return known.results
+        self._check(weights)  # before their memory is read
         if any(map(Tensor.is_inference, weights)):
             return self._computed(weights)
         with self._lock:
@@ -173,10 +180,10 @@ def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
     pack_each = packings(main)[-len(weights.graph.outputs) :]
 
     def compute(*values: Any) -> Sequence[Tensor]:
-        check_weights(weights.graph.inputs, values)  # not by guards in each call
         return launcher(list(values))
 
-    return FoldedWeights(compute, pack_each)
+    check = partial(check_weights, weights.graph.inputs, weights.parameters)
+    return FoldedWeights(compute, pack_each, check)
 
 
 class FoldedRun:
