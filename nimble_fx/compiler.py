@@ -34,13 +34,14 @@ from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.target import Target
-from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, backward_now
+from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, compiling
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs, size_hints
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
+from nimble_fx.tracing.effect_tokens import without_effect_tokens
 from nimble_fx.tracing.host_partition import split
 from nimble_fx.tracing.move_to_device import move_to_device
 from nimble_fx.tracing.reinplace_inputs import reinplace_inputs
@@ -74,7 +75,7 @@ def lower(
         keep_inference_input_mutations=True,
     )
     try:
-        with backward_now(compiler.measures):
+        with compiling(backward_now=compiler.measures):
             run: Callable[..., Any] = compile_graphs(gm, example_inputs)
         return run
     except UnsupportedError as error:
@@ -119,7 +120,7 @@ class Compiler:
         self._inputs.learn(gm, TracingContext.get().fw_metadata)
         self._n_traced = _n_operators(gm)
         self._capture = self._capture_options()
-        gm = reinplace_inputs(self._prepared(gm))
+        gm = reinplace_inputs(self._prepared(without_effect_tokens(gm)))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = eliminate_common_subexpressions(gm)
         merged, hoisted = gm, None
@@ -206,10 +207,11 @@ class Compiler:
         self._inputs.learn(gm, metadata)
         self._n_traced = _n_operators(gm)
         capture = replace(self._capture_options(), n_user_outputs=n_user_outputs(metadata))
-        return self.build(gm, f"{self._name} (training)", capture)
+        return self.build(without_effect_tokens(gm), f"{self._name} (training)", capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the backward, whose inputs are saved tensors and gradients of the outputs."""
+        gm = without_effect_tokens(gm)
         self._n_traced = _n_operators(gm)
         name, capture = f"{self._name} (backward)", replace(self._capture, is_backward=True)
         run, as_traced = self.build(gm, name, capture), self._target.as_traced(gm)

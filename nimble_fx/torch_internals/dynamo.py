@@ -1,6 +1,6 @@
 """Private names of Dynamo and AOTAutograd. Importing them takes a second."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -29,20 +29,23 @@ __all__ = [
     "TracingContext",
     "ViewAndMutationMeta",
     "aot_autograd",
-    "backward_now",
+    "compiling",
     "lookup_backend",
     "register_backend",
 ]
 
 
-def backward_now(wanted: bool) -> AbstractContextManager[None]:
-    """Within, if `wanted`, AOTAutograd compiles a backward with its forward.
+def compiling(backward_now: bool) -> AbstractContextManager[None]:
+    """AOTAutograd's settings while it compiles.
 
-    Otherwise it does so at the first backward, where no lock keeps another thread from compiling.
+    Tokens of operators with side effects are not among a graph's inputs and outputs.
+
+    Args:
+        backward_now: whether it compiles a backward with its forward. Otherwise it does so at the
+            first backward, where no lock keeps another thread from compiling.
     """
-    if not wanted:
-        return nullcontext()
-    patched: AbstractContextManager[None] = _functorch_config.patch(
-        force_non_lazy_backward_lowering=True
-    )
+    settings = {"unlift_effect_tokens": True}
+    if backward_now:
+        settings["force_non_lazy_backward_lowering"] = True
+    patched: AbstractContextManager[None] = _functorch_config.patch(settings)
     return patched

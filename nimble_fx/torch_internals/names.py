@@ -14,7 +14,7 @@ import torch
 from nimble_fx.errors import UnsupportedError
 
 try:
-    from torch._ops import OpOverload, OpOverloadPacket
+    from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
     from torch._subclasses import FakeTensor, FakeTensorMode
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -34,6 +34,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",

@@ -30,7 +30,7 @@ from nimble_fx.ir.task_graph import (
     Type,
 )
 from nimble_fx.torch_internals.leaves import nodes_in, tensors_in, tensors_of
-from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.names import HigherOrderOperator, OpOverload, pytree
 from nimble_fx.torch_internals.operators import (
     KERNELS,
     does_what_its_schema_says,
@@ -161,6 +161,10 @@ class _Tracer:
         return self._input(node, static=True)
 
     def _task(self, node: Node) -> Task:
+        if isinstance(node.target, HigherOrderOperator):
+            inner = [arg for arg in node.args if isinstance(arg, HigherOrderOperator)]
+            around = f" around {inner[0]}" if inner else ""
+            raise _unsupported(node, f"is a higher-order operator{around}")
         return Task(
             name=self._name(node),
             target=node.target,  # type: ignore[arg-type]  # call_function: always callable
@@ -181,7 +185,7 @@ class _Tracer:
             return {"holds": self._item(node)}
         if isinstance(node.meta.get("val"), _NUMBERS) and is_importable(node.target):
             return {}
-        raise _unsupported(node, "is a higher-order operator or not an ATen operator")
+        raise _unsupported(node, "is no operator of PyTorch's")
 
     def _effects_of_operator(self, node: Node, op: OpOverload) -> dict[str, Any]:
         name = schema_of(op).name.split("::")[-1]

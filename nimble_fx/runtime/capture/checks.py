@@ -16,6 +16,9 @@ _SYNCHRONIZING_TAGS = {
     torch.Tag.data_dependent_output,
     torch.Tag.cudagraph_unsafe,
 }
+_READ_BY_HOST = {_aten._linalg_check_errors.default}
+"""Operators that wait for the device though they have none of these tags."""
+
 _MASK_DTYPES = {torch.bool, torch.uint8}
 """The dtypes of indices that are masks."""
 
@@ -79,6 +82,8 @@ def check_capturable(graph: TaskGraph) -> None:
 
 def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:
     """Whether the host waits for an operator's result. Indexing does so for masks only."""
+    if task.target in _READ_BY_HOST:
+        return True
     if _SYNCHRONIZING_TAGS.isdisjoint(getattr(task.target, "tags", ())):
         return False
     if task.target is not _aten.index.Tensor:
