@@ -58,7 +58,7 @@ bench: $(VENV)/.installed-test $(VENV)/.installed-test-slow
 	$(BIN)/python -m bench.report
 
 # The properties on new random examples; a failure is left in fuzz_failures/ as a file to run.
-fuzz: $(VENV)/.installed-test
+fuzz: $(VENV)/.installed-test $(VENV)/.installed-test-slow
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # The same suite on another torch, in an environment of its own.

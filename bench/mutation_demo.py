@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from bench.command_line.console import console
+from bench.command_line.console import say
 from nimble_fx.codegen.load import load
 from nimble_fx.devices import Stream
 from nimble_fx.devices.cpu import Cpu
@@ -150,14 +150,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.manual_seed(0)
     program, inputs = compiled_cell()
     nimble_fx.verify_source(program.source)
-    screen = console()
-    screen.print(program.source.split("\n\n\n")[1], markup=False)
+    say(program.source.split("\n\n\n")[1])
     doubts = [doubt(edit, program, inputs) for edit in EDITS]
     for number, one in enumerate(doubts, 1):
-        screen.rule(f"{number}. {one.title}")
-        screen.print("\n".join(one.lines), markup=False)
-        screen.print(f"\n{one.refused or 'accepted'}", markup=False, soft_wrap=True)
-        screen.print(f"\nOn the virtual device: wrong in {one.n_wrong} of {N_ORDERS} orders.\n")
+        say(f"\n--- {number}. {one.title} ---\n")
+        say("\n".join(one.lines))
+        say(f"\n{one.refused or 'accepted'}", good=one.refused is not None)
+        say(f"\nOn the virtual device: wrong in {one.n_wrong} of {N_ORDERS} orders.")
     return int(any(one.refused is None for one in doubts))
 
 

@@ -1,11 +1,14 @@
 """The options of the backend, checked before any work is done."""
 
+import inspect
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+import torch
 
 from nimble_fx.errors import OptionError
 from nimble_fx.fallback import OnFallback
@@ -21,7 +24,18 @@ _MODES: dict[str, dict[str, Any]] = {
     "max-autotune-no-cudagraphs": {"kernels": "auto", "freeze": False},
 }
 
-_ARGUMENTS_OF_COMPILE = ("guards", "release_weights", "training")
+_ARGUMENTS = {
+    **dict.fromkeys(
+        ("guards", "release_weights", "training"),
+        "it is an argument of nimble_fx.compile alone; ",
+    ),
+    **dict.fromkeys(
+        inspect.signature(torch.compile).parameters, "it is an argument of torch.compile alone; "
+    ),
+    "mode": "it is an argument of torch.compile alone, whose 'max-autotune' is kernels='auto'; ",
+    "options": "it is an argument of torch.compile alone, elsewhere each option is a keyword; ",
+}
+"""What to say of arguments that are taken for options."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +159,7 @@ class Options:
         unknown = sorted(set(map(str, options or {})) - known)
         if unknown:
             name, choices = unknown[0], _choices(known)
-            meant = _suggestion(name, known)
-            if name in _ARGUMENTS_OF_COMPILE:
-                meant = "it is an argument of nimble_fx.compile alone; "
+            meant = _ARGUMENTS.get(name) or _suggestion(name, known)
             raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nimble_fx
 from nimble_fx.errors import OptionError
@@ -45,6 +46,12 @@ def test_an_argument_of_compile_is_no_option(name: str) -> None:
     assert name in inspect.signature(nimble_fx.compile).parameters
     with pytest.raises(OptionError, match=f"'{name}'; it is an argument of nimble_fx.compile"):
         Options.parse(None, {name: True})
+
+
+@pytest.mark.parametrize("name", inspect.signature(torch.compile).parameters)
+def test_an_argument_of_torch_compile_is_no_option(name: str) -> None:
+    with pytest.raises(OptionError, match=f"'{name}'; it is an argument of torch.compile alone"):
+        Options.parse(None, {name: None})
 
 
 def test_so_does_a_policy() -> None:

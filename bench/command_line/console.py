@@ -40,7 +40,7 @@ def say(text: str, good: bool | None = None) -> None:
         print(text, flush=True)
         return
     style = {None: "", True: "green", False: "bold red"}[good]
-    console().print(text, style=style, markup=False)
+    console().print(text, style=style, markup=False, soft_wrap=True)
 
 
 def print_table(title: str, header: Sequence[str], sections: Rows) -> None:

@@ -55,12 +55,14 @@ class Device:
             if field.name == "name" or (value is None and field.default is None):
                 continue
             kinds = (int,) if field.type is int else (int, float)
-            least = 0.0 if field.name in ("launch_us", "event_us", "workspace_nbytes") else 1e-9
+            least = 1 if kinds == (int,) else 1e-9
+            if field.name in ("launch_us", "event_us", "workspace_nbytes"):
+                least = 0
             if type(value) not in kinds or not least <= value <= MAX_FIGURE:
                 number = "a whole number" if kinds == (int,) else "a number"
                 raise OptionError(
                     f"Device({field.name}={value!r:.99}) is not valid; it takes {number} from "
-                    f"{least or 0:g} to {MAX_FIGURE:g}"
+                    f"{least:g} to {MAX_FIGURE:g}"
                 )
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w .,:+()/-]{1,99}", self.name):
             raise OptionError(

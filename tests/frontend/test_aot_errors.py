@@ -16,7 +16,9 @@ from tests.support.models import Branchy
 def test_inputs_of_another_kind_are_refused() -> None:
     with pytest.raises(OptionError, match="example_inputs is int; it takes a tensor"):
         nimble_fx.compile(Branchy(), 3)
-    with pytest.raises(OptionError, match=r"a str is no model; it takes a torch.nn.Module"):
+    with pytest.raises(
+        OptionError, match=r"an object of type str is no model; it takes a torch.nn.Module"
+    ):
         nimble_fx.compile("Branchy", torch.ones(2, 4))
 
 
