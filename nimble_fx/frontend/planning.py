@@ -170,7 +170,7 @@ def _trace(
         check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
-            f"'meta' device, where all parameters and inputs are. {error}"
+            f"'meta' device, to which a plan moves parameters and inputs. {error}"
         ) from error
     finally:
         drop_compiled(unique.__code__, planner)

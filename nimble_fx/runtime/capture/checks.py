@@ -76,7 +76,10 @@ def check_capturable(graph: TaskGraph) -> None:
         if task.target in _READS_STORAGE and isinstance(task.args[0], Ref):
             seen = copied.intersection(values[task.args[0].name].holds)
             if seen and (_has_offset(task) or not gaps.isdisjoint(seen)):
-                what = "cannot be captured: it may look at the memory around an input"
+                what = (
+                    "cannot be captured: it may look at the memory around an input (PyTorch adds "
+                    "such calls where arguments overlap and one is written)"
+                )
                 raise UnsupportedError(describe_task(task, what), task.name, task.source)
 
 
