@@ -1,9 +1,14 @@
 """Fallbacks: programs that run slower than the options ask for, warned of, listed and counted."""
 
 import logging
+import sys
+import sysconfig
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+import torch
 
 from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.ir.task_graph import Source
@@ -12,6 +17,9 @@ from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
+
+_PYTHONS = sysconfig.get_path("stdlib")
+_PACKAGES = [Path(package).parent for package in (torch.__file__, __file__)]
 
 OnFallback = Literal["warn", "error", "silent"]
 
@@ -69,9 +77,28 @@ class Reporter:
             self.warn(str(fallback))
 
     def warn(self, message: str) -> None:
-        """Issues a NimbleWarning, unless `on_fallback` is "silent"."""
+        """Issues a NimbleWarning at the user's line, unless `on_fallback` is "silent"."""
         if self._on_fallback != "silent":
-            warnings.warn(message, NimbleWarning, stacklevel=2)
+            warnings.warn(message, NimbleWarning, stacklevel=_level_of_user())
+
+
+def _level_of_user() -> int:
+    """The `stacklevel` of a warning of the caller for the first frame that is the user's, or 1."""
+    level, frame = 1, sys._getframe(1).f_back
+    while frame is not None:
+        level += 1
+        if not _is_internal(frame.f_code.co_filename):
+            return level
+        frame = frame.f_back
+    return 1
+
+
+def _is_internal(file: str) -> bool:
+    """Whether code is PyTorch's, this package's, Python's own, or was made by one of these."""
+    path = Path(file)
+    is_generated = file.startswith(("<eval_with_key>", "<string>", "<nimble_fx "))
+    is_pythons = path.is_relative_to(_PYTHONS) and "site-packages" not in path.parts
+    return is_generated or is_pythons or any(map(path.is_relative_to, _PACKAGES))
 
 
 _fallbacks: WeakList[Fallback] = WeakList()

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,32 @@ def test_warn_says_once_what_runs_slower_and_why() -> None:
     assert all(torch.equal(result, sizes_depend_on_data(x)) for result in results)
     (warning,) = [w for w in caught if w.category is NimbleWarning]
     assert "sizes_depend_on_data runs unfrozen: nonzero" in str(warning.message)
+
+
+def call(run: Callable[..., Any]) -> None:
+    run(torch.eye(2))  # the user's line
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        compiled_with("warn"),
+        lambda x: nimble_fx.compile(sizes_depend_on_data, x, device="virtual"),
+    ],
+    ids=["compiled", "ahead of time"],
+)
+def test_a_warning_is_at_the_users_line(run: Callable[..., Any]) -> None:
+    with pytest.warns(NimbleWarning) as caught:
+        call(run)
+    (warning,) = [w for w in caught if w.category is NimbleWarning]
+    assert warning.filename == __file__
+    line = Path(__file__).read_text("utf-8").splitlines()[warning.lineno - 1]
+    assert "the user's line" in line or "nimble_fx.compile(" in line
+
+
+def test_a_warning_from_no_line_of_the_user_is_issued_all_the_same() -> None:
+    with pytest.warns(NimbleWarning, match="something"):
+        exec(compile("warn('something')", "<string>", "exec"), {"warn": Reporter().warn})
 
 
 def test_silent_says_nothing_and_lists_it() -> None:
