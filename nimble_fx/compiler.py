@@ -41,7 +41,7 @@ from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs, size_hints
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
-from nimble_fx.tracing.effect_tokens import without_effect_tokens
+from nimble_fx.tracing.effect_tokens import n_tokens, without_effect_tokens
 from nimble_fx.tracing.host_partition import split
 from nimble_fx.tracing.move_to_device import move_to_device
 from nimble_fx.tracing.reinplace_inputs import reinplace_inputs
@@ -117,7 +117,7 @@ class Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
-        self._inputs.learn(gm, TracingContext.get().fw_metadata)
+        self._inputs.learn(gm, TracingContext.get().fw_metadata, n_tokens(gm))
         self._n_traced = _n_operators(gm)
         self._capture = self._capture_options()
         gm = reinplace_inputs(self._prepared(without_effect_tokens(gm)))

@@ -162,7 +162,7 @@ class _Tracer:
 
     def _task(self, node: Node) -> Task:
         if isinstance(node.target, HigherOrderOperator):
-            inner = [arg for arg in node.args if isinstance(arg, HigherOrderOperator)]
+            inner = [x for x in node.args if isinstance(x, (HigherOrderOperator, OpOverload))]
             around = f" around {inner[0]}" if inner else ""
             raise _unsupported(node, f"is a higher-order operator{around}")
         return Task(

@@ -1,68 +1,55 @@
-"""Calls operators with side effects by themselves, without the tokens that put them in order.
+"""Calls the check behind `torch.linalg.inv` by itself, without the tokens that keep it in place.
 
-AOTAutograd wraps a call that returns nothing to compute with, such as the check behind
-`torch.linalg.inv`, so that passes over the graph keep it and its place. A task graph does that by
-itself: such operators are ordered as in the program.
+AOTAutograd wraps calls for whose side effects there is no result. The check's only effect is an
+error where a matrix is singular: a task graph keeps it, and it can run beside all but what it
+reads. Others with effects, which need an order, stay wrapped.
 
 Before: token = prims._make_token()
-        pair = with_effects(token, check, info)
+        pair = with_effects(token, _linalg_check_errors, info, ...)
         prims._sink_tokens([pair[0]])
-After:  check(info)
+After:  _linalg_check_errors(info, ...)
 """
 
 from operator import getitem
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
-from nimble_fx.torch_internals.names import OpOverload, lookup
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.names import lookup
 
 _with_effects = lookup("torch._higher_order_ops.effects.with_effects")
-_TOKENS = {"prims::_make_token", "prims::_sink_tokens"}
+_make_token = lookup("torch.ops.prims._make_token.default")
+_sink_tokens = lookup("torch.ops.prims._sink_tokens.default")
+_check = torch.ops.aten._linalg_check_errors.default
+
+
+def n_tokens(gm: GraphModule) -> int:
+    """How many tokens a graph makes, that would else be its first inputs."""
+    return len(gm.graph.find_nodes(op="call_function", target=_make_token))
 
 
 def without_effect_tokens(gm: GraphModule) -> GraphModule:
-    """Unwraps calls of operators; those of higher-order operators stay wrapped.
+    """Unwraps the checks of a graph that has no other operators with effects.
 
     Args:
         gm: an ATen graph; it is changed and returned.
     """
-    wrapped = [node for node in gm.graph.nodes if node.target is _with_effects]
-    if not all(map(_can_be_unwrapped, wrapped)):
+    wrapped = gm.graph.find_nodes(op="call_function", target=_with_effects)
+    if not all(node.args[1] is _check for node in wrapped):
         return gm
     for node in wrapped:
         _unwrap(node)
     for node in reversed(gm.graph.nodes):
-        is_token = node in wrapped or (node.target is getitem and node.args[0] in wrapped)
-        if is_token or _name(node) in _TOKENS:
+        is_token = node.target is getitem and node.args[0] in wrapped
+        if is_token or node in wrapped or node.target in (_make_token, _sink_tokens):
             gm.graph.erase_node(node)
     return gm
 
 
-def _can_be_unwrapped(node: Node) -> bool:
-    is_operator = isinstance(node.args[1], OpOverload)
-    return is_operator and all(user.target is getitem for user in node.users)
-
-
 def _unwrap(node: Node) -> None:
-    """Adds the call, and replaces its results; the token and the wrapper stay."""
+    """Adds the call; the wrapper stays."""
     arguments: tuple[Any, ...] = node.args
-    _, op, *args = arguments
-    n_results, results = len(schema_of(op).returns), node.meta["val"][1:]
     with node.graph.inserting_before(node):
-        call = node.graph.call_function(op, tuple(args), node.kwargs)
-    call.meta = node.meta | {"val": {0: None, 1: results[0]}.get(n_results, tuple(results))}
-    for user in list(node.users):
-        index: Any = user.args[1]
-        if index == 0:
-            continue
-        if n_results == 1:
-            user.replace_all_uses_with(call)
-        else:
-            user.replace_input_with(node, call)
-            user.update_arg(1, index - 1)
-
-
-def _name(node: Node) -> str:
-    return schema_of(node.target).name if isinstance(node.target, OpOverload) else ""
+        call = node.graph.call_function(_check, arguments[2:], node.kwargs)
+    call.meta = node.meta | {"val": None}

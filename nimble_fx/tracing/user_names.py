@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -65,22 +66,35 @@ class InputNames:
     def __init__(self, gm: GraphModule, better: Mapping[str, str]) -> None:
         """Reads the names from a Dynamo graph; `better` replaces their prefixes (`renamed`)."""
         self.static: set[str] = set()
+        static = (i for i, node in enumerate(_placeholders(gm)) if _is_at_fixed_address(node))
+        self._first_static = list(islice(static, 1))
         self._names = [renamed(name, better) for name in input_names(gm)]
         self._paths = input_paths(gm)
         self._wanted: dict[str, str] = {}
         self._path_of: dict[str, str] = {}
 
-    def learn(self, gm: GraphModule, metadata: ViewAndMutationMeta | None) -> None:
+    def learn(
+        self, gm: GraphModule, metadata: ViewAndMutationMeta | None, n_missing: int = 0
+    ) -> None:
         """Matches the inputs of an inference or forward graph with those of the Dynamo graph.
 
         A backward graph has some of them, under the same names.
+
+        Args:
+            gm: the graph.
+            metadata: AOTAutograd's, of the graph.
+            n_missing: how many inputs, tokens, AOTAutograd took out of the graph before all others;
+                not all versions of PyTorch have corrected the metadata.
         """
-        placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+        placeholders = [node.name for node in _placeholders(gm)]
         if len(placeholders) == len(self._names):
             self._wanted = dict(zip(placeholders, self._names, strict=True))
             self._path_of = dict(zip(placeholders, self._paths, strict=True))
         if metadata is not None:
-            self.static = {placeholders[i] for i in metadata.static_input_indices}
+            found = metadata.static_input_indices
+            is_shifted = found[:1] == [i + n_missing for i in self._first_static]
+            shift = n_missing if is_shifted else 0
+            self.static = {placeholders[i - shift] for i in found}
 
     @property
     def weights(self) -> set[str]:
@@ -122,7 +136,16 @@ def input_names(gm: GraphModule) -> list[str]:
     They come from Dynamo's sources, such as `L['self']._modules['fc']._parameters['weight']`; an
     input without one keeps fx's name.
     """
-    return [_input_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
+    return [_input_name(node) for node in _placeholders(gm)]
+
+
+def _placeholders(gm: GraphModule) -> list[Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _is_at_fixed_address(node: Node) -> bool:
+    """Whether Dynamo says so of an input of its graph: parameters and buffers are."""
+    return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
 
 def renamed(name: str, better: Mapping[str, str]) -> str:
@@ -139,7 +162,7 @@ def input_paths(gm: GraphModule) -> list[str]:
     "" for an input that is not a module's parameter or buffer. Where two modules have the same
     path, it begins with the module's name in the user's function: "encoder.0.weight".
     """
-    steps = [_steps(node) for node in gm.graph.nodes if node.op == "placeholder"]
+    steps = [_steps(node) for node in _placeholders(gm)]
     paths = [_path(found[1:]) if _is_in_module(found) else "" for found in steps]
     repeated = {path for path in paths if paths.count(path) > 1}
     full = map(_path, steps)

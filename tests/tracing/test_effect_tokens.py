@@ -1,11 +1,11 @@
-"""Operators with side effects are tasks, in the order of the program."""
+"""Checks of linear algebra are tasks; what else has effects runs as traced, in order."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.torch_internals.names import lookup
@@ -13,7 +13,7 @@ from tests.support.eager import assert_same
 
 register_effect: Any = lookup("torch._higher_order_ops.effects._register_effectful_op")
 ordered: Any = lookup("torch._higher_order_ops.effects._EffectType").ORDERED
-DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "freeze": False}]
+DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "freeze": False, "policy": "nimble"}]
 
 
 def inverse(x: Tensor) -> Tensor:
@@ -53,57 +53,85 @@ def raises(run: Callable[[Tensor], Any]) -> bool:
     return False
 
 
-CALLS: list[str] = []
+class WeightFirst(nn.Module):
+    """Inverts a weight, and reads another one after its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Parameter(torch.eye(3)), nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.linalg.inv(self.first) + x) @ self.last
+
+
+class WeightLast(WeightFirst):
+    """Inverts its input, and reads two weights after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.linalg.inv(x) + self.last) @ self.first
+
+
+@pytest.mark.parametrize("options", [{"fold_weights": False}, *DEVICES[1:]], ids=str)
+@pytest.mark.parametrize("kind", [WeightFirst, WeightLast])
+@pytest.mark.parametrize("training", [False, True])
+def test_parameters_beside_a_check_are_known(
+    kind: type[nn.Module], training: bool, options: dict[str, Any]
+) -> None:
+    model, x = kind(), torch.randn(3, 3) + 4 * torch.eye(3)
+    compiled = torch.compile(model, backend="nimble", options={"on_fallback": "error"} | options)
+    with torch.set_grad_enabled(training):
+        torch.testing.assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+    inputs = {value.name: value.static for value in nimble_fx.programs()[0].graph.inputs}
+    assert inputs == {"x": False, "first": True, "last": True}
+
+
+def test_a_weight_that_is_inverted_is_folded_with_its_check() -> None:
+    model, x = WeightFirst(), torch.randn(3, 3)
+    compiled = torch.compile(model, backend="nimble", options={"fold_weights": True})
+    with torch.no_grad():
+        assert_same(compiled(x), model(x))
+        model.first.copy_(2 * torch.eye(3))
+        assert_same(compiled(x), model(x))
+        model.first.zero_()
+        plain = torch.compile(model, backend="aot_eager")
+        assert raises(compiled) == raises(plain)
+
+
+CALLS: list[int] = []
 
 
 @pytest.fixture(scope="module")
-def effects() -> Iterator[Any]:
-    """Operators with effects, of no, one and two results."""
+def effect() -> Iterator[Any]:
+    """An operator whose calls are in `CALLS`, in order."""
+
+    def run(x: Tensor, n: int) -> Tensor:
+        CALLS.append(n)
+        return x + n
+
     with torch.library._scoped_library("effects_test", "FRAGMENT") as library:
-        for name, returns in (("none", "()"), ("one", "Tensor"), ("two", "(Tensor, Tensor)")):
-            library.define(f"{name}(Tensor x, int n=0) -> {returns}")
-        operators = torch.ops.effects_test
-        for name, compute in {
-            "none": lambda x, n=0: None,
-            "one": lambda x, n=0: x + n,
-            "two": lambda x, n=0: (x + n, x * n),
-        }.items():
-
-            def run(x: Tensor, n: int = 0, *, name: str = name, compute: Any = compute) -> Any:
-                CALLS.append(f"{name} {n}")
-                return compute(x, n)
-
-            library.impl(name, run, "CPU")
-            library.impl(name, compute, "Meta")
-        handles = [
-            register_effect(getattr(operators, name).default, ordered)
-            for name in ("none", "one", "two")
-        ]
-        yield operators
-        for handle in handles:
-            handle.destroy()
+        library.define("one(Tensor x, int n) -> Tensor")
+        library.impl("one", run, "CPU")
+        library.impl("one", lambda x, n: x + n, "Meta")
+        handle = register_effect(torch.ops.effects_test.one.default, ordered)
+        yield torch.ops.effects_test.one
+        handle.destroy()
 
 
-@pytest.mark.parametrize("options", DEVICES, ids=str)
-def test_operators_that_have_effects_run_in_the_order_of_the_program(
-    effects: Any, options: dict[str, Any]
+@pytest.mark.parametrize("options", [*DEVICES, {"kernels": "auto"}], ids=str)
+def test_operators_with_other_effects_run_once_and_in_order(
+    effect: Any, options: dict[str, Any]
 ) -> None:
-    def program(x: Tensor) -> tuple[Tensor, Tensor]:
-        effects.none(x, 1)
-        first, second = effects.two(x * 2, 2)
-        effects.none(x, n=3)
-        third = effects.one(x, 4)
-        effects.two(x, 5)
-        return first - second, third.relu()
+    class Model(WeightFirst):
+        def forward(self, x: Tensor) -> Tensor:
+            return effect(x, 1) * effect(x @ self.last, 2) + effect(x, 3)
 
-    compiled = torch.compile(program, backend="nimble", options={"on_fallback": "error"} | options)
-    x = torch.randn(3)
-    for _ in range(2):
-        CALLS.clear()
-        assert_same(compiled(x), program(x))
-        assert CALLS == ["none 1", "two 2", "none 3", "one 4", "two 5"] * 2
-    (made,) = nimble_fx.programs()
-    assert not any("token" in str(task.target) for task in made.graph.tasks)
+    model, x = Model(), torch.randn(3, 3)
+    compiled = torch.compile(model, backend="nimble", options=options)
+    CALLS.clear()
+    with torch.no_grad(), pytest.warns(nimble_fx.NimbleWarning, match="around effects_test.one"):
+        result = compiled(x)
+    assert CALLS == [1, 2, 3]
+    assert_same(result, model(x).detach())
 
 
 def test_a_higher_order_operator_with_effects_runs_as_traced(
@@ -113,10 +141,10 @@ def test_a_higher_order_operator_with_effects_runs_as_traced(
 
     def program(x: Tensor) -> Tensor:
         show("x is {}", x.sum())
-        return x + 1
+        return torch.linalg.inv(x) + 1
 
     compiled = torch.compile(program, backend="nimble")
     with pytest.warns(nimble_fx.NimbleWarning, match=r"higher-order operator around print .*x is"):
-        result = compiled(torch.ones(2))
-    assert result.tolist() == [2, 2]
+        result = compiled(torch.eye(2))
+    assert torch.equal(result, torch.eye(2) + 1)
     assert "x is 2" in capsys.readouterr().out
