@@ -141,11 +141,12 @@ def _place(tensor: Tensor) -> _Place | None:
 
 
 def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
-    """Whether a tensor changed: compares bits, or for sparse tensors and subclasses the version.
+    """Whether a tensor changed: compares bits, or the version of one without bits of its own.
 
     The version alone is not enough: BatchNorm updates its statistics without a new one.
     """
-    if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
+    is_plain = tensor.layout is torch.strided and not tensor.is_quantized
+    if not is_plain or is_wrapper_subclass(tensor):
         return _version(tensor) != version
     return not torch.equal(_bytes(tensor.detach().cpu()), _bytes(value))
 

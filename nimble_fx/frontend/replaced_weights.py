@@ -1,38 +1,69 @@
-"""Whether parameters and buffers of a model are other than at its compile, to explain an error."""
+"""Whether parameters and buffers of a model are other than at its compile."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from nimble_fx.ir.task_graph import dtype_name
 
 
-class WeightTypes:
-    """What the parameters and buffers of a module were when this object was made."""
+class _Place(NamedTuple):
+    """Where a module has a parameter or buffer."""
+
+    store: dict[str, Tensor | None]
+    key: str
+    name: str
+
+    @property
+    def weight(self) -> Tensor | None:
+        """What is there; None if nothing is."""
+        return self.store.get(self.key)
+
+
+class CompiledWeights:
+    """The parameters and buffers of a module when this object was made; a function has none."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
-        """Looks at the model; a function has none."""
+        places = list(_places(model)) if isinstance(model, nn.Module) else []
         self._model = model
-        self._types = {name: _type(weight) for name, weight in _weights(model).items()}
+        self._types = {place.name: _type(place.weight) for place in places}
+        by_weight = defaultdict[int, list[_Place]](list)
+        for place in places:
+            by_weight[id(place.weight)].append(place)
+        self._tied = [(first, each) for first, *others in by_weight.values() for each in others]
+
+    def untied(self) -> str | None:
+        """The names of two that were one tensor, and are two now; None if there are none."""
+        for one, other in self._tied:
+            if one.weight is not other.weight:
+                return f"{one.name} and {other.name}"
+        return None
 
     def difference(self) -> str | None:
         """What the first one is that is of another type now, or gone; None if there is none."""
-        weights = _weights(self._model)
+        model = self._model
+        now = {place.name: _type(place.weight) for place in _places(model)} if self._types else {}
         for name, before in self._types.items():
-            now = _type(weights[name]) if name in weights else "gone"
-            if now != before:
-                return f"{name} was {before}, and is {now}"
+            if now.get(name, "gone") != before:
+                return f"{name} was {before}, and is {now.get(name, 'gone')}"
         return None
 
 
-def _weights(model: Callable[..., Any]) -> Mapping[str, Tensor]:
-    if not isinstance(model, nn.Module):
-        return {}
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    return parameters | dict(model.named_buffers(remove_duplicate=False))
+def _places(model: Any) -> Iterator[_Place]:
+    """All that hold a tensor, those of one module by one name alone."""
+    for prefix, module in nn.Module.named_modules(model):
+        for store in (module._parameters, module._buffers):
+            for key, weight in store.items():
+                if weight is not None:
+                    yield _Place(store, key, f"{prefix}.{key}" if prefix else key)
 
 
-def _type(weight: Tensor) -> str:
-    strides = f", strides {list(weight.stride())}" if weight.dim() > 1 else ""
-    return f"{dtype_name(weight.dtype)}{list(weight.shape)}{strides} on {weight.device}"
+def _type(weight: Tensor | None) -> str:
+    if not isinstance(weight, Tensor) or nn.parameter.is_lazy(weight):
+        return type(weight).__name__
+    is_strided = weight.layout is torch.strided
+    kind = f"strides {list(weight.stride())}" if is_strided else str(weight.layout)
+    return f"{dtype_name(weight.dtype)}{list(weight.shape)} ({kind}) on {weight.device}"

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
+from traceback import walk_tb
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from nimble_fx.errors import InputError, NimbleError, UnsupportedError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import Arguments, name_of
 from nimble_fx.frontend.preserve_state import tensors_of
-from nimble_fx.frontend.replaced_weights import WeightTypes
+from nimble_fx.frontend.replaced_weights import CompiledWeights
 from nimble_fx.ir.display import plural
 from nimble_fx.torch_internals.dynamo_entries import PytorchState
 from nimble_fx.torch_internals.names import lookup, pytree
@@ -53,41 +54,48 @@ class UnguardedCall:
             )
         self.has_weights = True
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
-        self._weights = WeightTypes(model)
+        self._weights = CompiledWeights(model)
         self._check = InputCheck(self._name, example, tensors_of(model))
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.
 
         Raises:
-            InputError: the inputs are not like those of the example; or the call fails, and the
-                model's parameters and buffers are not like those of the compile.
+            InputError: the inputs are not like those of the example, or parameters or buffers are
+                gone, or were tied at the compile and are not any more.
             UnsupportedError: the call would need the model's weights, which were released.
         """
         if not self._state.is_same():
             return self._call_guarded(args, kwargs)
         self._check(args, kwargs)
+        untied = self._weights.untied()
+        if untied is not None:
+            raise InputError(self._since(f"{untied} were one tensor, and are two"))
         try:
             return self._call(*args, **kwargs)
-        except NimbleError:
-            raise
         except Exception as error:
             self._explain(error)
             raise
 
     def _explain(self, error: Exception) -> None:
-        """Raises an error that says what has happened to the model, if that may be the reason.
+        """Adds to an error what has happened to the model since the compile, if anything has.
 
         Raises:
-            InputError: parameters or buffers are others than at the compile.
+            InputError: in place of an error of the code that fetches parameters and buffers.
         """
         difference = self._weights.difference() if self.has_weights else None
-        if difference is not None:
-            raise InputError(
-                f"{self._name} was compiled with guards=False, and since then its {difference}: "
-                "compile it again, or with guards=True, which does so where the model has changed. "
-                f"The call failed with {type(error).__name__}: {error}"
-            ) from error
+        if difference is None:
+            return
+        (*_, (frame, _)) = walk_tb(error.__traceback__)
+        if frame.f_code is self._call.__code__:
+            raise InputError(self._since(difference)) from error
+        error.add_note(self._since(difference))
+
+    def _since(self, what: str) -> str:
+        return (
+            f"{self._name} was compiled with guards=False, and since then its {what}: compile it "
+            "again, or with guards=True, which does so where the model has changed"
+        )
 
     def _call_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.has_weights:

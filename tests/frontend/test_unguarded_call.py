@@ -1,6 +1,7 @@
 """`nimble_fx.compile(..., guards=False)`: inputs are checked; the model is as it was compiled."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -121,15 +122,15 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
 
 
 REMOVED: dict[str, Callable[[nn.Sequential], Any]] = {
-    "0.bias": lambda net: setattr(net[0], "bias", None),
     "0.weight": lambda net: weight_norm(net[0]),
+    "2.bias": lambda net: net[2].__delattr__("bias"),
     "2.weight": lambda net: net.__delitem__(2),
 }
 
 
 @pytest.mark.parametrize("options", [{"fold_weights": False}, *DEVICES], ids=str)
 @pytest.mark.parametrize("name", REMOVED)
-def test_an_error_says_which_weight_has_gone(name: str, options: dict[str, Any]) -> None:
+def test_a_weight_that_is_gone_is_named(name: str, options: dict[str, Any]) -> None:
     net, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.randn(2, 4)
     compiled = nimble_fx.compile(net, x, guards=False, **options)
     REMOVED[name](net)
@@ -137,11 +138,62 @@ def test_an_error_says_which_weight_has_gone(name: str, options: dict[str, Any])
         compiled(x)
 
 
+REPLACED: dict[str, Callable[[nn.Linear], Any]] = {
+    "bias was .*, and is gone": lambda net: setattr(net, "bias", None),
+    "weight was .*, and is .* on meta": lambda net: net.to("meta"),
+    "weight was .*, and is .*sparse": lambda net: setattr(
+        net, "weight", nn.Parameter(net.weight.detach().to_sparse())
+    ),
+    "weight was .*, and is UninitializedParameter": lambda net: setattr(
+        net, "weight", nn.UninitializedParameter()
+    ),
+}
+
+
+@pytest.mark.parametrize("change", REPLACED)
+def test_an_error_of_pytorchs_has_a_note_of_what_has_changed(change: str) -> None:
+    net, x = nn.Linear(4, 4), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False, fold_weights=False)
+    REPLACED[change](net)
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        compiled(x)
+    (note,) = caught.value.__notes__
+    assert re.search(f"Linear was compiled with guards=False, and since then its {change}", note)
+
+
 def test_an_error_of_a_model_that_has_not_changed_is_its_own() -> None:
     net, x = nn.Embedding(4, 4), torch.tensor([1, 3])
     compiled = nimble_fx.compile(net, x, guards=False)
-    with pytest.raises(IndexError, match="index out of range"):
+    with pytest.raises(IndexError, match="index out of range") as caught:
         compiled(x + 1)
+    assert not hasattr(caught.value, "__notes__")
+
+
+class Tied(nn.Module):
+    """Has one weight in two layers, and buffers that it does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.two.weight = self.one.weight
+        self.sparse = nn.Buffer(torch.eye(4).to_sparse_csr())
+        self.quantized = nn.Buffer(torch.quantize_per_tensor(torch.eye(4), 0.1, 0, torch.quint8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x) + self.two(x).relu()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:  # type: ignore[override]
+        return super().named_parameters()
+
+
+def test_weights_that_were_tied_must_be_tied() -> None:
+    net, x = Tied(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    net.one.weight = net.two.weight = nn.Parameter(torch.randn(4, 4))
+    assert_same(compiled(x), net(x).detach())
+    net.two.weight = nn.Parameter(torch.randn(4, 4))
+    with pytest.raises(InputError, match=r"one.weight and two.weight were one tensor, and are two"):
+        compiled(x)
 
 
 @pytest.mark.parametrize("name", CASES)
