@@ -29,7 +29,7 @@ from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once
 from nimble_fx.runtime.fastest import KernelChoice, fastest
-from nimble_fx.runtime.folding.folded_weights import FoldedRun, folded_weights
+from nimble_fx.runtime.folding.folded_weights import NOT_COUNTED, FoldedRun, folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
@@ -50,7 +50,7 @@ from nimble_fx.verify import verify_contents
 
 _log = logging.getLogger(__name__)
 
-PYTORCHS, INDUCTORS, UNFOLDED = "PyTorch's", "Inductor's", "PyTorch's, nothing folded"
+PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inductor's"
 """Kinds of kernels, as a program's summary names them."""
 
 
@@ -143,23 +143,20 @@ class Compiler:
         unfolded = self._target.as_traced(gm)
         runs = dict[str, Boxed]()
         if self._options.fold_weights == "auto" and self._options.kernels != "inductor":
-            runs[UNFOLDED] = self._target.compile_graph(self, gm, self._name, self._capture)
+            runs[PYTORCHS] = self._target.compile_graph(self, gm, self._name, self._capture)
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
         for kind, main in self._with_kernels(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
             folded = folded_weights(trace(main).graph, self._folded)
-            runs[kind] = FoldedRun(
+            runs[FOLDED if kind == PYTORCHS else kind] = FoldedRun(
                 run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
             )
         return self._fastest(runs, gm)
 
     def _report_unfolded(self) -> None:
-        reason = (
-            "its weights are inference tensors, whose changes PyTorch does not count: make them "
-            "outside of torch.inference_mode, or compile with fold_weights=False"
-        )
-        self._target.reporter.report(Fallback(self._name, "with PyTorch's kernels", reason))
+        fallback = Fallback(self._name, "with PyTorch's kernels", NOT_COUNTED)
+        self._target.reporter.report(fallback)
 
     def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
         """The runnable, compared with the traced graph if it can be and the options ask for it."""
@@ -250,10 +247,10 @@ class Compiler:
         graph = trace(gm).graph
         effects = Effects.of(graph)
         if effects.may_be_more:
-            choice.winner = PYTORCHS
+            choice.winner = FOLDED if FOLDED in runs else PYTORCHS
             reason = "timing would call a custom operator more often than you do"
-            choice.left_out.update(dict.fromkeys(runs.keys() - {PYTORCHS}, reason))
-            return runs[PYTORCHS]
+            choice.left_out.update(dict.fromkeys(runs.keys() - {choice.winner}, reason))
+            return runs[choice.winner]
         device, warn = self._target.runtime_for(graph), self._target.reporter.warn
         return fastest(runs, effects, device, choice, warn)
 

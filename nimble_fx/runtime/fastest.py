@@ -83,6 +83,12 @@ def winner_of(run: Boxed) -> Boxed | None:
     return find()
 
 
+def why_not(run: Boxed, args: Sequence[Any]) -> str | None:
+    """Why a program would not run as it was compiled to, for these arguments; None if it would."""
+    find: Callable[[Sequence[Any]], str | None] = getattr(run, "why_not", lambda args: None)
+    return find(args)
+
+
 class _Selection:
     """Measures in its first call."""
 
@@ -122,6 +128,11 @@ class _Selection:
         """Selects the winner by calls with these arguments, which are left as they were."""
         if not self._runs:  # another thread was first
             return
+        for name, run in list(self._runs.items())[1:]:
+            reason = why_not(run, args)
+            if reason is not None:
+                del self._runs[name]
+                self._leave_out(name, reason)
         gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
         with torch.random.fork_rng(devices=gpus) if self._effects.draws else nullcontext():
             samples = self._timed(self._with_copies(args))
@@ -160,8 +171,11 @@ class _Selection:
                 if i == 0:
                     raise
                 del samples[i]
-                self._choice.left_out[name] = f"{type(error).__name__}: {error}"
-                self._warn(f"{name} kernels are left out: {self._choice.left_out[name]}")
+                self._leave_out(name, f"{type(error).__name__}: {error}")
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self._choice.left_out[name] = reason
+        self._warn(f"the fastest kernels are selected without {name}: {reason}")
 
     def _seconds(self, run: Boxed, args: list[Any]) -> float:
         """The seconds from a call until the device has done all of it."""

@@ -158,7 +158,7 @@ def test_one_that_fails_at_any_time_is_left_out_unless_it_is_the_first(n_before:
             fail()
 
     run, choice = fastest_of(Run("works", LONG), Run("fails", SHORT, fail_late))
-    with pytest.warns(UserWarning, match="fails kernels are left out: ZeroDivisionError"):
+    with pytest.warns(UserWarning, match="selected without fails: ZeroDivisionError"):
         assert run([1]) == ["works"]
     assert list(choice.times_ms) == ["works"]
     assert list(choice.left_out) == ["fails"]
@@ -297,7 +297,7 @@ def test_by_default_weights_are_folded_if_that_is_faster(
             assert_same(compiled(x), model(x))
     (program,) = nimble_fx.programs()
     assert (program.scheduled.folded is None) == bool(check_s)
-    rows = ["PyTorch's", "PyTorch's, nothing folded"]
+    rows = ["PyTorch's, weights folded", "PyTorch's"]
     first, second = reversed(rows) if check_s else rows
     assert f"kernels  {first} " in program.summary()
     assert f" ms a call; {second} " in program.summary()
@@ -314,7 +314,19 @@ def test_weights_beside_a_custom_operator_are_folded_unmeasured() -> None:
             assert_same(compiled(x), model(x))
     (program,) = compiled.programs
     assert program.scheduled.folded is not None
-    assert "not PyTorch's, nothing folded: timing would call" in program.summary()
+    assert "not PyTorch's: timing would call" in program.summary()
+
+
+def test_weights_that_are_inference_tensors_are_not_folded_and_that_is_no_fallback() -> None:
+    with torch.inference_mode():
+        model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), torch.randn(1, 3, 5, 5)
+        compiled = torch.compile(model, backend="nimble", options={"on_fallback": "error"})
+        with pytest.warns(nimble_fx.NimbleWarning, match="without PyTorch's, weights folded: its"):
+            result = compiled(x)
+        assert_same(result, model(x))
+    (program,) = nimble_fx.programs()
+    assert program.scheduled.folded is None
+    assert nimble_fx.fallbacks() == ()
 
 
 def test_folded_weights_are_among_what_is_measured() -> None:
@@ -326,8 +338,8 @@ def test_folded_weights_are_among_what_is_measured() -> None:
     (program,) = compiled.programs
     assert program.kernel_choice is not None
     assert set(program.kernel_choice.times_ms) == {
-        "PyTorch's, nothing folded",
         "PyTorch's",
+        "PyTorch's, weights folded",
         "Inductor's",
     }
     with torch.no_grad():

@@ -26,6 +26,12 @@ from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
+NOT_COUNTED = (
+    "its weights are inference tensors, whose changes PyTorch does not count: make them outside of "
+    "torch.inference_mode, or compile with fold_weights=False"
+)
+"""Why some weights are not kept folded."""
+
 _version = attrgetter("_version")
 
 
@@ -234,6 +240,11 @@ class FoldedRun:
         inputs = [*[args[i] for i in self._kept], *self._folded(weights)]
         args.clear()
         return self._run(inputs)
+
+    def why_not(self, args: Sequence[Any]) -> str | None:
+        """Why a call would not run with folded weights; None if it would."""
+        weights = [args[i] for i in self._sources]
+        return None if self._folded.can_be_kept(weights) else NOT_COUNTED
 
     def release_weights(self, args: Sequence[Any], returned: Sequence[Tensor]) -> int:
         """Frees the weights that only the folded ones are computed from; returns their bytes.
