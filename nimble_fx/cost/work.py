@@ -120,7 +120,7 @@ def value_types(graph: TaskGraph) -> dict[str, Type | None]:
 
 def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:
     """The operations of a task by PyTorch's formula; None if it has none."""
-    if task.target is LINEAR:
+    if task.target in (LINEAR, _aten.linear.default):
         (*n_rows, n_in), weight = (_shape(types[arg.name]) for arg in task.args[:2])
         return float(flop_registry[_aten.mm]((prod(n_rows), n_in), weight[::-1]))
     if task.target in FILTER_POSITION:

@@ -15,6 +15,7 @@ from nimble_fx.rewrites.hoist_weights import (
     unshared_weights,
 )
 from nimble_fx.rewrites.pack_matrices import pack_matrices
+from nimble_fx.rewrites.pointwise_products import pointwise_products
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.leaves import tensors_of
 
@@ -36,6 +37,7 @@ def fold_weights(
     gm = copied(gm)
     gm = fold_batch_norm(gm, unshared_weights(gm, static))
     gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
     gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
     gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
     return hoist_weights(gm, unshared_weights(gm, static))

@@ -63,6 +63,11 @@ def fuse_activations(
     return gm
 
 
+def applies_activation(convolution: Node, assume_finite: bool) -> bool:
+    """Whether oneDNN's operator for a convolution can apply an activation after it."""
+    return _Fusion.of(convolution, assume_finite).activation is not None
+
+
 def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
     weight = cast(Node, node.args[1])
     value: Tensor = node.meta["val"]

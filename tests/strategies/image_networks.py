@@ -100,7 +100,7 @@ def image_networks(draw: st.DrawFn) -> tuple[ImageNetwork, Tensor]:
     )
     drawn = tuple(draw(st.lists(steps, min_size=1, max_size=8)))
     returned = draw(st.frozensets(st.integers(1, len(drawn)), max_size=2))
-    n_channels = draw(st.sampled_from([2, 4]))
+    n_channels = draw(st.sampled_from([2, 4, 8]))
     x = torch.randn(draw(st.integers(1, 2)), n_channels, SIZE, SIZE)
     if draw(st.booleans()):
         x = x.contiguous(memory_format=torch.channels_last)

@@ -14,10 +14,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
 from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
-from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, with_stand_ins
+from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, PRODUCTS, with_stand_ins
 from nimble_fx.torch_internals.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
-from nimble_fx.torch_internals.onednn import LINEAR
 
 PredictedTime = Callable[[GraphModule], float]
 """What an ATen graph is predicted to take, in microseconds."""
@@ -40,10 +39,10 @@ def with_inductor_kernels(
     """
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
-    fused = _rewritten(gm, with_stand_ins(gm, [LINEAR]))
+    fused = _rewritten(gm, with_stand_ins(gm, PRODUCTS))
     if predicted_us is None or not any(node.target in CONCATENATIONS for node in gm.graph.nodes):
         return fused
-    apart = _rewritten(gm, with_stand_ins(gm, [LINEAR, *CONCATENATIONS]))
+    apart = _rewritten(gm, with_stand_ins(gm, [*PRODUCTS, *CONCATENATIONS]))
     return min(fused, apart, key=predicted_us)
 
 

@@ -1,7 +1,8 @@
 """Operators that Inductor leaves as they are, because it gets stand-ins that it does not know.
 
 A stand-in computes what its operator does. Inductor fuses concatenations, which orders what could
-run side by side, and compiles products by packed weights only where these are constants.
+run side by side, compiles products by packed weights only where these are constants, and knows
+`aten.linear` only before it is decomposed.
 """
 
 from collections.abc import Collection
@@ -15,8 +16,15 @@ from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
 CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.stack.default)
+PRODUCTS = (torch.ops.aten.linear.default, LINEAR)
 
-_NAMES = {CONCATENATIONS[0]: "concatenation", CONCATENATIONS[1]: "stack", LINEAR: "linear"}
+_NAMES = dict(
+    zip(
+        (*CONCATENATIONS, *PRODUCTS),
+        ("concatenation", "stack", "linear", "packed_linear"),
+        strict=True,
+    )
+)
 _OPERATORS = {name: op for op, name in _NAMES.items() if isinstance(op, OpOverload)}
 _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -31,7 +39,7 @@ def with_stand_ins(gm: GraphModule, operators: Collection[object]) -> GraphModul
 
     Args:
         gm: the graph, which is not changed.
-        operators: of `CONCATENATIONS` and `LINEAR`.
+        operators: of `CONCATENATIONS` and `PRODUCTS`.
     """
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import nimble_fx
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, operator_of, with_stand_ins
 from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS
+from tests.support.accuracy import assert_as_accurate
 
 X, MATRIX, BIAS = torch.randn(3, 8), torch.randn(8, 8), torch.randn(8)
 
@@ -33,8 +35,8 @@ def stacked(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 CASES = [
-    (product, LINEAR, "linear"),
-    (product_without_bias, LINEAR, "linear"),
+    (product, LINEAR, "packed_linear"),
+    (product_without_bias, LINEAR, "packed_linear"),
     (concatenated, torch.ops.aten.cat.default, "concatenation"),
     (stacked, torch.ops.aten.stack.default, "stack"),
 ]
@@ -68,10 +70,11 @@ def test_other_operators_have_none(
 
 def test_pytorch_finds_no_fault_with_them() -> None:
     ours = getattr(torch.ops, KERNELS)
-    linear = torch.library.opcheck(ours.linear.default, (X, MATRIX, BIAS, "none", [], None))
+    linear = torch.library.opcheck(ours.linear.default, (X, MATRIX, BIAS))
+    packed = torch.library.opcheck(ours.packed_linear.default, (X, MATRIX, BIAS, "none", [], None))
     concatenation = torch.library.opcheck(ours.concatenation.default, ([X, MATRIX], 0))
     stack = torch.library.opcheck(ours.stack.default, ([MATRIX, MATRIX], 1))
-    outcomes = {*linear.values(), *concatenation.values(), *stack.values()}
+    outcomes = {*linear.values(), *packed.values(), *concatenation.values(), *stack.values()}
     assert outcomes == {"SUCCESS"}
 
 
@@ -85,3 +88,14 @@ def test_a_product_stays_one_beside_inductors_kernels(function: Callable[..., Te
     assert targets(fused).count(LINEAR) == 1
     assert torch.ops.aten.relu.default not in targets(fused)
     torch.testing.assert_close(fused(X, MATRIX, BIAS), as_of_aot_autograd(X, MATRIX, BIAS))
+
+
+def test_small_pointwise_convolutions_stay_products_beside_inductors_kernels() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.ELU()).eval()
+    x = torch.randn(2, 3, 6, 6)
+    compiled = nimble_fx.compile(model, x, kernels="inductor", on_fallback="error")
+    (program,) = compiled.programs
+    called = [task.target for task in program.graph.tasks]
+    assert called.count(torch.ops.aten.linear.default) == 1
+    assert torch.ops.aten.elu.default not in called
+    assert_as_accurate(model, (x,), [compiled(x)])

@@ -1,0 +1,96 @@
+"""Computes small pointwise convolutions on a CPU as products of matrices.
+
+Before: y = convolution(x, weight, bias), of a weight of one position, x in the channels-last format
+After: y = permute(linear(permute(x), clone(squeeze(weight)), bias))
+
+A call of oneDNN's convolution takes some 20 microseconds before it computes anything, one of a
+product 5. In the channels-last format the pixels are the rows of a matrix, so nothing is copied.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from nimble_fx.rewrites.fuse_activations import applies_activation
+from nimble_fx.rewrites.new_nodes import call
+
+_aten = torch.ops.aten
+
+MAX_ELEMENTS = 2**17
+"""Of the result. A larger one takes a product longer, which begins with a copy of the bias."""
+
+MAX_FLOPS = 2**24
+"""What oneDNN gains by its own layout of a larger weight is more than its call costs."""
+
+MIN_CHANNELS = 8
+"""Of image and result: products by narrower matrices are slow."""
+
+
+def pointwise_products(
+    gm: GraphModule, fixed: Collection[Node], assume_finite: bool = False
+) -> GraphModule:
+    """Replaces small convolutions of one position by products.
+
+    Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, without groups,
+    strides and padding, whose weight is among `fixed`, which it is not itself; its image and result
+    have sizes that are known and are in the channels-last format; oneDNN's convolution could not
+    apply an activation after it.
+    Ensures: the same values up to rounding, of the same shapes and strides.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
+        fixed: nodes that are computed outside of the calls.
+        assume_finite: as for `fuse_activations`.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=_aten.convolution.default):
+        is_in_calls = node.args[1] in fixed and node not in fixed
+        if is_in_calls and _gains(node) and not applies_activation(node, assume_finite):
+            _replace(gm, node)
+    gm.recompile()
+    return gm
+
+
+def _gains(node: Node) -> bool:
+    """Whether it is small, and a product of matrices."""
+    arguments: tuple[Any, ...] = node.args
+    x, weight, _, stride, padding, _, is_transposed, _, n_groups = arguments
+    images: list[Tensor] = [x.meta["val"], node.meta["val"]]
+    filters: Tensor = weight.meta["val"]
+    if is_transposed or n_groups != 1 or not all(map(_is_image_of_known_size, images)):
+        return False
+    is_pointwise = filters.shape[2:] == (1, 1) and (stride, padding) == ([1, 1], [0, 0])
+    n_elements, n_channels = images[1].numel(), min(filters.shape[:2])
+    is_small = n_elements <= MAX_ELEMENTS and 2 * n_elements * filters.shape[1] <= MAX_FLOPS
+    return is_pointwise and is_small and n_channels >= MIN_CHANNELS
+
+
+def _is_image_of_known_size(value: Tensor) -> bool:
+    is_plain = value.dtype == torch.float32 and value.device.type == "cpu" and value.dim() == 4
+    is_known = all(type(n) is int for n in value.shape)
+    return is_plain and is_known and value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _replace(gm: GraphModule, node: Node) -> None:
+    arguments: tuple[Any, ...] = node.args
+    x, weight, bias, *_ = arguments
+    with gm.graph.inserting_before(node):
+        matrix = _matrix(gm, weight)
+        rows = call(gm.graph, node, _aten.permute.default, x, [0, 2, 3, 1])
+        product = call(gm.graph, node, _aten.linear.default, rows, matrix, bias)
+        result = call(gm.graph, node, _aten.permute.default, product, [0, 3, 1, 2])
+    node.replace_all_uses_with(result)
+    gm.graph.erase_node(node)
+    if not weight.users:
+        gm.graph.erase_node(weight)
+
+
+def _matrix(gm: GraphModule, weight: Node) -> Node:
+    """The weight as a matrix in memory of its own: what only views a weight is no folded one."""
+    is_clone = weight.target is _aten.clone.default
+    source = weight.all_input_nodes[0] if is_clone else weight
+    viewed = call(gm.graph, weight, _aten.squeeze.dims, source, [2, 3])
+    contiguous = torch.contiguous_format
+    return call(gm.graph, weight, _aten.clone.default, viewed, memory_format=contiguous)
