@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import nimble_fx
+from nimble_fx.runtime.folding.folded_weights import FoldedWeights
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.accuracy import assert_as_accurate
 from tests.support.models import CASES
@@ -306,3 +307,17 @@ def test_a_large_weight_that_is_one_number_is_folded() -> None:
             assert_as_accurate(model, (x,), compiled(x))
     (program,) = nimble_fx.programs()
     assert program.scheduled.folded is not None
+
+
+def test_models_that_share_a_program_do_not_fold_their_weights_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models, x = [Convolutions().eval() for _ in range(3)], torch.randn(2, 3, 5, 5)
+    runs = [torch.compile(model, backend="nimble", options=FOLDED) for model in models]
+    with torch.no_grad():
+        for run, model in zip(runs, models, strict=True):
+            assert_as_accurate(model, (x,), run(x))
+        assert len(nimble_fx.programs()) == 1
+        monkeypatch.setattr(FoldedWeights, "_computed", None)
+        for run, model in zip(runs, models, strict=True):
+            assert_as_accurate(model, (x,), run(x))

@@ -32,6 +32,10 @@ NOT_COUNTED = (
 )
 """Why some weights are not kept folded."""
 
+MAX_SETS = 8
+"""The most sets of weights, as of models that share a program, whose results are kept."""
+
+_data_ptr = Tensor.data_ptr
 _version = attrgetter("_version")
 
 
@@ -45,8 +49,10 @@ class FoldedWeights:
     its memory. So values are compared too: all of a small weight, a sample of a large one (see
     `WeightSample`). What goes unnoticed is a write that is not counted and meets none of these.
 
+    Models of one class can share a program: the results of `MAX_SETS` sets of weights are kept.
+
     Cost: about 0.2 microseconds a weight in each call, for a large one 2 to 10; and memory for the
-    results.
+    results, until one of their weights is freed.
     """
 
     def __init__(
@@ -64,11 +70,13 @@ class FoldedWeights:
         """
         self._compute, self._packings, self._check = compute, packings, check
         self._lock = threading.Lock()
-        self._known: _Known | _Released | None = None
+        self._known: tuple[_Known, ...] = ()
+        self._released: _Released | None = None
 
     def can_be_kept(self, weights: Sequence[Tensor]) -> bool:
         """Whether changes of the weights can be noticed: inference tensors have no versions."""
-        return self._known is not None or not any(map(Tensor.is_inference, weights))
+        are_known = bool(self._known) or self.are_released
+        return are_known or not any(map(Tensor.is_inference, weights))
 
     def __call__(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         """The tensors for the weights as they are now; computed anew if they cannot be kept."""
@@ -76,22 +84,26 @@ class FoldedWeights:
             self._check(weights)
             with torch.no_grad():
                 return self._compute(*weights)
-        known = self._known
-        if known is not None and known.are_of(weights):
-            return known.results
+        if self._released is not None:
+            return self._released.results_for(weights)
+        addresses = list(map(_data_ptr, weights))
+        for known in self._known:
+            if known.addresses == addresses and known.are_current(weights):
+                return known.results
         self._check(weights)  # before their memory is read
         if any(map(Tensor.is_inference, weights)):
             return self._computed(weights)
         with self._lock:
-            known = _Known(weights)  # first: what is written while it computes is to be noticed
-            known.results = self._packed(self._computed(weights))
-            self._known = known
-        return known.results
+            new = _Known(weights)  # first: what is written while it computes is to be noticed
+            new.results = self._packed(self._computed(weights))
+            others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
+            self._known = (new, *others[: MAX_SETS - 1])
+        return new.results
 
     @property
     def are_released(self) -> bool:
         """Whether the weights are gone, and the results stay as they are."""
-        return isinstance(self._known, _Released)
+        return self._released is not None
 
     def release(self, weights: Sequence[Tensor], free: Sequence[int]) -> int:
         """Keeps the results for the weights for good; returns how many bytes it has freed.
@@ -104,7 +116,7 @@ class FoldedWeights:
             return 0
         released = _Released(self(weights), free)
         with self._lock:
-            self._known = released
+            self._known, self._released = (), released
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
         for i in free:
             weights[i].data = weights[i].data.new_empty(0)
@@ -121,31 +133,47 @@ class FoldedWeights:
 
 
 class _Known:
-    """Results, and the weights that they are computed from."""
+    """Results, and the weights that they are computed from.
+
+    Attributes:
+        results: the results; empty once the memory of one of the weights is gone.
+        addresses: those of the weights.
+        are_freed: whether it is gone, so that it may be another weight's.
+    """
 
     results: Sequence[Tensor]
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._steps = StepsOn(weights)
         samples = [WeightSample(weight) for weight in weights]
-        self._addresses = [sample.address for sample in samples]
+        self.addresses = [sample.address for sample in samples]
         self._versions = [sample.version for sample in samples]
         self._bytes = [sample.bytes for sample in samples]
         self._words = SampledWords(samples)
         self._saved_bytes = b"".join(self._bytes)
         self._saved_words = self._words.read()
-        self._freed: list[Any] = []
-        self._storages = [weakref.ref(each.storage, self._freed.append) for each in samples]
+        self.are_freed = False
+        drop = partial(_drop, weakref.ref(self))
+        self._storages = [weakref.ref(each.storage, drop) for each in samples]
 
-    def are_of(self, weights: Sequence[Tensor]) -> bool:
-        """Whether the weights are the same; their shapes and strides are guarded by PyTorch."""
+    def are_current(self, weights: Sequence[Tensor]) -> bool:
+        """Whether weights at the same addresses are the same.
+
+        Their shapes and strides are guarded by PyTorch.
+        """
         return (
-            not (self._freed or self._steps.happened)
-            and list(map(Tensor.data_ptr, weights)) == self._addresses
+            not (self.are_freed or self._steps.happened)
             and list(map(_version, weights)) == self._versions
             and b"".join(self._bytes) == self._saved_bytes
             and all(map(torch.equal, self._words.read(), self._saved_words))
         )
+
+
+def _drop(known: "weakref.ref[_Known]", storage: object) -> None:
+    """Drops results, the memory of one of whose weights is gone."""
+    there = known()
+    if there is not None:
+        there.are_freed, there.results = True, ()
 
 
 @dataclass(frozen=True)
@@ -160,18 +188,18 @@ class _Released:
     results: Sequence[Tensor]
     freed: Sequence[int]
 
-    def are_of(self, weights: Sequence[Tensor]) -> bool:
-        """Whether nobody has put weights where they are gone.
+    def results_for(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The results.
 
         Raises:
-            UnsupportedError: somebody has.
+            UnsupportedError: somebody has put weights where they are gone.
         """
         if any(weights[i].numel() for i in self.freed):
             raise UnsupportedError(
                 "a weight was put in the place of one that was released, and is not read: compile "
                 "the model with its new weights, or without release_weights"
             )
-        return True
+        return self.results
 
 
 def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:

@@ -1,5 +1,6 @@
 """What is computed from weights is computed again when, and only when, one has changed."""
 
+import weakref
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from nimble_fx.runtime.folding.folded_weights import FoldedRun, FoldedWeights
+from nimble_fx.runtime.folding.folded_weights import MAX_SETS, FoldedRun, FoldedWeights
 from nimble_fx.runtime.folding.weight_sample import COMPARED_WHOLE
 
 
@@ -35,6 +36,36 @@ def test_it_is_computed_once_for_the_same_weights() -> None:
     first = folded(weights)
     assert all(one is other for one, other in zip(first, folded(weights), strict=True))
     assert compute.n == 1
+
+
+def test_it_is_computed_once_for_each_of_several_sets_of_weights() -> None:
+    compute = Doubling()
+    folded, sets = FoldedWeights(compute, [None]), [[torch.full((2,), i)] for i in range(MAX_SETS)]
+    for _ in range(3):
+        for weights in sets:
+            assert torch.equal(folded(weights)[0], 2 * weights[0])
+    assert compute.n == MAX_SETS
+    sets[3][0].add_(1)
+    for weights in sets:
+        assert torch.equal(folded(weights)[0], 2 * weights[0])
+    assert compute.n == MAX_SETS + 1
+
+
+def test_results_of_more_sets_are_freed_and_computed_again() -> None:
+    compute = Doubling()
+    folded, sets = FoldedWeights(compute, [None]), [[torch.ones(2)] for _ in range(MAX_SETS + 1)]
+    results = [weakref.ref(folded(weights)[0]) for weights in sets]
+    assert [result() is None for result in results] == [True] + [False] * MAX_SETS
+    folded(sets[0])
+    assert compute.n == MAX_SETS + 2
+
+
+def test_results_of_a_set_go_with_its_weights() -> None:
+    folded, first, second = doubled(), [torch.zeros(2)], [torch.ones(2)]
+    results = [weakref.ref(folded(weights)[0]) for weights in (first, second)]
+    del first
+    assert [result() is None for result in results] == [True, False]
+    assert folded(second)[0] is results[1]()
 
 
 CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
