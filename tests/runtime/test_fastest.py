@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
@@ -209,6 +210,42 @@ def test_tensors_that_are_written_are_not_touched_while_it_measures() -> None:
     run([y])
     assert set(seen) == {0.0}
     assert y == 1
+
+
+class Seen(TorchDispatchMode):
+    """Counts operators."""
+
+    n = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.n += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_do_not_see_what_is_measured_nor_slow_it_down() -> None:
+    def act(x: Tensor) -> None:
+        x.neg()
+
+    (run, _), args = fastest_of(Run("a", SHORT, act), Run("b", LONG, act)), [torch.ones(2)]
+    with Seen() as mode:
+        run(args)
+    assert mode.n == 1
+
+
+def test_the_first_call_of_a_model_is_measured_without_modes() -> None:
+    measured: list[int] = []
+
+    def seconds(selection: Any, run: Boxed, args: list[Any]) -> float:
+        measured.append(torch._C._len_torch_dispatch_stack())
+        return 1.0
+
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), torch.ones(1, 3, 5, 5)
+    with pytest.MonkeyPatch.context() as patched, torch.no_grad():
+        patched.setattr(module._Selection, "_seconds", seconds)
+        torch.compile(model, backend="nimble")(x)
+    assert set(measured) == {0}
 
 
 def test_a_custom_operator_is_called_as_often_as_the_user_calls_it() -> None:
