@@ -98,6 +98,13 @@ def test_a_product_by_a_packed_weight_counts_as_the_layer_that_it_is(rows: tuple
     assert not work.is_convolution
 
 
+def test_a_linear_that_is_not_decomposed_is_a_matrix_product() -> None:
+    made, rows, matrix, bias = (tensor_type(*n) for n in ((2, 3, 16), (2, 3, 8), (16, 8), (16,)))
+    (work,) = works(one_task(aten.linear.default, made, rows, matrix, bias))
+    assert work.flops == counted(nn.Linear(8, 16), torch.randn(2, 3, 8))
+    assert work.is_product
+
+
 def test_attention_is_two_matrix_products_on_a_cpu_too() -> None:
     q = torch.randn(2, 3, 5, 8)
     (work,) = works(traced(nn.functional.scaled_dot_product_attention, q, q, q))

@@ -53,6 +53,17 @@ def raises(run: Callable[[Tensor], Any]) -> bool:
     return False
 
 
+def test_a_check_is_not_captured() -> None:
+    compiled = torch.compile(
+        inverse, backend="nimble", options={"device": "virtual", "on_fallback": "silent"}
+    )
+    compiled(torch.eye(3))
+    (program,) = nimble_fx.programs()
+    has_check = any("check_errors" in str(task.target) for task in program.graph.tasks)
+    reasons = [fallback.reason for fallback in nimble_fx.fallbacks()]
+    assert ["the host waits for its result" in reason for reason in reasons] == [True] * has_check
+
+
 class WeightFirst(nn.Module):
     """Inverts a weight, and reads another one after its input."""
 

@@ -60,6 +60,14 @@ def test_results_of_more_sets_are_freed_and_computed_again() -> None:
     assert compute.n == MAX_SETS + 2
 
 
+def test_results_of_a_set_go_when_it_has_changed() -> None:
+    folded, weights = doubled(), [torch.zeros(2)]
+    before = weakref.ref(folded(weights)[0])
+    weights[0].add_(1)
+    folded(weights)
+    assert before() is None
+
+
 def test_results_of_a_set_go_with_its_weights() -> None:
     folded, first, second = doubled(), [torch.zeros(2)], [torch.ones(2)]
     results = [weakref.ref(folded(weights)[0]) for weights in (first, second)]
