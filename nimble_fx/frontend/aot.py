@@ -83,9 +83,7 @@ def compile(  # noqa: A001  # as torch.compile
     """
     check_training(training)
     _check_guards(guards, training, release_weights)
-    parsed = Options.parse(None, options)
-    if release_weights and parsed.fold_weights == "auto":
-        parsed = replace(parsed, fold_weights=True)
+    parsed = _parsed(options, release_weights)
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
@@ -240,6 +238,13 @@ class _Backend:
     def _add_program(self, program: Program) -> None:
         self.programs.add(program)
         register(program)
+
+
+def _parsed(options: Mapping[str, Any], release_weights: bool) -> Options:
+    """The options; weights that are to be released are folded, whatever is faster."""
+    parsed = Options.parse(None, options)
+    is_decided = parsed.fold_weights != "auto" or not release_weights
+    return parsed if is_decided else replace(parsed, fold_weights=True)
 
 
 def _check_guards(guards: object, training: bool, release_weights: object) -> None:
