@@ -96,11 +96,7 @@ def plan(
     """
     check_training(training)
     runtime, specs = _runtime_and_specs(device)
-    parsed = replace(Options.parse(None, options), cost_dir=None)
-    if parsed.verify == "values":  # of which a plan computes none
-        parsed = replace(parsed, verify=True)
-    if runtime.hardware is None:  # the cache refuses files for a device that is not here
-        parsed = replace(parsed, cache_dir=None)
+    parsed = _parsed(options, is_here=runtime.hardware is not None)
     arguments = Arguments.parse(example_inputs)
     bare = ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
@@ -113,6 +109,19 @@ def plan(
             return forward, backward
     what = "its backward" if planner.programs else "it"
     raise UnsupportedError(f"{name_of(function)} has nothing to schedule: {what} launches nothing")
+
+
+def _parsed(options: dict[str, Any], is_here: bool) -> Options:
+    """The options of a plan, without those that have no effect on it.
+
+    Args:
+        options: by name.
+        is_here: whether this machine has the device; the cache refuses files for any other.
+    """
+    parsed = Options.parse(None, options)
+    verify = True if parsed.verify == "values" else parsed.verify
+    cache_dir = parsed.cache_dir if is_here else None
+    return replace(parsed, verify=verify, cost_dir=None, cache_dir=cache_dir)
 
 
 def _runtime_and_specs(device: str | torch.device | Device) -> tuple[Cuda, Device]:

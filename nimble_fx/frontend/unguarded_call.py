@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import InputError, UnsupportedError
+from nimble_fx.frontend.compiled_weights import CompiledWeights
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import Arguments, name_of
 from nimble_fx.frontend.preserve_state import tensors_of
-from nimble_fx.frontend.replaced_weights import CompiledWeights
 from nimble_fx.ir.display import plural
 from nimble_fx.torch_internals.dynamo_entries import PytorchState
 from nimble_fx.torch_internals.names import lookup, pytree
