@@ -94,8 +94,10 @@ class _Fusion:
             after = _only_user(user)
             is_relu = assume_finite and after is not None and after.target is _aten.relu.default
             return _Fusion(convolution, user, after if is_relu else None)
-        is_activation = user is not None and user.target in activations and _has_valid_numbers(user)
-        return _Fusion(convolution, None, user if is_activation else None)
+        if user is None or user.target not in activations:
+            return _Fusion(convolution)
+        is_fusible = _has_valid_numbers(user) and (assume_finite or not _is_relu(user))
+        return _Fusion(convolution, None, user if is_fusible else None)
 
     def replace(self, gm: GraphModule) -> None:
         """Makes the last of them the operator that does it all."""
@@ -143,6 +145,11 @@ def _has_valid_numbers(activation: Node) -> bool:
         return False
     values = _values(activation)
     return "min_val" not in values or values["min_val"] <= values["max_val"]
+
+
+def _is_relu(activation: Node) -> bool:
+    """Whether it is relu by another name, which oneDNN computes like that one."""
+    return bool(_values(activation).get("negative_slope") == 0)
 
 
 def _values(node: Node) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 from torch.nn import functional
 
 from nimble_fx.rewrites.channels_last import channels_last
@@ -32,14 +33,22 @@ class Then(nn.Module):
         return self.function(self.layer(x), other).contiguous()
 
 
+def weights_of(graph: InferenceGraph) -> set[Node]:
+    inputs = graph.gm.graph.find_nodes(op="placeholder")
+    return {node for node in inputs if node.name in graph.static}
+
+
+def channels_last_graph(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
+    """A model's graph before the rewrite, with its convolutions in the format that it needs."""
+    graph = inference_graph(model.eval(), *inputs)
+    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
+    return graph
+
+
 def rewritten(model: nn.Module, *inputs: Tensor, assume_finite: bool = False) -> InferenceGraph:
     """A model's graph after the rewrite."""
-    graph = inference_graph(model.eval(), *inputs)
-    inputs_of_graph = graph.gm.graph.find_nodes(op="placeholder")
-    weights = {node for node in inputs_of_graph if node.name in graph.static}
-    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, weights))
-    copies = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
-    fuse_activations(graph.gm, fixed_nodes(graph.gm, copies), assume_finite)
+    graph = channels_last_graph(model, *inputs)
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)), assume_finite)
     graph.gm.graph.lint()
     return graph
 
@@ -70,7 +79,10 @@ IF_FINITE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "hardsigmoid": lambda y, _: functional.hardsigmoid(y),
     "gelu": lambda y, _: functional.gelu(y),
     "gelu by tanh": lambda y, _: functional.gelu(y, approximate="tanh"),
+    "leaky by nothing": lambda y, _: functional.leaky_relu(y, 0.0),
 }
+SAME_IN_ANY_LAYOUT = {name: each for name, each in IF_FINITE.items() if "gelu" not in name}
+"""Those of which PyTorch has one kernel."""
 ADDITIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "added": lambda y, other: y + other,
     "added to": lambda y, other: y.add(other),
@@ -184,15 +196,16 @@ def test_so_may_a_bias_of_the_call() -> None:
     assert CONVOLUTION in operators(BiasOfTheCall(), X, torch.randn(6, 1))
 
 
-def test_what_is_written_before_an_activation_is_read_before_it() -> None:
-    model = Then(nn.Conv2d(4, 6, 3), lambda y, _: torch.sigmoid(y))
-    graph = inference_graph(model.eval(), X)
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_is_written_before_an_activation_is_read_before_it(is_written: bool) -> None:
+    graph = channels_last_graph(Then(nn.Conv2d(4, 6, 3), lambda y, _: torch.sigmoid(y)), X)
     (convolution,) = graph.gm.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    write = aten.mul_.Tensor if is_written else aten.mul.Tensor
     with graph.gm.graph.inserting_after(convolution):
-        graph.gm.graph.call_function(aten.mul_.Tensor, (convolution.args[0], 2))
-    weights = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
-    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights))
-    assert graph.gm.graph.find_nodes(op="call_function", target=aten.sigmoid.default)
+        graph.gm.graph.call_function(write, (convolution.args[0], 2))
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
+    sigmoids = graph.gm.graph.find_nodes(op="call_function", target=aten.sigmoid.default)
+    assert bool(sigmoids) is is_written
 
 
 @pytest.mark.parametrize(
@@ -216,7 +229,9 @@ def test_nothing_changes_where_the_user_turned_the_library_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "then", [*ACTIVATIONS.values(), *ADDITIONS.values()], ids=[*ACTIVATIONS, *ADDITIONS]
+    "then",
+    [*ACTIVATIONS.values(), *SAME_IN_ANY_LAYOUT.values(), *ADDITIONS.values()],
+    ids=[*ACTIVATIONS, *SAME_IN_ANY_LAYOUT, *ADDITIONS],
 )
 def test_what_is_not_a_number_stays_so(then: Callable[[Tensor, Tensor], Tensor]) -> None:
     x, other = X.clone(), OTHER.clone()
