@@ -2,24 +2,18 @@
 
 import logging
 import sys
-import sysconfig
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import torch
-
 from nimble_fx.errors import FallbackError, NimbleWarning
+from nimble_fx.internal_files import is_internal
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.registry import WeakList
 from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
-
-_PYTHONS = sysconfig.get_path("stdlib")
-_PACKAGES = [Path(package).parent for package in (torch.__file__, __file__)]
 
 OnFallback = Literal["warn", "error", "silent"]
 
@@ -87,18 +81,10 @@ def _level_of_user() -> int:
     level, frame = 1, sys._getframe(1).f_back
     while frame is not None:
         level += 1
-        if not _is_internal(frame.f_code.co_filename):
+        if not is_internal(frame.f_code.co_filename):
             return level
         frame = frame.f_back
     return 1
-
-
-def _is_internal(file: str) -> bool:
-    """Whether code is PyTorch's, this package's, Python's own, or was made by one of these."""
-    path = Path(file)
-    is_generated = file.startswith(("<eval_with_key>", "<string>", "<nimble_fx "))
-    is_pythons = path.is_relative_to(_PYTHONS) and "site-packages" not in path.parts
-    return is_generated or is_pythons or any(map(path.is_relative_to, _PACKAGES))
 
 
 _fallbacks: WeakList[Fallback] = WeakList()

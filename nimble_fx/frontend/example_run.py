@@ -3,7 +3,6 @@
 import re
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from nimble_fx.errors import OptionError
 from nimble_fx.frontend.model_function import Arguments, name_of
+from nimble_fx.internal_files import is_internal
 from nimble_fx.torch_internals.leaves import tensors_in
-
-_LIBRARY_DIRECTORIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> Any:
@@ -57,7 +55,7 @@ def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
 def _user_line(error: Exception) -> str:
     """The user's line in which an error was raised; "" if there is none in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_DIRECTORIES)]
+    users = [frame for frame in frames if not is_internal(frame.filename)]
     return f" [{users[-1].filename}:{users[-1].lineno}: {users[-1].line}]" if users else ""
 
 

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from nimble_fx.internal_files import is_internal
 from nimble_fx.torch_internals.names import is_wrapper_subclass
 from nimble_fx.torch_internals.storages import storage_key
 
 Container = list[Any] | dict[Any, Any] | set[Any]
+
+_FUNCTIONS = (FunctionType, MethodType, partial)
 
 
 @contextmanager
@@ -27,8 +30,9 @@ def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Itera
     attributes, the lists, dicts and sets in these, and the random generators: Python's, NumPy's
     global one, those of the devices of the model and the inputs, and each `torch.Generator` among
     them. A function's modules, tensors and containers are those of its closure and the globals that
-    it names. Other objects are not looked into. Cost: a copy of the tensors in the host's memory;
-    only those that were written are copied back.
+    it names, and of the functions among these; a method's or callable object's those of its object
+    too. Other objects are not looked into, nor functions of PyTorch and of Python itself. Cost: a
+    copy of the tensors in the host's memory; only those that were written are copied back.
     """
     containers, tensors, generators = _state(model)
     of_inputs = [value for value in inputs if isinstance(value, Tensor)]
@@ -57,9 +61,13 @@ def _state(
     containers: dict[int, Container] = {}
     tensors: dict[int, Tensor] = {}
     generators: dict[int, torch.Generator] = {}
-    stack: list[object] = [model] if isinstance(model, nn.Module) else _referenced(model)
+    functions: set[int] = set()
+    stack: list[object] = [model] if isinstance(model, nn.Module) else _of_callable(model)
     while stack:
         value = stack.pop()
+        if isinstance(value, _FUNCTIONS) and id(value) not in functions:
+            functions.add(id(value))
+            stack += _referenced(value)
         if isinstance(value, Tensor):
             tensors[id(value)] = value
         if isinstance(value, torch.Generator):
@@ -73,17 +81,31 @@ def _state(
     return list(containers.values()), list(tensors.values()), list(generators.values())
 
 
-def _referenced(function: object) -> list[object]:
+def _of_callable(model: object) -> list[object]:
+    """The objects that a call of the model refers to, which is no module."""
+    if isinstance(model, _FUNCTIONS):
+        return [model]
+    return [_attributes(model), type(model).__call__]
+
+
+def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[object]:
     """The objects that a function refers to besides its arguments."""
     if isinstance(function, partial):
-        bound = [*function.args, *function.keywords.values()]
-        return [*bound, *_referenced(function.func)]
+        return [*function.args, *function.keywords.values(), function.func]
     if isinstance(function, MethodType):
-        return [function.__self__, *_referenced(function.__func__)]
-    if not isinstance(function, FunctionType):
+        owner = function.__self__
+        is_module = isinstance(owner, nn.Module)
+        return [owner if is_module else _attributes(owner), function.__func__]
+    if is_internal(function.__code__.co_filename) and not hasattr(function, "__wrapped__"):
         return []
     variables = inspect.getclosurevars(function)
     return [*variables.nonlocals.values(), *variables.globals.values()]
+
+
+def _attributes(value: object) -> object:
+    """The attributes of an object that has a dict of them and is no class or module of Python."""
+    is_namespace = isinstance(value, type | ModuleType)
+    return None if is_namespace else getattr(value, "__dict__", None)
 
 
 @contextmanager

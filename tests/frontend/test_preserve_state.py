@@ -130,12 +130,30 @@ def test_what_was_not_written_to_is_not_written_back() -> None:
     assert [p._version for p in model.parameters()] == versions
 
 
-@pytest.mark.parametrize("kind", ["closure", "method", "partial"])
+class Predictor:
+    """Has a module, and is none."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+    def predict(self, x: Tensor) -> Any:
+        return self.net(x)
+
+    __call__ = predict
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["closure", "method", "partial", "decorated", "of another function", "bound", "callable"],
+)
 def test_a_functions_modules_are_as_they_were(kind: str) -> None:
     model = Restless()
 
     def program(x: Tensor) -> Any:
         return model(x)
+
+    def caller(x: Tensor) -> Any:
+        return caller(x[1:]) if len(x) > 2 else program(x)
 
     def given(net: nn.Module, x: Tensor) -> Any:
         return net(x)
@@ -144,6 +162,10 @@ def test_a_functions_modules_are_as_they_were(kind: str) -> None:
         "closure": program,
         "method": model.forward,
         "partial": partial(given, model),
+        "decorated": torch.no_grad()(program),
+        "of another function": caller,
+        "bound": Predictor(model).predict,
+        "callable": Predictor(model),
     }
     function = functions[kind]
     before = copy.deepcopy(bits(model))

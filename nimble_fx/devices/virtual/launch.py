@@ -185,13 +185,13 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.detach() if self._target.keeps_alive(tensor) else weak_alias(tensor)
 
 
-_TORCH, _DEVICES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+_LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 
 def _launching_line() -> tuple[str, int]:
     """The innermost file and line outside of PyTorch and the device packages."""
     frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(None))
-    outside = (at for at in frames if not at[0].startswith((_TORCH, _DEVICES)))
+    outside = (at for at in frames if not any(map(Path(at[0]).is_relative_to, _LIBRARIES)))
     return next(outside, ("?", 0))
 
 

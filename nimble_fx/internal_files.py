@@ -1,0 +1,21 @@
+"""Which files are not the user's: PyTorch's, this package's, Python's own."""
+
+import sysconfig
+from pathlib import Path
+
+import torch
+
+_PYTHONS = sysconfig.get_path("stdlib")
+_PACKAGES = [Path(package).parent for package in (torch.__file__, __file__)]
+
+
+def is_internal(file: str) -> bool:
+    """Whether code is PyTorch's, this package's, Python's own, or was made by one of these.
+
+    Args:
+        file: as a frame or a code object names it.
+    """
+    path = Path(file)
+    is_generated = file.startswith(("<eval_with_key>", "<string>", "<nimble_fx "))
+    is_pythons = path.is_relative_to(_PYTHONS) and "site-packages" not in path.parts
+    return is_generated or is_pythons or any(map(path.is_relative_to, _PACKAGES))
