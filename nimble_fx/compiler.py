@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from functorch.compile import min_cut_rematerialization_partition
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from nimble_fx.errors import PassError, UnsupportedError
 from nimble_fx.fallback import Fallback
@@ -27,7 +27,7 @@ from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.capture.status import CaptureStatus
-from nimble_fx.runtime.compared_values import compared_once
+from nimble_fx.runtime.compared_values import compared_once, is_comparable
 from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.runtime.folding.folded_weights import NOT_COUNTED, FoldedRun, folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
@@ -93,6 +93,7 @@ class Compiler:
         options: Options,
         target: Target,
         names: Mapping[str, str] | None = None,
+        has_guards: bool = True,
     ) -> None:
         """A compiler for the ATen graphs of one Dynamo graph.
 
@@ -101,8 +102,9 @@ class Compiler:
             options: the user's options.
             target: what it is compiled for.
             names: replacements for prefixes of input names; see `user_names.renamed`.
+            has_guards: whether each call checks PyTorch's guards.
         """
-        self._options, self._target = options, target
+        self._options, self._target, self._has_guards = options, target, has_guards
         self._name = program_name(gm)
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
@@ -148,7 +150,7 @@ class Compiler:
         self._inputs.add_folded(hoisted.sources_by_result)
         for kind, main in self._with_kernels(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
-            folded = folded_weights(trace(main).graph, self._folded)
+            folded = folded_weights(trace(main).graph, self._folded, self._has_guards)
             runs[FOLDED if kind == PYTORCHS else kind] = FoldedRun(
                 run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
             )
@@ -160,9 +162,9 @@ class Compiler:
 
     def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
         """The runnable, compared with the traced graph if it can be and the options ask for it."""
-        if self._options.verify != "values" or any(map(_writes, traced.graph.nodes)):
-            return run
-        return compared_once(run, traced, self._name)
+        if self._options.verify == "values" and is_comparable(traced):
+            return compared_once(run, traced, self._name)
+        return run
 
     def _is_foldable(self, hoisted: Hoisted) -> bool:
         """Whether a program can take folded weights.
@@ -359,9 +361,3 @@ def dump_source(
 
 def _n_operators(gm: GraphModule) -> int:
     return sum(isinstance(node.target, OpOverload) for node in gm.graph.nodes)
-
-
-def _writes(node: Node) -> bool:
-    """Whether a node writes to one of its arguments."""
-    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
-    return any(a.alias_info is not None and a.alias_info.is_write for a in arguments)

@@ -87,7 +87,7 @@ def compile(  # noqa: A001  # as torch.compile
     arguments = Arguments.parse(example_inputs)
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
-    compiled = Compiled(function, parsed, training)
+    compiled = Compiled(function, parsed, training, guards)
     runs, outputs = compiled._run_example(arguments, recorded=release_weights)
     compiled.report_if_eager()
     if not guards:
@@ -109,11 +109,13 @@ class Compiled:
     the rest with the model's own functions, as with torch.compile.
     """
 
-    def __init__(self, model: Callable[..., Any], options: Options, training: bool) -> None:
+    def __init__(
+        self, model: Callable[..., Any], options: Options, training: bool, guards: bool
+    ) -> None:
         self.model, self.training = model, training
         self._recorder = Recorder()
         self._reporter = Reporter(options.on_fallback)
-        self._backend = _Backend(options, argument_names(model), self._recorder)
+        self._backend = _Backend(options, argument_names(model), self._recorder, guards)
         function = unique_function(model)
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
         self._backend.calls = weakref.ref(self._guarded)
@@ -214,17 +216,20 @@ class Compiled:
 class _Backend:
     """The backend of one `Compiled`; lists the programs compiled for it."""
 
-    def __init__(self, options: Options, names: Mapping[str, str], recorder: Recorder) -> None:
+    def __init__(
+        self, options: Options, names: Mapping[str, str], recorder: Recorder, has_guards: bool
+    ) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
         self.is_called = False
         self.calls: Callable[[], GuardedCalls | None] = lambda: None
         self._options, self._names, self._recorder = options, names, recorder
+        self._has_guards = has_guards
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
         target = this_machine(self._options, self._add_program)
-        compiler = Compiler(gm, self._options, target, self._names)
+        compiler = Compiler(gm, self._options, target, self._names, self._has_guards)
         return lower(gm, example_inputs, compiler, self._recorder.watch)
 
     def reset(self) -> None:

@@ -187,7 +187,7 @@ def _folded_of(
         return tuple
     graph, paths = program.folded.graph, program.folded.parameters
     weights = _static_values(graph.name, graph.inputs, paths, tensors, {})
-    return partial(folded_weights(program.graph, program.folded), weights)
+    return partial(folded_weights(program.graph, program.folded, are_guarded=False), weights)
 
 
 def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:

@@ -8,12 +8,25 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
 from nimble_fx.errors import RewriteError
+from nimble_fx.ir.effects import Effects
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.names import lookup, pytree
+from nimble_fx.tracing.aten_to_tasks import trace
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
 _same = lookup("torch._dynamo.utils.same")
+
+
+def is_comparable(traced: GraphModule) -> bool:
+    """Whether a graph can be run more often than the user calls it, and in float64.
+
+    It must not write to its arguments, nor call a custom operator, which may do more than it says,
+    nor read the bits of numbers as another type: rounding changes these by any amount.
+    """
+    reads_bits = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.dtype)
+    effects = Effects.of(trace(traced).graph)
+    return not (effects.written or effects.may_be_more or reads_bits)
 
 
 def compared_once(run: Run, traced: GraphModule, name: str) -> Run:

@@ -121,6 +121,26 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
     assert torch.allclose(compiled(x), net(x), atol=1e-4)
 
 
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "stride": Tensor.t,
+    "shape": lambda weight: weight[:256],
+    "dtype": lambda weight: weight.view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("attribute", IN_PLACE)
+def test_so_is_one_whose_memory_is_the_same(attribute: str) -> None:
+    net, x = nn.Linear(512, 512).requires_grad_(False), torch.randn(32, 512)
+    compiled = nimble_fx.compile(net, x, guards=False, fold_weights=True)
+    compiled(x)
+    before = net.weight.data
+    net.weight.data = IN_PLACE[attribute](before)
+    with pytest.raises(InputError, match=rf"weight.* has the {attribute} .*compiled for"):
+        compiled(x)
+    net.weight.data = before
+    assert torch.allclose(compiled(x), net(x), atol=1e-4)
+
+
 REMOVED: dict[str, Callable[[nn.Sequential], Any]] = {
     "0.weight": lambda net: weight_norm(net[0]),
     "2.bias": lambda net: net[2].__delattr__("bias"),

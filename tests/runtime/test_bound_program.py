@@ -258,3 +258,12 @@ def test_a_number_that_is_a_size_must_be_an_integer(number: Any) -> None:
     assert_same_bits(run(torch.ones(3), 9), [torch.full((9,), 3.0)])
     with pytest.raises(InputError, match=r"integer of 64 bits|of type str"):
         run(torch.ones(3), number)
+
+
+def test_folded_weights_whose_strides_change_in_place_are_refused() -> None:
+    model, x = nn.Linear(512, 512, bias=False), torch.randn(4, 512)
+    run = compiled(model, x, options={"fold_weights": True}).bind(model)
+    run(x)
+    model.weight.data = model.weight.data.t()
+    with pytest.raises(InputError, match="weight has the stride"):
+        run(x)

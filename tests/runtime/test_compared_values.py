@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
 from nimble_fx.rewrites import fold_batch_norm
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
-from nimble_fx.runtime.compared_values import compared_once
+from nimble_fx.runtime.compared_values import compared_once, is_comparable
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
 
@@ -108,3 +109,24 @@ def test_a_defect_in_a_rewrite_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         compiled = torch.compile(model, backend="nimble", options=COMPARED)
         with pytest.raises(nimble_fx.RewriteError):
             compiled(x)
+
+
+def bits_of(x: Tensor) -> Tensor:
+    return x.relu().half().view(torch.int16)
+
+
+def written(x: Tensor) -> Tensor:
+    return x.add_(1).relu()
+
+
+def test_what_cannot_be_run_twice_or_in_float64_is_not_compared() -> None:
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("seen(Tensor x) -> Tensor")
+        library.impl("seen", Tensor.clone, "CompositeExplicitAutograd")
+
+        def custom(x: Tensor) -> Any:
+            return torch.ops.nimble_tests.seen(x).relu()
+
+        for function in (bits_of, written, custom):
+            assert not is_comparable(make_fx(function)(torch.ones(3)))
+    assert is_comparable(make_fx(lambda x: x.relu().view(-1))(torch.ones(3)))

@@ -318,6 +318,15 @@ def test_models_that_share_a_program_do_not_fold_their_weights_in_turn(
         for run, model in zip(runs, models, strict=True):
             assert_as_accurate(model, (x,), run(x))
         assert len(nimble_fx.programs()) == 1
-        monkeypatch.setattr(FoldedWeights, "_computed", None)
+        monkeypatch.setattr(FoldedWeights, "_packed", None)
         for run, model in zip(runs, models, strict=True):
             assert_as_accurate(model, (x,), run(x))
+
+
+def test_weights_are_folded_under_any_default_device() -> None:
+    model, x = nn.Linear(512, 512, bias=False), torch.randn(4, 512)
+    compiled = torch.compile(model, backend="nimble", options=FOLDED | {"on_fallback": "error"})
+    with torch.no_grad(), torch.device("meta"):
+        for _ in range(2):
+            assert_as_accurate(model, (x,), compiled(x))
+            model.weight.mul_(2)

@@ -16,6 +16,7 @@ from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
 from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.names import DisableTorchFunction
 from nimble_fx.torch_internals.storages import n_uses, storage_key
 
 WARM_UPS = 3
@@ -108,13 +109,14 @@ class CapturedGraph:
     def replay(self, inputs: list[Any], static: list[Tensor]) -> list[Any]:
         """Replays the graph on new inputs, on the current stream; returns the outputs."""
         caller = self._pool_group.wait_for_last()
-        self._copy_inputs(inputs)
-        self._replay()
-        if self._written:
-            self._copy_back(inputs, self._buffers)
-        self.n_replays += 1
-        read_in_place = self._in_place_inputs(inputs, static) if self._fixed else static
-        outputs = self._output_builder.build(inputs, read_in_place)
+        with DisableTorchFunction():  # modes and subclasses took effect when it was traced
+            self._copy_inputs(inputs)
+            self._replay()
+            if self._written:
+                self._copy_back(inputs, self._buffers)
+            self.n_replays += 1
+            read_in_place = self._in_place_inputs(inputs, static) if self._fixed else static
+            outputs = self._output_builder.build(inputs, read_in_place)
         self._pool_group.record_end(caller)
         return outputs
 

@@ -36,7 +36,7 @@ MAX_SETS = 8
 """The most sets of weights, as of models that share a program, whose results are kept."""
 
 _data_ptr = Tensor.data_ptr
-_version = attrgetter("_version")
+_version, _dtype = attrgetter("_version"), attrgetter("dtype")
 
 
 class FoldedWeights:
@@ -60,6 +60,7 @@ class FoldedWeights:
         compute: Callable[..., Sequence[Tensor]],
         packings: Sequence[Pack | None],
         check: Callable[[Sequence[Any]], None] = lambda weights: None,
+        are_guarded: bool = True,
     ) -> None:
         """Nothing is computed yet.
 
@@ -67,8 +68,11 @@ class FoldedWeights:
             compute: takes the weights and returns the tensors.
             packings: what packs each of these; None for one that stays as it is.
             check: raises an error if weights are none that `compute` can take.
+            are_guarded: whether PyTorch's guards see that weights have other shapes, strides or
+                types, as by an assignment to `.data`; if not, each call compares these.
         """
         self._compute, self._packings, self._check = compute, packings, check
+        self._are_guarded = are_guarded
         self._lock = threading.Lock()
         self._known: tuple[_Known, ...] = ()
         self._released: _Released | None = None
@@ -88,14 +92,15 @@ class FoldedWeights:
             return self._released.results_for(weights)
         addresses = list(map(_data_ptr, weights))
         for known in self._known:
-            if known.addresses == addresses and known.are_current(weights):
+            if known.addresses == addresses and self._is_current(known, weights):
                 return known.results
         self._check(weights)  # before their memory is read
         if any(map(Tensor.is_inference, weights)):
-            return self._computed(weights)
-        with self._lock:
+            with plain_eager_mode():
+                return self._compute(*weights)
+        with self._lock, plain_eager_mode():  # for this is not of this call alone
             new = _Known(weights)  # first: what is written while it computes is to be noticed
-            new.results = self._packed(self._computed(weights))
+            new.results = self._packed(self._compute(*weights))
             others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
             self._known = (new, *others[: MAX_SETS - 1])
         return new.results
@@ -123,9 +128,9 @@ class FoldedWeights:
             weights[i].zero_()  # a write, which autograd counts: a graph that has saved it raises
         return sum(nbytes.values())
 
-    def _computed(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        with plain_eager_mode():  # they are not of this call alone
-            return self._compute(*weights)
+    def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
+        have_known_layouts = self._are_guarded or known.have_same_layouts(weights)
+        return have_known_layouts and known.are_current(weights)
 
     def _packed(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
         pairs = zip(results, self._packings, strict=True)
@@ -152,21 +157,28 @@ class _Known:
         self._words = SampledWords(samples)
         self._saved_bytes = b"".join(self._bytes)
         self._saved_words = self._words.read()
+        self._layouts = _layouts(weights)
         self.are_freed = False
         drop = partial(_drop, weakref.ref(self))
         self._storages = [weakref.ref(each.storage, drop) for each in samples]
 
-    def are_current(self, weights: Sequence[Tensor]) -> bool:
-        """Whether weights at the same addresses are the same.
+    def have_same_layouts(self, weights: Sequence[Tensor]) -> bool:
+        """Whether weights at the same addresses have the same shapes, strides and types."""
+        return _layouts(weights) == self._layouts
 
-        Their shapes and strides are guarded by PyTorch.
-        """
+    def are_current(self, weights: Sequence[Tensor]) -> bool:
+        """Whether weights at the same addresses, with the same layouts, are the same."""
         return (
             not (self.are_freed or self._steps.happened)
             and list(map(_version, weights)) == self._versions
             and b"".join(self._bytes) == self._saved_bytes
             and all(map(torch.equal, self._words.read(), self._saved_words))
         )
+
+
+def _layouts(weights: Sequence[Tensor]) -> list[object]:
+    """The shapes, strides and types of weights, in lists of each."""
+    return [*map(Tensor.size, weights), *map(Tensor.stride, weights), *map(_dtype, weights)]
 
 
 def _drop(known: "weakref.ref[_Known]", storage: object) -> None:
@@ -202,12 +214,13 @@ class _Released:
         return self.results
 
 
-def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
+def folded_weights(main: TaskGraph, weights: ScheduledProgram, are_guarded: bool) -> FoldedWeights:
     """The folded weights of a program, not computed yet.
 
     Args:
         main: the program's graph, whose last inputs they are.
         weights: computes them.
+        are_guarded: see `FoldedWeights`.
     """
     module = load(weights.source, weights.file)
     launcher = Launcher(weights.graph, module, weights.constants, device_here(weights.device))
@@ -217,7 +230,7 @@ def folded_weights(main: TaskGraph, weights: ScheduledProgram) -> FoldedWeights:
         return launcher(list(values))
 
     check = partial(check_weights, weights.graph.inputs, weights.parameters)
-    return FoldedWeights(compute, pack_each, check)
+    return FoldedWeights(compute, pack_each, check, are_guarded)
 
 
 class FoldedRun:
