@@ -1,9 +1,9 @@
 """The private names of PyTorch that this project uses.
 
-Every other module imports them from here, or from a module beside this one. If a version of
-PyTorch lacks a type, importing this module raises an ImportError that says so. If it lacks a
-function, calling that function raises an UnsupportedError: the compiler then runs the graph another
-way and reports a fallback.
+Every other module imports them from here, from a module beside this one, or fetches one that it
+alone needs by `lookup`. If a version of PyTorch lacks a type, importing this module raises an
+ImportError that says so. If it lacks a function, calling that function raises an UnsupportedError:
+the compiler then runs the graph another way and reports a fallback.
 """
 
 from importlib import import_module

@@ -123,7 +123,7 @@ class _Allocator:
         """Returns a block to the allocating stream, or to any stream if the caller allocated it.
 
         Other threads may allocate on stream 0 at once. Later work on a side stream happens after
-        the whole program (`Device.settle`).
+        the whole program (`DeviceRuntime.settle`).
         """
         is_own = freed.storage in self._allocating_stream
         owners = [self._allocating_stream[freed.storage]] if is_own else self._free_blocks

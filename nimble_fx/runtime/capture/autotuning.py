@@ -20,7 +20,7 @@ Times = Sequence[float | None]
 """The median time of a replay of each schedule in microseconds; None if it was not timed."""
 
 Samples = dict[int, list[float]]
-"""The times of a replay in microseconds, round by round, by the schedule's position."""
+"""The times of each contestant, all in one unit, round by round, by its position."""
 
 
 @dataclass(frozen=True)

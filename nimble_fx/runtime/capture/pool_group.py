@@ -20,7 +20,7 @@ class PoolGroup:
     Attributes:
         saved_pools: the pool of each tensor that a capture of the forward saves for the backward,
             by the tensor's address.
-        graph_caches: those of the programs in the group (`runtime.graph_cache.GraphCache`).
+        graph_caches: those of the programs in the group (`runtime.capture.graph_cache.GraphCache`).
     """
 
     def __init__(self, device: DeviceRuntime) -> None:
