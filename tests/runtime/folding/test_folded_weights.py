@@ -127,6 +127,16 @@ def test_what_is_computed_under_autocast_is_not_rounded() -> None:
     assert torch.equal(result, a @ b)
 
 
+def test_results_of_a_weight_that_is_gone_are_not_those_of_one_in_its_place() -> None:
+    memory, compute = bytearray(8), Doubling()
+    folded = FoldedWeights(compute, [None])
+    for n in (1, 2):
+        weight = torch.frombuffer(memory, dtype=torch.float32)
+        assert folded([weight])[0].tolist() == [0, 0]
+        assert compute.n == n
+        del weight
+
+
 def test_memory_that_is_allocated_again_is_another_weights() -> None:
     folded = doubled()
     for value in range(20):
