@@ -98,7 +98,10 @@ def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[obje
         return [owner if is_module else _attributes(owner), function.__func__]
     if is_internal(function.__code__.co_filename) and not hasattr(function, "__wrapped__"):
         return []
-    variables = inspect.getclosurevars(function)
+    try:
+        variables = inspect.getclosurevars(function)
+    except ValueError:  # a variable of its closure has no value yet
+        return []
     return [*variables.nonlocals.values(), *variables.globals.values()]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
-from nimble_fx.errors import RewriteError
+from nimble_fx.errors import RewriteError, UnsupportedError
 from nimble_fx.ir.effects import Effects
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.names import lookup, pytree
@@ -24,9 +24,13 @@ def is_comparable(traced: GraphModule) -> bool:
     It must not write to its arguments, nor call a custom operator, which may do more than it says,
     nor read the bits of numbers as another type: rounding changes these by any amount.
     """
-    reads_bits = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.dtype)
-    effects = Effects.of(trace(traced).graph)
-    return not (effects.written or effects.may_be_more or reads_bits)
+    if traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.dtype):
+        return False
+    try:
+        effects = Effects.of(trace(traced).graph)
+    except UnsupportedError:  # it runs as traced, which has been reported
+        return False
+    return not (effects.written or effects.may_be_more)
 
 
 def compared_once(run: Run, traced: GraphModule, name: str) -> Run:

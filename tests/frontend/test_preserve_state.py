@@ -173,3 +173,13 @@ def test_a_functions_modules_are_as_they_were(kind: str) -> None:
         function(torch.randn(2, 3))
     assert bits(model) == before
     assert model.calls == 0
+
+
+def test_a_function_whose_closure_is_not_complete_is_left_alone() -> None:
+    def program(x: Tensor) -> Any:
+        return later(x)
+
+    with preserve_state(lambda x: program(x), []):
+        pass
+    later = torch.relu
+    assert torch.equal(program(torch.ones(1)), torch.ones(1))

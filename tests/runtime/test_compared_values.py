@@ -119,6 +119,10 @@ def written(x: Tensor) -> Tensor:
     return x.add_(1).relu()
 
 
+def branched(x: Tensor) -> Any:
+    return torch.cond(x.sum() > 0, torch.relu, torch.sigmoid, (x,))
+
+
 def test_what_cannot_be_run_twice_or_in_float64_is_not_compared() -> None:
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
         library.define("seen(Tensor x) -> Tensor")
@@ -127,6 +131,6 @@ def test_what_cannot_be_run_twice_or_in_float64_is_not_compared() -> None:
         def custom(x: Tensor) -> Any:
             return torch.ops.nimble_tests.seen(x).relu()
 
-        for function in (bits_of, written, custom):
+        for function in (bits_of, written, custom, branched):
             assert not is_comparable(make_fx(function)(torch.ones(3)))
     assert is_comparable(make_fx(lambda x: x.relu().view(-1))(torch.ones(3)))
