@@ -114,7 +114,7 @@ class Compiler:
 
     @property
     def measures(self) -> bool:
-        """Whether first calls time Inductor's kernels: backwards are compiled with forwards."""
+        """Whether first calls time Inductor's kernels, and backwards are compiled with forwards."""
         return self._options.kernels == "auto"
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.internal_files import is_internal
 from nimble_fx.torch_internals.names import is_wrapper_subclass
 from nimble_fx.torch_internals.storages import storage_key
 
 Container = list[Any] | dict[Any, Any] | set[Any]
 
 _FUNCTIONS = (FunctionType, MethodType, partial)
+_LIBRARIES = {"torch", "nimble_fx", *sys.stdlib_module_names}
 
 
 @contextmanager
@@ -93,16 +93,22 @@ def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[obje
     if isinstance(function, partial):
         return [*function.args, *function.keywords.values(), function.func]
     if isinstance(function, MethodType):
-        owner = function.__self__
-        is_module = isinstance(owner, nn.Module)
-        return [owner if is_module else _attributes(owner), function.__func__]
-    if is_internal(function.__code__.co_filename) and not hasattr(function, "__wrapped__"):
+        owner, called = function.__self__, function.__func__
+        if isinstance(owner, nn.Module):
+            return [owner, called]
+        return [] if _is_of_library(called) else [_attributes(owner), called]
+    if _is_of_library(function):
         return []
     try:
         variables = inspect.getclosurevars(function)
     except ValueError:  # a variable of its closure has no value yet
         return []
     return [*variables.nonlocals.values(), *variables.globals.values()]
+
+
+def _is_of_library(function: Callable[..., Any]) -> bool:
+    """Whether a function is PyTorch's, this package's or Python's; a wrapper has the wrapped's."""
+    return str(function.__module__).partition(".")[0] in _LIBRARIES
 
 
 def _attributes(value: object) -> object:

@@ -18,9 +18,7 @@ from nimble_fx.runtime.capture.autotuning import Samples, select_winner
 from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
-from nimble_fx.torch_internals.names import lookup
-
-_without_modes = lookup("torch.utils._python_dispatch._disable_current_modes")
+from nimble_fx.torch_internals.names import disable_modes
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 25
 """Samples of each program; rounds alternate between programs, so that noise affects all alike."""
@@ -138,7 +136,7 @@ class _Selection:
                 self._leave_out(name, reason)
         gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
         with (
-            _without_modes(),  # AOTAutograd has one in a first call, which slows each operator down
+            disable_modes(),  # AOTAutograd has one in a first call, which slows each operator down
             torch.random.fork_rng(devices=gpus) if self._effects.draws else nullcontext(),
         ):
             samples = self._timed(self._with_copies(args))

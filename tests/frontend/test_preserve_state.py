@@ -1,6 +1,7 @@
 """A call of a model leaves no trace: values, attributes and random numbers are as before."""
 
 import copy
+import logging
 import random
 from collections.abc import Callable
 from functools import partial
@@ -144,7 +145,16 @@ class Predictor:
 
 @pytest.mark.parametrize(
     "kind",
-    ["closure", "method", "partial", "decorated", "of another function", "bound", "callable"],
+    [
+        "closure",
+        "method",
+        "partial",
+        "decorated",
+        "of another function",
+        "bound",
+        "callable",
+        "typed in",
+    ],
 )
 def test_a_functions_modules_are_as_they_were(kind: str) -> None:
     model = Restless()
@@ -167,6 +177,9 @@ def test_a_functions_modules_are_as_they_were(kind: str) -> None:
         "bound": Predictor(model).predict,
         "callable": Predictor(model),
     }
+    scope: dict[str, Any] = {"model": model, "__name__": "__main__"}
+    exec("def typed_in(x): return model(x)", scope)
+    functions["typed in"] = scope["typed_in"]
     function = functions[kind]
     before = copy.deepcopy(bits(model))
     with preserve_state(function, []):
@@ -183,3 +196,17 @@ def test_a_function_whose_closure_is_not_complete_is_left_alone() -> None:
         pass
     later = torch.relu
     assert torch.equal(program(torch.ones(1)), torch.ones(1))
+
+
+def test_objects_of_python_itself_are_not_looked_into() -> None:
+    log = logging.getLogger("nimble_tests")
+    info, level = log.info, log.level
+
+    def program(x: Tensor) -> Tensor:
+        info("called")
+        return x
+
+    with preserve_state(program, []):
+        log.setLevel(level + 1)
+    assert log.level == level + 1
+    log.setLevel(level)
