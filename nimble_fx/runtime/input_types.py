@@ -12,6 +12,11 @@ from nimble_fx.ir.task_graph import Input, ScalarType, Size, TensorType, dtype_n
 
 _NUMBERS = (int, float, bool)
 
+_COMPILE_AGAIN = (
+    "It has changed since: compile the model again, which torch.compile does after "
+    "torch.compiler.reset()"
+)
+
 
 def check_type(value: Input, actual: Any, what: str, sizes: dict[Size, Any]) -> None:
     """Checks a value against the type of an input; a symbolic size must be the same everywhere.
@@ -90,7 +95,10 @@ def check_weights(
     sizes: dict[Size, Any] = {}
     for value, weight in zip(inputs, weights, strict=True):
         what = f"the parameter or buffer {names.get(value.name, value.name)}"
-        check_type(value, weight, what, sizes)
+        try:
+            check_type(value, weight, what, sizes)
+        except InputError as error:
+            raise InputError(f"{error}. {_COMPILE_AGAIN}") from None
         if isinstance(weight, Tensor):
             _check_memory(weight, what)
 

@@ -81,8 +81,8 @@ CHANGES_OF_PRODUCTS: tuple[Callable[[Products], Any], ...] = (
     lambda m: m.square.bias.add_(1),
     lambda m: setattr(m.square, "weight", nn.Parameter(torch.randn(512, 512).t())),
     lambda m: m.load_state_dict({k: v * 2 for k, v in m.state_dict().items()}, assign=True),
-    lambda m: setattr(m.square, "bias", nn.Parameter(torch.randn(1024)[::2])),
     lambda m: m.to(torch.float64).to(torch.float32),
+    lambda m: setattr(m.square, "bias", nn.Parameter(torch.randn(1024)[::2])),
 )
 
 

@@ -152,8 +152,8 @@ def _other_layout(tensor: Tensor, expected: Taken) -> str:
     return (
         f"a kernel that Inductor compiled for the sizes {expected.size} and strides "
         f"{expected.stride} was called with {tuple(tensor.shape)} and {tensor.stride()}: an "
-        "operator before it returned another layout than PyTorch's meta kernel says. Compile with "
-        "kernels='aten'"
+        "operator before it returned another layout than PyTorch's meta kernel says, or a weight "
+        "has changed. Compile again after torch.compiler.reset(), or with kernels='aten'"
     )
 
 
