@@ -25,7 +25,6 @@ from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
 from nimble_fx.runtime.fastest import KernelChoice, fastest
@@ -34,6 +33,7 @@ from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.target import Target
+from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, compiling
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import copied

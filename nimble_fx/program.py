@@ -22,12 +22,13 @@ from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture.autotuning import AutotuneResult
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed, PoolGroup
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.runtime.launch import InProgramOrder
 from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate, candidate_table
+from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.verify import verify, verify_source
 

@@ -21,12 +21,13 @@ from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.checks import why_not_captured
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed, PoolGroup
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.target import CaptureDecision, Target
+from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.torch_internals.dynamo_errors import for_user
 from nimble_fx.torch_internals.graph_modules import function_of
 from nimble_fx.torch_internals.trace_log import trace_artifact

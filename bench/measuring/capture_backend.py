@@ -12,8 +12,8 @@ from nimble_fx.options import Options
 from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import this_machine
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 
 
 class KeptPrograms:
@@ -57,9 +57,9 @@ class KeptPrograms:
     def _noting(self, name: str, run: Boxed) -> Boxed:
         """A program that notes its inputs."""
 
+        @boxed
         def noting(args: list[Any]) -> Any:
             self._last[name] = run, list(args)
             return run(args)
 
-        noting._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return noting

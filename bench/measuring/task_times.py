@@ -17,8 +17,8 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import this_machine
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
 """A graph as it was traced, with no order that a pass added, and seconds by launching task."""
@@ -52,11 +52,11 @@ class TimedTasks:
             timed = graph, _seconds(graph, traced.device)
             run = here.compile_graph(compiler, gm, name, capture)
 
+            @boxed
             def noting(args: list[Any]) -> Any:
                 self.graphs.append(timed)
                 return run(args)
 
-            noting._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
             return noting
 
         target = replace(here, compile_graph=compile_graph)

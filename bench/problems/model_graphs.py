@@ -11,8 +11,8 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import this_machine
+from nimble_fx.torch_internals.boxed import Boxed
 
 
 class Traces:

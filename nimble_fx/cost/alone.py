@@ -19,7 +19,8 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Ref, Task
 from nimble_fx.torch_internals.leaves import tensors_in
-from nimble_fx.torch_internals.names import pytree
+from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.operators import schema_of
 
 WARM_NBYTES = 4 << 20
 """More than the cache of one core, less than the shared cache."""
@@ -78,8 +79,9 @@ def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str
 
 def _written(task: Task) -> Iterator[str]:
     """The values that the operator writes, by its schema."""
-    schema = getattr(task.target, "_schema", None)
-    for argument, parameter in zip(task.args, schema.arguments if schema else (), strict=False):
+    if not isinstance(task.target, OpOverload):
+        return
+    for argument, parameter in zip(task.args, schema_of(task.target).arguments, strict=False):
         alias = parameter.alias_info
         if isinstance(argument, Ref) and alias is not None and alias.is_write:
             yield argument.name

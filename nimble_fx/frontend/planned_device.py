@@ -22,9 +22,9 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.checks import check_capturable
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.this_machine import constants_here
+from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 META = torch.device("meta")

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.runtime.folding.folded_weights import FoldedRun
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Recorder:
     def watch(self, run: Boxed) -> Boxed:
         """The program; its runs are recorded while they are to be."""
 
+        @boxed
         def call(args: list[Any]) -> Sequence[Any]:
             if self.runs is not None:
                 self.runs.append(RecordedRun(run, list(args)))
             return run(args)
 
-        call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return call

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.runtime.capture.pool_group import Boxed
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import is_legacy_batched
 
 _GRADIENT = "tangents"
@@ -37,6 +37,7 @@ def with_batched_gradients(
     )
     fallback = Fallback(name, "as traced", reason)
 
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:
         for i in gradients:
             if isinstance(args[i], Tensor) and is_legacy_batched(args[i]):
@@ -44,5 +45,4 @@ def with_batched_gradients(
                 return as_traced(args)
         return run(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
     return call

@@ -17,6 +17,7 @@ from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.runtime.input_types import check_strides, check_type
 from nimble_fx.runtime.shared_memory import SharedMemory
+from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableAutocast
 
@@ -32,7 +33,7 @@ class BoundProgram:
         self,
         program: ScheduledProgram,
         parameters: nn.Module | Mapping[str, Tensor],
-        run: Callable[[list[Any]], Sequence[Any]],
+        run: Boxed,
         status: CaptureStatus,
     ) -> None:
         """Checks the parameters.

@@ -1,6 +1,6 @@
 """Compares what a rewritten program computes with what it computed before, at its first call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,11 +9,10 @@ from torch.fx import GraphModule, Interpreter
 
 from nimble_fx.errors import RewriteError, UnsupportedError
 from nimble_fx.ir.effects import Effects
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.names import lookup, pytree
 from nimble_fx.tracing.aten_to_tasks import trace
-
-Run = Callable[[list[Any]], Sequence[Any]]
 
 _same = lookup("torch._dynamo.utils.same")
 
@@ -33,7 +32,7 @@ def is_comparable(traced: GraphModule) -> bool:
     return not (effects.written or effects.may_be_more)
 
 
-def compared_once(run: Run, traced: GraphModule, name: str) -> Run:
+def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
     """A program whose first call also runs the graph that it was rewritten from.
 
     The rule is PyTorch's (`torch._dynamo.utils.same`): the error against the graph in float64 may
@@ -47,6 +46,7 @@ def compared_once(run: Run, traced: GraphModule, name: str) -> Run:
     """
     is_compared = False
 
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:
         nonlocal is_compared
         if is_compared or are_fake(args):
@@ -62,7 +62,6 @@ def compared_once(run: Run, traced: GraphModule, name: str) -> Run:
         is_compared = True
         return results
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
     return call
 
 

@@ -15,7 +15,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import StateError
 from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime.capture.autotuning import Samples, select_winner
-from nimble_fx.runtime.capture.pool_group import Boxed
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import disable_modes
@@ -70,10 +70,10 @@ def fastest(
     """
     selection = _Selection(runs, effects, device, choice, warn)
 
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:  # AOTAutograd would copy an object's attributes
         return selection.run(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
     call.winner = lambda: selection.winner  # type: ignore[attr-defined]  # see `winner_of`
     return call
 

@@ -18,12 +18,14 @@ from nimble_fx.ir.arguments import items_at
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.shared_memory import SharedMemory
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
 
-InProgramOrder = Callable[[str, str], Callable[[list[Any]], Sequence[Any]]]
+InProgramOrder = Callable[[str, str], Boxed]
 
 
+@boxed
 class Launcher:
     """Runs a program unfrozen: each call launches its tasks on the device's streams.
 
@@ -53,7 +55,6 @@ class Launcher:
                 did not when it was traced; returns what runs the program as it was traced. None:
                 there are no such calls.
         """
-        self._boxed_call = True  # AOTAutograd's mark of the convention
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
         self.inputs = [i for i, value in enumerate(graph.inputs) if not value.static]

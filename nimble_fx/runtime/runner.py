@@ -8,9 +8,10 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
-from nimble_fx.runtime.capture.pool_group import Boxed, PoolGroup
+from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import InProgramOrder, Launcher
+from nimble_fx.torch_internals.boxed import Boxed
 
 
 def runner(

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import SymInt
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.dynamo import TracingContext
+from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
 from nimble_fx.torch_internals.symbolic import has_unbacked_size
 
@@ -128,11 +129,10 @@ def _traced_to_names(gm: GraphModule) -> GraphModule:
     Inductor collects stack traces for each kernel, and caches them with the text. Lines of code
     would be those of the first graph that is the same; by names graphs are told apart.
     """
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node, copied in zip(gm.graph.nodes, graph.nodes, strict=True):
-        copied.meta["stack_trace"] = node.name
-    return GraphModule(gm, graph)
+    named = copied(gm)
+    for node, copy in zip(gm.graph.nodes, named.graph.nodes, strict=True):
+        copy.meta["stack_trace"] = node.name
+    return named
 
 
 def _has(config: Any, name: str) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import (
     DisableAutocast,
@@ -152,8 +153,7 @@ def _as_constant(
 ) -> Node:
     """The constant that replaces a node: an existing one of equal value, or a new one."""
     fake = node.meta["val"]
-    n = 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
-    flat = value.as_strided((n if value.numel() else 0,), (1,)).clone()
+    flat = value.as_strided((extent(value.shape, value.stride()),), (1,)).clone()
     on_cpu = flat.cpu()  # synchronizes, so that calls on any stream find it computed
     data = string_at(on_cpu.data_ptr(), on_cpu.nbytes)
     key = (fake.device, value.dtype, value.shape, value.stride(), data)

@@ -5,7 +5,7 @@ there, and are inputs of the device part.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 
@@ -45,13 +46,14 @@ class Partition:
         """How many of the graph's first `n` outputs the device part returns."""
         return sum(not by_host for by_host, _ in self.outputs[:n])
 
-    def run(self, device: Callable[[list[Any]], Sequence[Any]]) -> Callable[[list[Any]], Any]:
+    def run(self, device: Boxed) -> Boxed:
         """A function that runs both parts, by AOTAutograd's boxed convention.
 
         Args:
             device: runs the device part.
         """
 
+        @boxed
         def call(args: list[Any]) -> list[Any]:
             from_host = self.host(*args)
             inputs = [from_host[i] if by_host else args[i] for by_host, i in self.inputs]
@@ -59,7 +61,6 @@ class Partition:
             results = device(inputs)
             return [from_host[i] if by_host else results[i] for by_host, i in self.outputs]
 
-        call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return call
 
 

@@ -15,7 +15,7 @@ from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.frontend import planned_kernels
 from nimble_fx.ir.task_graph import TensorType
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
-from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS
+from nimble_fx.rewrites.inductor.opaque_operators import CONCATENATIONS
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.models import CASES, Branchy, GoogLeNet, Inception
 from tests.support.snapshot import snapshot

@@ -18,7 +18,6 @@ import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime import fastest as module
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.runtime.fastest import (
     CLEAR_ROUNDS,
     ENOUGH_S,
@@ -29,6 +28,7 @@ from nimble_fx.runtime.fastest import (
 )
 from nimble_fx.runtime.folding.folded_weights import FoldedWeights
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.boxed import Boxed
 from tests.support.eager import assert_same
 
 SHORT, LONG = 0.01, 0.02

@@ -13,8 +13,8 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.pool_group import Boxed
 from nimble_fx.this_machine import this_machine
+from nimble_fx.torch_internals.boxed import Boxed
 
 aten = torch.ops.aten
 

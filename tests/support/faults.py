@@ -19,6 +19,7 @@ from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.boxed import boxed
 
 
 class Faulty:
@@ -94,11 +95,11 @@ class Faulty:
             self._pools = []
 
 
+@boxed
 class Program:
     """A frozen program that can be made anew without compiling the model again."""
 
     def __init__(self, *args: Any) -> None:
-        self._boxed_call = True
         self.launcher: Launcher = args[0]
         _, pool_group, _, *self._others = args
         self.make(pool_group)

@@ -13,8 +13,12 @@ from operator import attrgetter
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
+from nimble_fx.rewrites.inductor.opaque_operators import (
+    CONCATENATIONS,
+    PRODUCTS,
+    with_opaque_operators,
+)
 from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
-from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, PRODUCTS, with_stand_ins
 from nimble_fx.torch_internals.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
 
@@ -39,10 +43,10 @@ def with_inductor_kernels(
     """
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
-    fused = _rewritten(gm, with_stand_ins(gm, PRODUCTS))
+    fused = _rewritten(gm, with_opaque_operators(gm, PRODUCTS))
     if predicted_us is None or not any(node.target in CONCATENATIONS for node in gm.graph.nodes):
         return fused
-    apart = _rewritten(gm, with_stand_ins(gm, [*PRODUCTS, *CONCATENATIONS]))
+    apart = _rewritten(gm, with_opaque_operators(gm, [*PRODUCTS, *CONCATENATIONS]))
     return min(fused, apart, key=predicted_us)
 
 

@@ -27,8 +27,8 @@ from nimble_fx.rewrites.inductor.kernel_sizes import (
     sum_of,
     value_of,
 )
+from nimble_fx.rewrites.inductor.opaque_operators import original_of
 from nimble_fx.rewrites.inductor.same_program import inputs_and_constants
-from nimble_fx.rewrites.inductor.stand_ins import operator_of
 from nimble_fx.rewrites.inductor.statements import (
     Allocation,
     Calls,
@@ -361,7 +361,7 @@ def _layout(node: Node) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
 
 def _overload(call: OperatorCall, default: str) -> OpOverload:
     namespace, name, overload = call.path
-    stood_for = operator_of(name) if namespace == KERNELS else None
+    stood_for = original_of(name) if namespace == KERNELS else None
     if stood_for is not None:
         return stood_for
     packet = getattr(getattr(torch.ops, namespace), name, None)

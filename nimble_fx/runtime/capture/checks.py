@@ -71,7 +71,7 @@ def check_capturable(graph: TaskGraph) -> None:
     values = {value.name: value for value in graph.values}
     for task in graph.tasks:
         if _synchronizes(task, values):
-            why = describe_task(task, "cannot be captured: the host waits for its result")
+            why = about_task(task, "cannot be captured: the host waits for its result")
             raise UnsupportedError(why, task.name, task.source)
         if task.target in _READS_STORAGE and isinstance(task.args[0], Ref):
             seen = copied.intersection(values[task.args[0].name].holds)
@@ -80,7 +80,7 @@ def check_capturable(graph: TaskGraph) -> None:
                     "cannot be captured: it may look at the memory around an input (PyTorch adds "
                     "such calls where arguments overlap and one is written)"
                 )
-                raise UnsupportedError(describe_task(task, what), task.name, task.source)
+                raise UnsupportedError(about_task(task, what), task.name, task.source)
 
 
 def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:
@@ -95,7 +95,7 @@ def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:
     return any(isinstance(t, TensorType) and t.dtype in _MASK_DTYPES for t in types)
 
 
-def describe_task(task: Task, what: str) -> str:
+def about_task(task: Task, what: str) -> str:
     """A sentence about a task, with its operator and the user's line."""
     source = task.source
     line = f"{source}: {source.code}" if source else "no line of the model is recorded for it"

@@ -16,7 +16,7 @@ from nimble_fx.ir.task_graph import ScalarType
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph, OutputPolicy
-from nimble_fx.runtime.capture.checks import describe_task
+from nimble_fx.runtime.capture.checks import about_task
 from nimble_fx.runtime.capture.graph_cache import (
     BREAK_EVEN_CALLS,
     MAX_PARAMETER_SETS,
@@ -27,6 +27,7 @@ from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.boxed import boxed
 from nimble_fx.torch_internals.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
@@ -68,6 +69,7 @@ class CaptureOptions:
         return OutputPolicy(aliased, saved=range(n_user, n_outputs if saves_in_place else n_user))
 
 
+@boxed
 class FrozenProgram:
     """Runs a program from captured graphs: one for each set of sizes and addresses.
 
@@ -101,7 +103,6 @@ class FrozenProgram:
             autotuner: times other schedules of the program at its first capture.
             names: the model's names of parameters and buffers, by the graph's.
         """
-        self._boxed_call = True  # AOTAutograd's mark of the convention
         self._autotuner, self._names = autotuner, names
         self._launcher, self._pool_group, self._options = (
             launcher,
@@ -313,5 +314,5 @@ def _failure(launcher: Launcher, error: Exception) -> Fallback:
     name, reason = launcher.graph.name, f"capture failed: {error}"
     if task is None:
         return Fallback(name, "unfrozen", reason)
-    reason = f"capture failed at {describe_task(task, str(error))}"
+    reason = f"capture failed at {about_task(task, str(error))}"
     return Fallback(name, "unfrozen", reason, task.name, task.source)

@@ -2,13 +2,11 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nimble_fx.devices import DeviceRuntime, Stream
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
-"""AOTAutograd's boxed calling convention: a call takes a list of inputs and empties it."""
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 
 
 class PoolGroup:
@@ -48,6 +46,7 @@ class PoolGroup:
         It may read what a capture has saved.
         """
 
+        @boxed
         def call(args: list[Any]) -> Sequence[Any]:
             is_acquired = self.acquire()
             try:
@@ -59,7 +58,6 @@ class PoolGroup:
                     self.release()
             return outputs
 
-        call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark
         return call
 
     def acquire(self) -> bool:

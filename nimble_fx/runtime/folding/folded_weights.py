@@ -21,6 +21,7 @@ from nimble_fx.runtime.folding.packed_weights import Pack, packings
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.storages import storage_key
@@ -233,16 +234,17 @@ def folded_weights(main: TaskGraph, weights: ScheduledProgram, are_guarded: bool
     return FoldedWeights(compute, pack_each, check, are_guarded)
 
 
+@boxed
 class FoldedRun:
     """A program that takes folded weights, as one that takes the weights themselves."""
 
     def __init__(
         self,
-        run: Callable[[list[Any]], Sequence[Any]],
+        run: Boxed,
         folded: FoldedWeights,
         sources: Sequence[int],
         kept: Sequence[int],
-        unfolded: Callable[[list[Any]], Sequence[Any]],
+        unfolded: Boxed,
         report_unfolded: Callable[[], None],
     ) -> None:
         """Calls nothing yet.
@@ -257,7 +259,6 @@ class FoldedRun:
             report_unfolded: called where it runs unfolded because the weights are inference
                 tensors.
         """
-        self._boxed_call = True  # AOTAutograd's mark of the convention
         self._run, self._folded, self._sources, self._kept = run, folded, sources, kept
         self._unfolded, self._report_unfolded = unfolded, report_unfolded
 

@@ -48,7 +48,7 @@ class WeightSample:
         self.word_size = min(weight.itemsize, max(_INTEGERS))
         start, end = byte_range(weight)
         dimensions = _in_memory_order(weight)
-        nbytes = _extent(dimensions) * weight.itemsize if weight.numel() else 0
+        nbytes = _n_elements(dimensions) * weight.itemsize if weight.numel() else 0
         is_small = nbytes <= COMPARED_WHOLE
         if is_small and end - start == nbytes:
             self.bytes = _memory(start, end)
@@ -112,18 +112,21 @@ def _as_matrices(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions, _Di
     rows and columns of about the same length.
     """
     outer, inner = dimensions[:1], dimensions[1:]
-    if len(dimensions) != 3 or _extent(outer) * sum(map(_extent, _split(inner))) > MAX_SAMPLED:
+    if (
+        len(dimensions) != 3
+        or _n_elements(outer) * sum(map(_n_elements, _split(inner))) > MAX_SAMPLED
+    ):
         outer, inner = [], dimensions
     return outer, *_split(inner)
 
 
 def _split(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions]:
-    """The outer dimensions and the inner ones, with the least sum of their extents."""
+    """The outer dimensions and the inner ones, with the least sum of their sizes."""
     splits = [(dimensions[:k], dimensions[k:]) for k in range(len(dimensions))]
-    return min(splits, key=lambda split: sum(map(_extent, split)))
+    return min(splits, key=lambda split: sum(map(_n_elements, split)))
 
 
-def _extent(dimensions: _Dimensions) -> int:
+def _n_elements(dimensions: _Dimensions) -> int:
     return prod(n for n, _ in dimensions)
 
 

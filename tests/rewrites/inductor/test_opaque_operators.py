@@ -1,4 +1,4 @@
-"""A stand-in does what its operator does, and Inductor leaves it as it is."""
+"""An opaque operator does what its original does, and Inductor leaves it as it is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
-from nimble_fx.rewrites.inductor.stand_ins import CONCATENATIONS, operator_of, with_stand_ins
+from nimble_fx.rewrites.inductor.opaque_operators import (
+    CONCATENATIONS,
+    original_of,
+    with_opaque_operators,
+)
 from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.accuracy import assert_as_accurate
@@ -47,14 +51,14 @@ def targets(gm: torch.fx.GraphModule) -> list[Any]:
 
 
 @pytest.mark.parametrize(("function", "operator", "name"), CASES)
-def test_a_stand_in_is_called_in_the_operators_place_and_does_the_same(
+def test_an_opaque_operator_is_called_in_the_originals_place_and_does_the_same(
     function: Callable[..., Tensor], operator: object, name: str
 ) -> None:
     gm = make_fx(function)(X, MATRIX, BIAS)
-    other = with_stand_ins(gm, [operator])
+    other = with_opaque_operators(gm, [operator])
     assert operator in targets(gm)
     assert operator not in targets(other)
-    assert operator_of(name) is operator
+    assert original_of(name) is operator
     assert torch.equal(other(X, MATRIX, BIAS), function(X, MATRIX, BIAS))
 
 
@@ -64,8 +68,8 @@ def test_other_operators_have_none(
 ) -> None:
     gm = make_fx(function)(X, MATRIX, BIAS)
     others = {LINEAR, *CONCATENATIONS} - {operator}
-    assert targets(with_stand_ins(gm, others)) == targets(gm)
-    assert operator_of(f"another {name}") is None
+    assert targets(with_opaque_operators(gm, others)) == targets(gm)
+    assert original_of(f"another {name}") is None
 
 
 def test_pytorch_finds_no_fault_with_them() -> None:

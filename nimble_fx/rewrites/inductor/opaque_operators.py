@@ -1,7 +1,7 @@
-"""Operators that Inductor leaves as they are, because it gets stand-ins that it does not know.
+"""Operators that Inductor leaves as they are, because it gets others that it does not know.
 
-A stand-in computes what its operator does. Inductor fuses concatenations, which orders what could
-run side by side, compiles products by packed weights only where these are constants, and knows
+Each computes what its original does. Inductor fuses concatenations, which orders what could run
+side by side, compiles products by packed weights only where these are constants, and knows
 `aten.linear` only before it is decomposed.
 """
 
@@ -9,8 +9,9 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
+from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
@@ -34,21 +35,21 @@ for _name, _operator in _OPERATORS.items():
     torch.library.register_fake(f"{KERNELS}::{_name}", _operator, lib=_library)
 
 
-def with_stand_ins(gm: GraphModule, operators: Collection[object]) -> GraphModule:
-    """A copy of an ATen graph with stand-ins for these operators.
+def with_opaque_operators(gm: GraphModule, operators: Collection[object]) -> GraphModule:
+    """A copy of an ATen graph with opaque operators in the place of some.
 
     Args:
         gm: the graph, which is not changed.
-        operators: of `CONCATENATIONS` and `PRODUCTS`.
+        operators: those to replace, of `CONCATENATIONS` and `PRODUCTS`.
     """
-    graph = Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for node in graph.nodes:
+    replaced = copied(gm)
+    for node in replaced.graph.nodes:
         if node.target in operators:
             node.target = getattr(getattr(torch.ops, KERNELS), _NAMES[node.target]).default
-    return GraphModule(gm, graph)
+    replaced.recompile()
+    return replaced
 
 
-def operator_of(stand_in: str) -> OpOverload | None:
-    """The operator that a stand-in of this name is for; None if it is none."""
-    return _OPERATORS.get(stand_in)
+def original_of(name: str) -> OpOverload | None:
+    """What the opaque operator of this name computes; None if there is no such operator."""
+    return _OPERATORS.get(name)
