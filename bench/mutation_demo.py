@@ -70,7 +70,7 @@ class Doubt:
 
     Attributes:
         title: what was done.
-        lines: what the text lost and gained, as in a diff.
+        lines: what the text lost and gained, as a unified diff.
         refused: what the verifier says; None if it accepts the text.
         n_wrong: in how many of `N_ORDERS` orders the result is not eager's.
     """
@@ -90,15 +90,15 @@ def doubt(edit: Callable[[str], str], program: Program, inputs: list[Tensor]) ->
         inputs: what the program is given, in the graph's order.
     """
     text = edit(program.source)
-    changes = difflib.ndiff(program.source.splitlines(), text.splitlines())
-    lines = tuple(line for line in changes if line[0] in "+-")
+    before, after = program.source.splitlines(), text.splitlines()
+    _, _, *lines = difflib.unified_diff(before, after, n=1, lineterm="")
     try:
         nimble_fx.verify_source(text)
         refused = None
     except ScheduleError as error:
         refused = str(error)
     n_wrong = count_wrong(text, program, inputs)
-    return Doubt((edit.__doc__ or "").splitlines()[0], lines, refused, n_wrong)
+    return Doubt((edit.__doc__ or "").splitlines()[0], tuple(lines), refused, n_wrong)
 
 
 def count_wrong(text: str, program: Program, inputs: list[Tensor]) -> int:

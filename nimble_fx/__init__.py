@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import (
+    FallbackError,
     FileError,
     InputError,
     NimbleError,
@@ -53,6 +54,7 @@ __all__ = [
     "Compiled",
     "Device",
     "Fallback",
+    "FallbackError",
     "FileError",
     "InputError",
     "Nimble",

@@ -154,7 +154,7 @@ class Compiler:
             runs[FOLDED if kind == PYTORCHS else kind] = FoldedRun(
                 run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
             )
-        return self._fastest(runs, gm)
+        return self._fastest(self._name, runs, gm)
 
     def _report_unfolded(self) -> None:
         fallback = Fallback(self._name, "with PyTorch's kernels", NOT_COUNTED)
@@ -238,9 +238,9 @@ class Compiler:
             kind: self._target.compile_graph(self, graph, name, capture)
             for kind, graph in graphs.items()
         }
-        return self._fastest(runs, gm)
+        return self._fastest(name, runs, gm)
 
-    def _fastest(self, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
+    def _fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
         """The callable that runs the fastest of these, each of which does what the graph does."""
         choice, self._choice = self._choice, KernelChoice()
         if len(runs) == 1:
@@ -254,7 +254,7 @@ class Compiler:
             choice.left_out.update(dict.fromkeys(runs.keys() - {choice.winner}, reason))
             return runs[choice.winner]
         device, warn = self._target.runtime_for(graph), self._target.reporter.warn
-        return fastest(runs, effects, device, choice, warn)
+        return fastest(name, runs, effects, device, choice, warn)
 
     def _with_kernels(self, gm: GraphModule, name: str) -> dict[str, GraphModule]:
         """The graph with each kind of kernels that the options ask for."""

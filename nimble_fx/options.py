@@ -177,7 +177,7 @@ def _require(valid: bool, name: str, value: object, expected: str, meant: str = 
 def _why_no_directory(path: object) -> str | None:
     """Why a directory cannot be written to; None if it can. Makes it if it does not exist."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        return "it is no path"
+        return "it is not a path"
     try:
         directory = Path(path).expanduser()
         directory.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def schedule(
             frames = traceback.extract_tb(error.__traceback__)
             *_, frame = (f for f in frames if (f.filename, f.name) not in _GENERATED_FRAMES)
             what = f"{type(error).__name__}: {error} [{frame.filename}:{frame.lineno}]"
-            raise PassError(f"pass {step.name} raised {what}") from error
+            raise PassError(f"the pass {step.name!r} raised {what}") from error
         observe(step.name)
         try:
             _check_type(graph)
@@ -135,10 +135,10 @@ def _check_type(graph: object) -> None:
     """Checks the type of what a pass returned, which a user's pass may get wrong.
 
     Raises:
-        ScheduleError: it is no TaskGraph, or its tasks are no tuple.
+        ScheduleError: it is not a TaskGraph, or its tasks are not a tuple.
     """
     if not isinstance(graph, TaskGraph) or type(graph.tasks) is not tuple:
-        raise ScheduleError(f"a {type(graph).__name__} is no TaskGraph with a tuple of tasks")
+        raise ScheduleError(f"a {type(graph).__name__} is not a TaskGraph with a tuple of tasks")
 
 
 def describe_pass(step: Pass) -> str:

@@ -16,7 +16,7 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes, n_elements
-from nimble_fx.ir.task_graph import TaskGraph, TensorType
+from nimble_fx.ir.task_graph import ScalarType, TaskGraph, TensorType
 from nimble_fx.registry import WeakList
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
@@ -246,14 +246,14 @@ class Program:
             "frozen": _frozen(self.status),
             "memory": _memory(self.status),
             "folded": _folded(self.scheduled),
-            "kernels": _kernels(self.kernel_choice),
+            "kernels": str(self.kernel_choice or ""),
             "module": str(self.path or self.file),
             "passes": "\n           ".join(graph.provenance),
         }
         lines = [f"  {key:9}{text}" for key, text in rows.items() if text]
-        lines += (
-            [f"  {line}" for line in candidate_table(self.candidates)] if self.candidates else []
-        )
+        if self.candidates:
+            on_gpu = self.device != "cpu"
+            lines += [f"  {line}" for line in candidate_table(self.candidates, on_gpu)]
         return "\n".join([graph.name, *lines])
 
     def __repr__(self) -> str:
@@ -262,10 +262,13 @@ class Program:
 
 
 def _inputs(graph: TaskGraph) -> str:
-    """The inputs that are not parameters or buffers, as a text: "x f32[2, 4], n s0"."""
-    inputs = [f"{value.name} {value.type}" for value in graph.inputs if not value.static]
-    more = [f"{len(inputs) - N_SHOWN} more"] if len(inputs) > N_SHOWN else []
-    return ", ".join([*inputs[:N_SHOWN], *more]) or "nothing but parameters"
+    """The inputs that are not parameters or buffers, as a text: "x f32[s0, 4], 1 size"."""
+    inputs = [value for value in graph.inputs if not value.static]
+    shown = [f"{v.name} {v.type}" for v in inputs if not isinstance(v.type, ScalarType)]
+    n_sizes = len(inputs) - len(shown)
+    more = [f"{len(shown) - N_SHOWN} more"] if len(shown) > N_SHOWN else []
+    sizes = [plural(n_sizes, "size")] if n_sizes else []
+    return ", ".join([*shown[:N_SHOWN], *more, *sizes]) or "nothing but parameters"
 
 
 def _tasks(graph: TaskGraph, n_traced: int | None) -> str:
@@ -307,24 +310,9 @@ def _folded(scheduled: ScheduledProgram) -> str:
     return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed from the model's"
 
 
-def _kernels(choice: KernelChoice | None) -> str:
-    """The measured times of a call by kind of kernels, the winner's first, as a text.
-
-    Empty if there was but one kind.
-    """
-    if choice is None or (choice.winner and not (choice.times_ms or choice.left_out)):
-        return ""
-    if choice.winner is None:
-        return "selected by the first call"
-    times = choice.times_ms
-    kinds = sorted(times, key=lambda kind: (kind != choice.winner, times[kind]))
-    rows = [f"{kind} {times[kind]:.3g} ms a call" for kind in kinds] or [choice.winner]
-    return "; ".join([*rows, *(f"not {kind}: {why}" for kind, why in choice.left_out.items())])
-
-
 def _size(nbytes: int) -> str:
     kib = nbytes / 2**10
-    return f"{kib:.0f} KiB" if kib < 100 else f"{kib / 2**10:.1f} MiB"
+    return f"{kib:.3g} KiB" if kib < 100 else f"{kib / 2**10:.1f} MiB"
 
 
 _programs: WeakList[Program] = WeakList()

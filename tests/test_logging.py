@@ -43,6 +43,13 @@ def test_what_was_decided_can_be_logged_alone(caplog: pytest.LogCaptureFixture) 
     assert "def call(" not in caplog.text
 
 
+def test_which_kernels_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+    with caplog.at_level(logging.INFO, logger="nimble_fx"):
+        (program,) = nimble_fx.compile(model, torch.randn(1, 3, 5, 5)).programs
+    assert f"Sequential.forward: kernels: {program.kernel_choice}" in caplog.text
+
+
 def test_a_fallback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="nimble_fx"):
         torch.compile(looks_around, backend="nimble", options=ON_VIRTUAL)(torch.randn(4))

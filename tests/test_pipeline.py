@@ -54,7 +54,7 @@ class Raises:
 
 
 def test_what_a_pass_raises_names_it() -> None:
-    where = rf"pass raises raised KeyError: 'oops' \[.*{Path(__file__).name}:\d+\]"
+    where = rf"the pass 'raises' raised KeyError: 'oops' \[.*{Path(__file__).name}:\d+\]"
     with pytest.raises(PassError, match=where) as caught:
         schedule(traced(torch.exp, torch.zeros(1)).graph, [Raises()])
     assert isinstance(caught.value.__cause__, KeyError)

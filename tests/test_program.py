@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,13 @@ def test_the_summary_says_how_many_operators_the_tasks_compute() -> None:
     unfolded = nimble_fx.compile(model, x, fold_weights=False).programs[0]
     assert "1 launched, 1 in all; PyTorch traced 3 operators" in folded.summary()
     assert "3 launched, 4 in all; PyTorch traced 3 operators" in unfolded.summary()
+
+
+def test_tensors_are_named_before_symbolic_sizes() -> None:
+    compiled = torch.compile(lambda x, y: x.exp() + y, backend="nimble", dynamic=True)
+    compiled(torch.ones(2, 3), torch.ones(2, 3))
+    (line,) = [line for line in nimble_fx.programs()[-1].summary().splitlines() if "inputs" in line]
+    assert re.fullmatch(r"  inputs   \w+ f32\[(\w+), (\w+)\], \w+ f32\[\1, \2\], 2 sizes", line)
 
 
 def test_the_graph_prints_one_line_a_task() -> None:

@@ -1,6 +1,7 @@
 """`nimble_fx.compile(model, example_inputs)`: compiles and captures ahead of the first call."""
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.registry import WeakList
 from nimble_fx.this_machine import this_machine
+from nimble_fx.torch_internals.counters import graph_breaks
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 from nimble_fx.torch_internals.leaves import tensors_in
 
@@ -88,8 +90,9 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
+    breaks_before = graph_breaks()
     runs, outputs = compiled._run_example(arguments, recorded=release_weights)
-    compiled.report_if_eager()
+    compiled.report_if_eager(breaks_before)
     if not guards:
         compiled._drop_guards(arguments)
     if release_weights:
@@ -179,10 +182,15 @@ class Compiled:
             )
             self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
 
-    def report_if_eager(self) -> None:
-        """Reports a fallback if Dynamo found no graph in the model."""
+    def report_if_eager(self, breaks_before: Counter[str]) -> None:
+        """Reports a fallback if Dynamo found no graph in the model.
+
+        Args:
+            breaks_before: Dynamo's graph breaks before the compile.
+        """
         if not self._backend.is_called:
-            reason = "PyTorch found no graph in it, so that nothing is compiled ahead of time"
+            why = next((f" ({each})" for each in graph_breaks() - breaks_before), "")
+            reason = f"PyTorch found no graph in it{why}, so that nothing is compiled ahead of time"
             self._reporter.report(Fallback(name_of(self.model), "in eager", reason))
 
     @property
@@ -193,6 +201,15 @@ class Compiled:
         next call compiles again; with `guards=False` calls go on with what they have.
         """
         return self._backend.programs.all()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Says where the model's attributes are.
+
+        Raises:
+            AttributeError: always: what is found is not looked up here.
+        """
+        hint = "; the model is its attribute .model" if name in dir(nn.Module) else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         purpose = "training" if self.training else "inference"

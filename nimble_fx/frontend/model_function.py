@@ -95,8 +95,8 @@ def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:
         return model.module()
     if not callable(model):
         raise OptionError(
-            f"an object of type {type(model).__name__} is no model; it takes a torch.nn.Module, a "
-            "function, a torch.export.ExportedProgram or a torch.jit.ScriptModule"
+            f"an object of type {type(model).__name__} is not a model; it takes a torch.nn.Module, "
+            "a function, a torch.export.ExportedProgram or a torch.jit.ScriptModule"
         )
     return model
 

@@ -22,6 +22,8 @@ from nimble_fx.frontend.model_function import (
     unique_function,
 )
 from nimble_fx.frontend.planned_device import META, planned_device
+from nimble_fx.frontend.preserve_state import tensors_of
+from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.torch_internals.dynamo import BackendCompilerFailed
@@ -179,10 +181,24 @@ def _trace(
         check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
-            f"'meta' device, to which a plan moves parameters and inputs. {error}"
+            f"'meta' device, to which a plan moves parameters and inputs. {_left_behind(function)}"
+            f"{error}"
         ) from error
     finally:
         drop_compiled(unique.__code__, planner)
+
+
+def _left_behind(function: Callable[..., Any]) -> str:
+    """A sentence about tensors that a function uses without taking them; "" if there are none."""
+    tensors = [] if isinstance(function, nn.Module) else tensors_of(function)
+    n_elsewhere = sum(tensor.dim() > 0 and not tensor.is_meta for tensor in tensors)
+    if not n_elsewhere:
+        return ""
+    return (
+        f"It does not move those that a function takes from outside: {name_of(function)} uses "
+        f"{plural(n_elsewhere, 'tensor')} of its closure or globals. Make it a torch.nn.Module "
+        "that has them, or pass them as arguments. "
+    )
 
 
 class _Planner:

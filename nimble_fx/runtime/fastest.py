@@ -1,5 +1,6 @@
 """The fastest of several programs that compute the same, as its first call measures it."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,6 +21,8 @@ from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import disable_modes
 
+_log = logging.getLogger(__name__)
+
 MIN_ROUNDS, MAX_ROUNDS = 5, 25
 """Samples of each program; rounds alternate between programs, so that noise affects all alike."""
 
@@ -28,6 +31,9 @@ CLEAR_ROUNDS, CLEAR_GAIN = 2, 0.1
 
 ENOUGH_S = 1.0
 """After so many seconds of samples there are no more rounds than needed."""
+
+DISTURBED, PATIENCE_S = 2.0, 5.0
+"""Where times of one program are that far apart, there are more rounds until so many seconds."""
 
 
 @dataclass
@@ -44,8 +50,23 @@ class KernelChoice:
     left_out: dict[str, str] = field(default_factory=dict)
     winner: str | None = None
 
+    def __str__(self) -> str:
+        """The times, the winner's first; empty if there was but one kind."""
+        if self.winner is None:
+            return "selected by the first call"
+        if not (self.times_ms or self.left_out):
+            return ""
+        in_order = sorted(self.times_ms.items(), key=lambda item: (item[0] != self.winner, item[1]))
+        rows = [f"{kind} ({_duration(ms)} a call)" for kind, ms in in_order] or [self.winner]
+        return "; ".join([*rows, *(f"not {kind}: {why}" for kind, why in self.left_out.items())])
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:.3g} ms" if ms >= 1 else f"{1000 * ms:.3g} us"
+
 
 def fastest(
+    name: str,
     runs: Mapping[str, Boxed],
     effects: Effects,
     device: DeviceRuntime,
@@ -58,6 +79,7 @@ def fastest(
     A program that raises an error is left out with a warning, unless it is the first.
 
     Args:
+        name: the program's, for the log.
         runs: programs that take and return the same, by kind of kernels.
         effects: of each of them. Measuring writes to copies of the arguments, and PyTorch's random
             generators are afterwards as they were.
@@ -68,7 +90,7 @@ def fastest(
     Cost: in the first call, `CLEAR_ROUNDS` to `MAX_ROUNDS` + 1 calls of each, the memory of all of
     them, and a copy of the arguments that are written.
     """
-    selection = _Selection(runs, effects, device, choice, warn)
+    selection = _Selection(name, runs, effects, device, choice, warn)
 
     @boxed
     def call(args: list[Any]) -> Sequence[Any]:  # AOTAutograd would copy an object's attributes
@@ -95,12 +117,14 @@ class _Selection:
 
     def __init__(
         self,
+        name: str,
         runs: Mapping[str, Boxed],
         effects: Effects,
         device: DeviceRuntime,
         choice: KernelChoice,
         warn: Callable[[str], None],
     ) -> None:
+        self._name = name
         self._runs = dict(runs)  # empty once the winner is known
         self._run = next(iter(runs.values()))
         self._effects, self._device, self._choice, self._warn = effects, device, choice, warn
@@ -146,6 +170,7 @@ class _Selection:
         self._choice.winner = names[select_winner(samples, 0)]
         self._run = self._runs[self._choice.winner]
         self._runs = {}
+        _log.info("%s: kernels: %s", self._name, self._choice)
 
     def _with_copies(self, args: list[Any]) -> list[Any]:
         """The arguments, with copies of those that are written: other threads may use these."""
@@ -193,9 +218,14 @@ class _Selection:
 def _are_enough(samples: Samples, seconds: float) -> bool:
     """Whether samples, which took so many seconds, are enough to select the winner."""
     n = len(samples[0])
-    if seconds < ENOUGH_S:
+    if seconds < (PATIENCE_S if _are_disturbed(samples) else ENOUGH_S):
         return n >= MAX_ROUNDS
     return n >= MIN_ROUNDS or (n >= CLEAR_ROUNDS and _are_clear(samples))
+
+
+def _are_disturbed(samples: Samples) -> bool:
+    """Whether the times of one program differ by more than the program explains."""
+    return any(max(each) > DISTURBED * min(each) for each in samples.values() if each)
 
 
 def _are_clear(samples: Samples) -> bool:

@@ -31,18 +31,25 @@ class Candidate:
     chosen: bool = False
 
 
-def candidate_table(candidates: Sequence[Candidate]) -> list[str]:
-    """The lines of a table: policy, streams, predicted and measured time, peak memory, chosen."""
-    rows: list[Sequence[str]] = [("policy", "streams", "predicted", "measured", "peak memory", "")]
-    rows += [
-        (
-            each.policy,
-            str(each.n_streams),
-            f"{each.predicted_us:.1f} us",
-            "-" if each.measured_us is None else f"{each.measured_us:.1f} us",
-            f"{each.peak_bytes / 2**20:.1f} MiB",
-            "runs" if each.chosen else "",
-        )
-        for each in candidates
-    ]
-    return aligned(rows)
+def candidate_table(candidates: Sequence[Candidate], on_gpu: bool) -> list[str]:
+    """The lines of a table: policy, streams, predicted and measured time, memory, chosen.
+
+    Args:
+        candidates: the rows.
+        on_gpu: whether they run on a GPU; if not, there is no column for a CUDA graph's memory.
+    """
+    columns = {
+        "policy": [each.policy for each in candidates],
+        "streams": [str(each.n_streams) for each in candidates],
+        "predicted": [_microseconds(each.predicted_us) for each in candidates],
+        "measured": [_microseconds(each.measured_us) for each in candidates],
+        "graph's memory": [f"{each.peak_bytes / 2**20:.1f} MiB" for each in candidates],
+        "": ["runs" if each.chosen else "" for each in candidates],
+    }
+    if not on_gpu:
+        del columns["graph's memory"]
+    return aligned([list(columns), *zip(*columns.values(), strict=True)])
+
+
+def _microseconds(us: float | None) -> str:
+    return "-" if us is None else f"{us:.1f} us"

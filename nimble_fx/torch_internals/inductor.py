@@ -76,7 +76,7 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
     if mode is None or not all(isinstance(x, FakeTensor | SymInt) for x in inputs):
-        raise UnsupportedError("it takes no tensors, or numbers that are no sizes")
+        raise UnsupportedError("it takes no tensors, or numbers that are not sizes")
     if any(has_unbacked_size(node.meta.get("val")) for node in gm.graph.nodes):
         raise UnsupportedError("it has sizes that are known only once it runs")
     # First, because what it imports is used by decompositions, which do not import it.

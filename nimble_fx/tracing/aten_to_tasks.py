@@ -185,7 +185,7 @@ class _Tracer:
             return {"holds": self._item(node)}
         if isinstance(node.meta.get("val"), _NUMBERS) and is_importable(node.target):
             return {}
-        raise _unsupported(node, "is no operator of PyTorch's")
+        raise _unsupported(node, "is not an operator of PyTorch's")
 
     def _effects_of_operator(self, node: Node, op: OpOverload) -> dict[str, Any]:
         name = schema_of(op).name.split("::")[-1]

@@ -45,9 +45,12 @@ class Prediction:
         return inf if self.baseline_us else 1.0
 
     def __str__(self) -> str:
-        before, bound = f"{self.baseline_us:.1f} us", f"{self.timeline.bound_us:.1f} us"
-        took = f"{self.makespan_us:.1f} us, {self.speed_up:.2f} times as fast as without edits"
-        return f"{took} ({before}); no schedule of it goes below {bound}"
+        compared = ""
+        if self.makespan_us != self.baseline_us:
+            before = f"{self.baseline_us:.1f} us"
+            compared = f", {self.speed_up:.2f} times as fast as without edits ({before})"
+        bound = f"{self.timeline.bound_us:.1f} us"
+        return f"{self.makespan_us:.1f} us{compared}; no schedule of it goes below {bound}"
 
 
 @dataclass(frozen=True)

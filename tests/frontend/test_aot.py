@@ -229,6 +229,24 @@ def test_a_model_that_pytorch_leaves_to_eager_is_a_fallback() -> None:
     assert_same(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
 
+def test_the_warning_says_why_pytorch_found_no_graph() -> None:
+    def program(x: Tensor) -> Tensor:
+        for row in torch.arange(2):
+            x = x + torch.where(x > row)[0].sum()
+        return x
+
+    with pytest.warns(NimbleWarning, match="program runs in eager.*capture_dynamic_output_shape"):
+        nimble_fx.compile(program, torch.ones(2))
+
+
+def test_attributes_of_the_model_are_looked_for_in_the_model() -> None:
+    compiled = nimble_fx.compile(Branchy(), torch.randn(2, 4))
+    with pytest.raises(AttributeError, match=r"'state_dict'; the model is its attribute \.model"):
+        compiled.state_dict()
+    with pytest.raises(AttributeError, match=r"no attribute 'no_such'$"):
+        compiled.no_such()
+
+
 def test_a_fallback_that_is_asked_to_be_an_error_is_one_and_leaves_all_as_it_was() -> None:
     class Conditional(nn.Module):
         def __init__(self) -> None:

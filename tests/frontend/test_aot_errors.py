@@ -17,7 +17,7 @@ def test_inputs_of_another_kind_are_refused() -> None:
     with pytest.raises(OptionError, match="example_inputs is int; it takes a tensor"):
         nimble_fx.compile(Branchy(), 3)
     with pytest.raises(
-        OptionError, match=r"an object of type str is no model; it takes a torch.nn.Module"
+        OptionError, match=r"an object of type str is not a model; it takes a torch.nn.Module"
     ):
         nimble_fx.compile("Branchy", torch.ones(2, 4))
 

@@ -77,6 +77,17 @@ def test_what_needs_data_is_not_the_inputs_fault(needs_data: Callable[[Tensor], 
         nimble_fx.plan(lambda x: needs_data(x), torch.arange(4))
 
 
+def test_a_function_that_uses_a_module_from_outside_is_told_what_to_do() -> None:
+    outside = nn.Linear(4, 4)
+
+    def program(x: Tensor) -> Tensor:
+        return torch.relu(outside(x))
+
+    with pytest.raises(UnsupportedError, match=r"program uses 2 tensors of its closure.*Make it a"):
+        nimble_fx.plan(program, torch.ones(2, 4))
+    nimble_fx.plan(outside, torch.ones(2, 4))
+
+
 def test_a_bug_in_a_model_is_shown_with_its_line() -> None:
     class Wrong(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -97,10 +108,10 @@ class Raises:
 
 
 def test_what_a_policy_raises_names_it() -> None:
-    with pytest.raises(PassError, match=r"pass raises raised KeyError: 'Branchy.forward' \["):
+    with pytest.raises(PassError, match=r"pass 'raises' raised KeyError: 'Branchy.forward' \["):
         nimble_fx.plan(Branchy(), torch.ones(2, 4), policy=Raises())
     compiled = torch.compile(Branchy(), backend="nimble", options={"policy": Raises()})
-    with pytest.raises(RuntimeError, match="pass raises raised KeyError"):
+    with pytest.raises(RuntimeError, match="pass 'raises' raised KeyError"):
         compiled(torch.ones(2, 4))
 
 

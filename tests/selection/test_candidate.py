@@ -16,9 +16,11 @@ CANDIDATES = st.builds(
 )
 
 
-@given(st.lists(CANDIDATES, min_size=1, max_size=6))
-def test_each_candidate_has_a_line_with_its_figures(candidates: list[Candidate]) -> None:
-    header, *lines = candidate_table(candidates)
+@given(st.lists(CANDIDATES, min_size=1, max_size=6), st.booleans())
+def test_each_candidate_has_a_line_with_its_figures(
+    candidates: list[Candidate], on_gpu: bool
+) -> None:
+    header, *lines = candidate_table(candidates, on_gpu)
     columns = [header.index(name) for name in ("policy", "streams", "predicted", "measured")]
     for line, each in zip(lines, candidates, strict=True):
         cells = [line[start:].split("  ")[0] for start in columns]
@@ -26,4 +28,4 @@ def test_each_candidate_has_a_line_with_its_figures(candidates: list[Candidate])
         predicted = f"{each.predicted_us:.1f} us"
         assert cells == [each.policy, str(each.n_streams), predicted, measured]
         assert line.endswith("runs") == each.chosen
-        assert f"{each.peak_bytes / 2**20:.1f} MiB" in line
+        assert (f" {each.peak_bytes / 2**20:.1f} MiB" in line) == on_gpu

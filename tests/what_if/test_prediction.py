@@ -78,6 +78,7 @@ def test_it_prints_in_a_line(trace: Path) -> None:
     half = whatif(trace).scale("kernel", 0.5)
     assert repr(half) == "<WhatIf: 8 activities, 44.0 us without edits; 1 edit>"
     assert str(half.predict()).startswith("24.0 us, 1.83 times as fast as without edits (44.0 us)")
+    assert str(whatif(trace).predict()).startswith("44.0 us; no schedule")
 
 
 def test_an_edit_gives_another_and_leaves_the_one_as_it_is(trace: Path) -> None:

@@ -328,7 +328,7 @@ class _Builder:
                 return text
             case int() | torch.SymInt():
                 return size_of(value)
-        raise UnsupportedError(f"{call.kernel} takes {value!r:.99}, which is no whole number")
+        raise UnsupportedError(f"{call.kernel} takes {value!r:.99}, which is not a whole number")
 
     def _call(self, target: Any, *args: Any, name: str | None = None, **kwargs: Any) -> Node:
         args, kwargs = _positional(target, args, kwargs)

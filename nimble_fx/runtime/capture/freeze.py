@@ -19,7 +19,6 @@ from nimble_fx.runtime.capture.captured_graph import CapturedGraph, OutputPolicy
 from nimble_fx.runtime.capture.checks import about_task
 from nimble_fx.runtime.capture.graph_cache import (
     BREAK_EVEN_CALLS,
-    MAX_PARAMETER_SETS,
     GraphCache,
     GraphKey,
 )
@@ -221,8 +220,9 @@ class FrozenProgram:
             return self._failed
         if not self._cache.should_capture(key):
             return self._too_many_captures
-        if self._cache.evict_for(key):
-            self._warn_of_eviction()
+        too_many = self._cache.evict_for(key)
+        if too_many is not None:
+            self._warn_of_eviction(too_many)
         parameters = [self._launcher.graph.inputs[i] for i in self._launcher.static]
         check_weights(parameters, self._names, static)
         try:
@@ -274,14 +274,9 @@ class FrozenProgram:
         ):
             yield
 
-    def _warn_of_eviction(self) -> None:
+    def _warn_of_eviction(self, too_many: str) -> None:
         if not self._has_warned:
-            self._reporter.warn(
-                f"{self._name} is called with more sets of sizes "
-                f"(max_graphs={self._options.max_graphs}) or of parameters "
-                f"({MAX_PARAMETER_SETS}) than graphs are kept: for each new one the least recently "
-                "used graph is evicted. Pad inputs to a few sizes, or raise the option max_graphs"
-            )
+            self._reporter.warn(f"{self._name} is called with more {too_many}")
         self._has_warned = True
 
     def _capture(

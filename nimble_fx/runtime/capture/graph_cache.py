@@ -95,27 +95,35 @@ class GraphCache:
             self._n_calls.popitem(last=False)
         return self._n_calls[key] > BREAK_EVEN_CALLS
 
-    def evict_for(self, key: GraphKey) -> bool:
+    def evict_for(self, key: GraphKey) -> str | None:
         """Evicts the least recently used graphs to make room for one more.
 
         Args:
             key: of the graph that will be added.
 
         Returns:
-            Whether any graph was evicted.
+            What there are too many of, if any graph was evicted: sizes, or sets of parameters.
         """
         with self._lock:
             keys = list(self._graphs)
         same = [other for other in keys if other.addresses == key.addresses]
         evicted = same[: max(len(same) + 1 - self._max_graphs, 0)]
+        reason = (
+            f"sizes than graphs are kept (max_graphs={self._max_graphs}): for each new one the "
+            "least recently used graph is evicted. Pad inputs to a few sizes, or raise the option"
+        )
         parameter_sets = dict.fromkeys(other.addresses for other in keys)
         if not same and len(parameter_sets) >= MAX_PARAMETER_SETS:
             oldest = next(iter(parameter_sets))
             evicted = [other for other in keys if other.addresses == oldest]
+            reason = (
+                f"sets of parameters than graphs are kept for ({MAX_PARAMETER_SETS}): for each new "
+                "one the graphs of the least recently used set are evicted"
+            )
         for other in evicted:
             self.remove(other)
             count_event("evictions")
-        return bool(evicted)
+        return reason if evicted else None
 
     def add(
         self, key: GraphKey, graph: CapturedGraph, inputs: list[Any], static: list[Tensor]

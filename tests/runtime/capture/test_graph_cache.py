@@ -102,7 +102,7 @@ def test_past_the_limit_all_graphs_of_the_parameters_that_were_used_least_recent
     }
     for place in ((1, 1), (2, 1), (1, 2)):
         add(cache, keys[place])
-    assert cache.evict_for(keys[1, 3])
+    assert "sets of parameters" in str(cache.evict_for(keys[1, 3]))
     assert [cache.get(keys[place]) is not None for place in ((1, 1), (2, 1), (1, 2))] == [
         *(False, False, True)
     ]
@@ -115,7 +115,17 @@ def test_at_the_limit_of_parameters_those_that_have_graphs_evict_no_others(
     cache, *_ = cache_of(max_graphs=2)
     for parameters in (1, 2):
         add(cache, GraphKey((1,), (parameters,), ()))
-    assert not cache.evict_for(GraphKey((2,), (2,), ()))
+    assert cache.evict_for(GraphKey((2,), (2,), ())) is None
+
+
+def test_what_there_are_too_many_of_is_said() -> None:
+    cache, *_ = cache_of(max_graphs=2)
+    for size in (1, 2):
+        assert cache.evict_for(GraphKey((size,), (1,), ())) is None
+        add(cache, GraphKey((size,), (1,), ()))
+    assert "sizes than graphs are kept (max_graphs=2)" in str(
+        cache.evict_for(GraphKey((3,), (1,), ()))
+    )
 
 
 def test_a_capture_goes_with_the_memory_that_it_reads_where_it_is() -> None:
