@@ -116,10 +116,21 @@ class Launcher:
     def enqueue(
         self, inputs: list[Any], static: Sequence[Any], streams: tuple[Stream, ...]
     ) -> Sequence[Any]:
-        """Enqueues the program once; empties `inputs`."""
+        """Enqueues the program once; empties `inputs`.
+
+        Raises:
+            Exception: any error of an operator, with a note of the user's line.
+        """
         parameters = SimpleNamespace()
         values = (*static, *like(self._constants, (*inputs, *static)))
         parameters.__dict__.update(zip(self.loaded.parameters, values, strict=True))
         events = self.device.events(self.loaded.events)
-        with DisableTorchFunction():  # modes and subclasses took effect when it was traced
-            return self.loaded.call(inputs, parameters, streams, events)
+        try:
+            with DisableTorchFunction():  # modes and subclasses took effect when it was traced
+                return self.loaded.call(inputs, parameters, streams, events)
+        except Exception as error:
+            task = self.failing_task(error)
+            if task is not None and task.source is not None:
+                where = f"{task.name} of {self.graph.name}, {task.source}"
+                error.add_note(f"This was in {where}: {task.source.code}")
+            raise

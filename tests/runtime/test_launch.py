@@ -71,6 +71,22 @@ def test_the_task_whose_line_raised_an_error_is_found(device: ReplayingDevice) -
     assert launcher.failing_task(RuntimeError("of something else")) is None
 
 
+def test_an_error_of_an_operator_has_a_note_of_the_users_line() -> None:
+    table = torch.randn(4, 3)
+
+    def program(i: Tensor) -> Tensor:
+        return table[i] + 1
+
+    compiled = torch.compile(program, backend="nimble")
+    compiled(torch.tensor([1, 3]))
+    with pytest.raises(IndexError, match="out of") as raised:
+        compiled(torch.tensor([1, 4]))
+    line = program.__code__.co_firstlineno + 1
+    (note,) = raised.value.__notes__
+    assert note.startswith("This was in index of ")
+    assert note.endswith(f", {__file__}:{line}: return table[i] + 1")
+
+
 def test_the_device_settles_though_a_task_fails(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
