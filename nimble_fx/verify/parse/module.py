@@ -208,7 +208,7 @@ class _Reader:
             case ast.Subscript(ast.Name(several), ast.Constant(int(index))) if index >= 0:
                 self._item(name, self._value(value.value), index)
             case ast.Subscript(ast.Call() as call, ast.Constant(int(index))) if index >= 0:
-                several = f"<line {value.lineno}>"
+                several = f"<call of {name}>"
                 self._call(several, call, stream)
                 operator_draft = self._drafts[-1]
                 self._item(name, several, index)
