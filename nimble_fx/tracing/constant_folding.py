@@ -142,8 +142,6 @@ def _is_alike(value: Any, fake: Any, places: Mapping[torch.device, torch.device 
         return False
     if value.layout is not torch.strided or value.is_conj() or value.is_neg():
         return False
-    if value._is_zerotensor():
-        return False
     expected = (fake.shape, fake.stride(), fake.dtype, places[fake.device])
     return expected == (value.shape, value.stride(), value.dtype, value.device)
 

@@ -208,6 +208,17 @@ def test_what_is_written_before_an_activation_is_read_before_it(is_written: bool
     assert bool(sigmoids) is is_written
 
 
+def test_an_activation_by_a_computed_number_is_left_alone() -> None:
+    model = Then(nn.Conv2d(4, 6, 3), lambda y, _: functional.leaky_relu(y, 0.5))
+    graph = channels_last_graph(model, X)
+    (activation,) = graph.gm.graph.find_nodes(op="call_function", target=aten.leaky_relu.default)
+    with graph.gm.graph.inserting_before(activation):
+        slope = graph.gm.graph.call_function(aten.sym_size.int, (activation.args[0], 0))
+    activation.update_arg(1, slope)
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
+    assert activation.target is aten.leaky_relu.default
+
+
 @pytest.mark.parametrize(
     ("layer", "x"),
     [

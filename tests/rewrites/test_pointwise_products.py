@@ -21,6 +21,7 @@ from nimble_fx.rewrites.pointwise_products import (
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import InferenceGraph, inference_graph
 
+CHANNELS_LAST = torch.channels_last
 aten = torch.ops.aten
 
 
@@ -121,6 +122,19 @@ def test_one_of_a_computed_weight_is_left_alone() -> None:
             return functional.conv2d(x, weight)
 
     assert is_left_alone(OfItsInput(), torch.randn(1, N, 3, 3), torch.randn(N, N, 1, 1))
+
+
+def test_one_of_weights_alone_is_left_alone_as_it_is_computed_once() -> None:
+    class OfWeights(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Parameter(torch.randn(1, N, 3, 3).to(memory_format=CHANNELS_LAST))
+            self.layer = nn.Conv2d(N, N, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.layer(self.image)
+
+    assert is_left_alone(OfWeights(), torch.randn(1, N, 3, 3))
 
 
 @pytest.mark.parametrize(

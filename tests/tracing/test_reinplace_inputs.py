@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
+from nimble_fx.tracing.reinplace_inputs import reinplace_inputs
 from tests.support.eager import assert_same
 
 PLACES = torch.tensor([2, 0])
@@ -106,6 +108,19 @@ def test_an_input_that_is_read_otherwise_or_kept_beside_its_update_is_written_at
 ) -> None:
     run(program, **options)
     assert copies_back() == 1
+
+
+def test_an_update_that_the_graph_returns_is_no_input() -> None:
+    def updated(cache: Tensor, x: Tensor) -> Tensor:
+        new = cache.index_copy(0, PLACES, x)
+        torch.ops.aten.copy_(cache, new)
+        return new
+
+    gm = make_fx(updated, tracing_mode="fake")(torch.zeros(4, 3), torch.ones(2, 3))
+    cache = torch.zeros(4, 3)
+    (result,) = (reinplace_inputs(gm)(cache, torch.ones(2, 3)),)
+    assert_same(result, cache)
+    assert result.data_ptr() != cache.data_ptr()
 
 
 @pytest.mark.parametrize("options", [{}, {"device": "virtual"}], ids=["cpu", "virtual"])
