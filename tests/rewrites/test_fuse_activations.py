@@ -213,7 +213,8 @@ def test_an_activation_by_a_computed_number_is_left_alone() -> None:
     graph = channels_last_graph(model, X)
     (activation,) = graph.gm.graph.find_nodes(op="call_function", target=aten.leaky_relu.default)
     with graph.gm.graph.inserting_before(activation):
-        slope = graph.gm.graph.call_function(aten.sym_size.int, (activation.args[0], 0))
+        x = activation.args[0].args[0]
+        slope = graph.gm.graph.call_function(aten.sym_size.int, (x, 0))
     activation.update_arg(1, slope)
     fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
     assert activation.target is aten.leaky_relu.default
