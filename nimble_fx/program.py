@@ -15,8 +15,9 @@ from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.symbolic_sizes import Sizes, n_elements
-from nimble_fx.ir.task_graph import ScalarType, TaskGraph, TensorType
+from nimble_fx.ir.symbolic_sizes import Sizes
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.program_summary import described_inputs, summary
 from nimble_fx.registry import WeakList
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
@@ -27,13 +28,10 @@ from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.runtime.launch import InProgramOrder
 from nimble_fx.runtime.runner import runner
-from nimble_fx.selection.candidate import Candidate, candidate_table
+from nimble_fx.selection.candidate import Candidate
 from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.verify import verify, verify_source
-
-N_SHOWN = 3
-"""The most inputs that a one-line description names."""
 
 
 @dataclass(eq=False)
@@ -233,86 +231,13 @@ class Program:
 
     def summary(self) -> str:
         """A text of one screen: tasks, streams, waits, frees, device, and why it is not frozen."""
-        graph = self.graph
-        frees = sum(len(task.frees) for task in graph.tasks)
-        rows = {
-            "inputs": _inputs(graph),
-            "tasks": _tasks(graph, self.n_traced),
-            "streams": _streams(graph),
-            "waits": f"{graph.n_waits} of {graph.n_edges} orders between tasks",
-            "forks": f"{len(graph.forks)} from stream 0, {len(graph.joins)} joined to it",
-            "frees": f"{frees} values before the end",
-            "runs on": self.device,
-            "frozen": _frozen(self.status),
-            "memory": _memory(self.status),
-            "folded": _folded(self.scheduled),
-            "kernels": str(self.kernel_choice or ""),
-            "module": str(self.path or self.file),
-            "passes": "\n           ".join(graph.provenance),
-        }
-        lines = [f"  {key:9}{text}" for key, text in rows.items() if text]
-        if self.candidates:
-            on_gpu = self.device != "cpu"
-            lines += [f"  {line}" for line in candidate_table(self.candidates, on_gpu)]
-        return "\n".join([graph.name, *lines])
+        return summary(
+            self.scheduled, self.status, self.kernel_choice, self.n_traced, self.candidates
+        )
 
     def __repr__(self) -> str:
         streams = plural(self.graph.n_streams, "stream")
-        return f"<Program {self.name} of {_inputs(self.graph)}: {streams}, {self.device}>"
-
-
-def _inputs(graph: TaskGraph) -> str:
-    """The inputs that are not parameters or buffers, as a text: "x f32[s0, 4], 1 size"."""
-    inputs = [value for value in graph.inputs if not value.static]
-    shown = [f"{v.name} {v.type}" for v in inputs if not isinstance(v.type, ScalarType)]
-    n_sizes = len(inputs) - len(shown)
-    more = [f"{len(shown) - N_SHOWN} more"] if len(shown) > N_SHOWN else []
-    sizes = [plural(n_sizes, "size")] if n_sizes else []
-    return ", ".join([*shown[:N_SHOWN], *more, *sizes]) or "nothing but parameters"
-
-
-def _tasks(graph: TaskGraph, n_traced: int | None) -> str:
-    """The number of tasks, and of the operators that they compute."""
-    text = f"{len(graph.launching)} launched, {len(graph.tasks)} in all"
-    return text if n_traced is None else f"{text}; PyTorch traced {plural(n_traced, 'operator')}"
-
-
-def _streams(graph: TaskGraph) -> str:
-    urgent = "" if graph.urgent is None else f"; stream {graph.urgent} is urgent"
-    return f"{graph.n_streams} (width {graph.width}{urgent})"
-
-
-def _frozen(status: CaptureStatus) -> str:
-    if not status.frozen:
-        freed = "the parameters that it was captured with were freed"
-        return f"no: {status.reason or (freed if status.n_captures else 'not called yet')}"
-    graphs = f"yes, {plural(status.n_graphs, 'graph')}"
-    return f"{graphs}; no more: {status.reason}" if status.reason else graphs
-
-
-def _memory(status: CaptureStatus) -> str:
-    """The memory that the CUDA graphs own, by stream, as a text."""
-    if not status.frozen:
-        return ""
-    by_stream = sorted(enumerate(status.nbytes), key=lambda pair: -pair[1])
-    most = ", ".join(f"s{i} {_size(nbytes)}" for i, nbytes in by_stream[:4])
-    more = ", ..." if len(by_stream) > 4 else ""
-    return f"{_size(sum(status.nbytes))} ({most}{more}), workspaces of libraries included"
-
-
-def _folded(scheduled: ScheduledProgram) -> str:
-    """The inputs that are computed from parameters, and their memory, as a text."""
-    if scheduled.folded is None:
-        return ""
-    types = [value.type for value in scheduled.graph.inputs[-scheduled.n_folded :]]
-    tensors = [each for each in types if isinstance(each, TensorType)]
-    nbytes = sum(n_elements(each) * each.dtype.itemsize for each in tensors)
-    return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed from the model's"
-
-
-def _size(nbytes: int) -> str:
-    kib = nbytes / 2**10
-    return f"{kib:.3g} KiB" if kib < 100 else f"{kib / 2**10:.1f} MiB"
+        return f"<Program {self.name} of {described_inputs(self.graph)}: {streams}, {self.device}>"
 
 
 _programs: WeakList[Program] = WeakList()
