@@ -128,8 +128,8 @@ class Compiler:
         merged, hoisted = gm, None
         if self._options.fold_weights:
             merged = self._merged(gm)
-            hoisted = fold_weights(merged, self._inputs.weights, self._options.assume_finite)
-        if hoisted is not None and self._is_foldable(hoisted):
+            hoisted = self._hoisted(merged)
+        if hoisted is not None:
             return self._compared(self._folded_run(gm, hoisted), traced)
         run = self.build(merged, self._name, self._capture)
         is_rewritten = merged is not gm or self._options.kernels != "aten"
@@ -138,11 +138,25 @@ class Compiler:
     def _merged(self, gm: GraphModule) -> GraphModule:
         """The graph with one product for several, on a CPU; elsewhere they may run side by side."""
         merged = merge_products(gm, self._inputs.weights)
-        return merged if merged is not gm and self._traced_on_cpu(merged) else gm
+        return merged if merged is not gm and self._runs_on_cpu(merged) else gm
+
+    def _hoisted(self, gm: GraphModule) -> Hoisted | None:
+        """The graph with weights that are folded; None if there are none, or they may not be.
+
+        A program that takes them may not write to its inputs, as one of these could be a view of a
+        weight.
+        """
+        on_cpu = self._runs_on_cpu(gm)
+        if not on_cpu and self._options.fold_weights == "auto":
+            return None  # changes of weights are noticed less well
+        hoisted = fold_weights(gm, self._inputs.weights, on_cpu, self._options.assume_finite)
+        graph = None if hoisted is None else self._traced_or_none(hoisted.main)
+        return None if graph is None or written_inputs(graph) else hoisted
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:
         """The callable of a graph that runs on a CPU and whose weights are folded."""
         unfolded = self._target.as_traced(gm)
+        device = self._target.runtime_for(trace(gm).graph)
         runs = dict[str, Boxed]()
         if self._options.fold_weights == "auto" and self._options.kernels != "inductor":
             runs[PYTORCHS] = self._target.compile_graph(self, gm, self._name, self._capture)
@@ -150,10 +164,12 @@ class Compiler:
         self._inputs.add_folded(hoisted.sources_by_result)
         for kind, main in self._with_kernels(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
-            folded = folded_weights(trace(main).graph, self._folded, self._has_guards)
-            runs[FOLDED if kind == PYTORCHS else kind] = FoldedRun(
+            folded = folded_weights(trace(main).graph, self._folded, device, self._has_guards)
+            with_weights = FoldedRun(
                 run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
             )
+            taken = with_weights if self._target.runs_programs else unfolded
+            runs[FOLDED if kind == PYTORCHS else kind] = taken
         return self._fastest(self._name, runs, gm)
 
     def _report_unfolded(self) -> None:
@@ -166,22 +182,19 @@ class Compiler:
             return compared_once(run, traced, self._name)
         return run
 
-    def _is_foldable(self, hoisted: Hoisted) -> bool:
-        """Whether a program can take folded weights.
+    def _runs_on_cpu(self, gm: GraphModule) -> bool:
+        """Whether the program of an ATen graph is for the kernels of a CPU."""
+        graph = self._traced_or_none(gm)
+        return graph is not None and self._target.runtime_for(graph).name == "cpu"
 
-        It has to run on the CPU itself, and may not write to its inputs, as one of these could be a
-        view of a weight.
-        """
-        graph = self._traced_on_cpu(hoisted.main)
-        return graph is not None and not written_inputs(graph)
-
-    def _traced_on_cpu(self, gm: GraphModule) -> TaskGraph | None:
-        """The task graph of an ATen graph; None if it does not run on the CPU."""
+    def _traced_or_none(self, gm: GraphModule) -> TaskGraph | None:
+        """The task graph of an ATen graph; None if it cannot be scheduled."""
         try:
             graph = trace(gm).graph
-            return graph if self._target.runtime_for(graph).name == "cpu" else None
+            self._target.runtime_for(graph)
         except UnsupportedError:
             return None  # which `build` reports
+        return graph
 
     def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""

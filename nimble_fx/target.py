@@ -50,6 +50,7 @@ class Target:
         compile_graph: compiles an ATen graph and returns the callable that replaces it.
         as_traced: returns the callable that runs an ATen graph operator by operator.
         inductor_kernels: returns an ATen graph with Inductor's kernels, as `with_inductor_kernels`.
+        runs_programs: whether it runs the programs; a plan runs ATen graphs instead.
     """
 
     reporter: Reporter
@@ -61,3 +62,4 @@ class Target:
     compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
     as_traced: Callable[[GraphModule], Boxed]
     inductor_kernels: Callable[[GraphModule, PredictedTime | None], GraphModule]
+    runs_programs: bool = True

@@ -82,6 +82,7 @@ def planned_device(
         compile_graph=compile_graph,
         as_traced=_runnable_on_meta,
         inductor_kernels=inductor_kernels,
+        runs_programs=False,
     )
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
@@ -17,31 +16,29 @@ from nimble_fx.rewrites.hoist_weights import (
 from nimble_fx.rewrites.pack_matrices import pack_matrices
 from nimble_fx.rewrites.pointwise_products import pointwise_products
 from nimble_fx.torch_internals.graph_modules import copied
-from nimble_fx.torch_internals.leaves import tensors_of
+from nimble_fx.torch_internals.leaves import devices_of
 
 
 def fold_weights(
-    gm: GraphModule, static: Collection[str], assume_finite: bool = False
+    gm: GraphModule, static: Collection[str], for_cpu: bool, assume_finite: bool = False
 ) -> Hoisted | None:
     """The rewritten graph, in two parts; None if nothing in it depends on weights alone.
 
-    Requires: all tensors are on a CPU; for another graph it returns None.
+    Requires: all tensors are on one device; for another graph it returns None.
 
     Args:
         gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
+        for_cpu: whether it is for the kernels of a CPU, which have rewrites of their own.
         assume_finite: see `fuse_activations`.
     """
-    if not all(map(_is_on_cpu, gm.graph.nodes)):
+    if len(devices_of(gm.graph)) != 1:
         return None
     gm = copied(gm)
     gm = fold_batch_norm(gm, unshared_weights(gm, static))
-    gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
-    gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
-    gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
-    gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    if for_cpu:
+        gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+        gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
+        gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
+        gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
     return hoist_weights(gm, unshared_weights(gm, static))
-
-
-def _is_on_cpu(node: Node) -> bool:
-    return all(tensor.device == torch.device("cpu") for tensor in tensors_of(node))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nimble_fx.devices import device_here
 from nimble_fx.errors import InputError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
@@ -188,7 +189,10 @@ def _folded_of(
         return tuple
     graph, paths = program.folded.graph, program.folded.parameters
     weights = _static_values(graph.name, graph.inputs, paths, tensors, {})
-    return partial(folded_weights(program.graph, program.folded, are_guarded=False), weights)
+    device = device_here(program.device)
+    return partial(
+        folded_weights(program.graph, program.folded, device, are_guarded=False), weights
+    )
 
 
 def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:

@@ -27,8 +27,11 @@ def check_folded(program: ScheduledProgram) -> None:
         )
     if not all(value.static for value in (*last, *folded.inputs)):
         raise FileError("folded computes what is not static, or from what is not static")
-    if (program.device, program.folded.device) != ("cpu", "cpu"):
-        raise FileError(f"{graph.name} takes folded weights, which only programs of the CPU do")
+    if program.device != program.folded.device:
+        raise FileError(
+            f"{graph.name} runs on {program.device}, and its weights are folded on "
+            f"{program.folded.device}"
+        )
     for each in (graph, folded):
         written = sorted(written_inputs(each))
         if written:

@@ -1,7 +1,8 @@
 """The tensors and nodes in tuples, lists and dicts, nested to any depth."""
 
+import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from nimble_fx.torch_internals.names import pytree
 
@@ -21,3 +22,8 @@ def nodes_in(value: object) -> list[Node]:
 def tensors_of(node: Node) -> list[Tensor]:
     """The fake tensors of a node's results."""
     return tensors_in(node.meta.get("val"))
+
+
+def devices_of(graph: Graph) -> set[torch.device]:
+    """The devices of all tensors in a graph."""
+    return {tensor.device for node in graph.nodes for tensor in tensors_of(node)}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.torch_internals.leaves import nodes_in, tensors_of
+from nimble_fx.torch_internals.leaves import devices_of, nodes_in, tensors_of
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 _aten = torch.ops.aten
@@ -45,7 +45,7 @@ def other_device(gm: GraphModule) -> torch.device | None:
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
     """
-    devices = {tensor.device for node in gm.graph.nodes for tensor in tensors_of(node)}
+    devices = devices_of(gm.graph)
     others = {device for device in devices if device.type != "cpu"}
     return others.pop() if len(others) == 1 < len(devices) else None
 

@@ -35,7 +35,7 @@ class WritesItsStatistics(nn.Module):
 
 def test_a_normalization_by_what_the_model_writes_is_left_alone() -> None:
     graph = inference_graph(WritesItsStatistics().eval(), torch.randn(1, 2, 3, 3))
-    parts = fold_weights(graph.gm, graph.static)
+    parts = fold_weights(graph.gm, graph.static, for_cpu=True)
     assert parts is not None  # the format of the weight
     assert any("batch_norm" in str(node.target) for node in parts.main.graph.nodes)
 
@@ -56,7 +56,7 @@ class OfWeights(nn.Module):
 def test_layers_of_weights_alone_are_computed_once() -> None:
     model, x = OfWeights().eval(), torch.randn(512)
     graph = inference_graph(model, x)
-    parts = fold_weights(graph.gm, graph.static)
+    parts = fold_weights(graph.gm, graph.static, for_cpu=True)
     assert parts is not None
     calls = [node for node in parts.main.graph.nodes if node.op == "call_function"]
     assert not any("linear" in str(n.target) or "convolution" in str(n.target) for n in calls)
@@ -68,7 +68,7 @@ def test_layers_of_weights_alone_are_computed_once() -> None:
 def test_parts_compute_what_the_network_does(drawn: tuple[ImageNetwork, Tensor]) -> None:
     model, x = drawn
     graph = inference_graph(model, x)
-    parts = fold_weights(graph.gm, graph.static)
+    parts = fold_weights(graph.gm, graph.static, for_cpu=True)
     if parts is not None:
         with torch.no_grad():
             assert_as_accurate(model, (x,), run(parts, graph.arguments))

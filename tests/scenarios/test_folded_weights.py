@@ -1,5 +1,6 @@
 """Models whose weights are folded, and change."""
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -45,11 +46,13 @@ CHANGES: tuple[Callable[[Convolutions], Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("kernels", ["aten", "inductor"])
-def test_changed_weights_are_folded_again(kernels: str) -> None:
+@pytest.mark.parametrize(
+    "others", [{"kernels": "aten"}, {"kernels": "inductor"}, {"device": "virtual"}], ids=str
+)
+def test_changed_weights_are_folded_again(others: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = Convolutions().eval()
-    options: dict[str, Any] = FOLDED | {"kernels": kernels, "on_fallback": "error"}
+    options: dict[str, Any] = FOLDED | {"on_fallback": "error"} | others
     compiled = torch.compile(model, backend="nimble", options=options)
     with torch.no_grad():
         for change in (lambda m: m, *CHANGES):
@@ -57,6 +60,7 @@ def test_changed_weights_are_folded_again(kernels: str) -> None:
             for _ in range(2):
                 x = torch.randn(2, 3, 5, 5)
                 assert_as_accurate(model, (x,), compiled(x))
+    assert all("batch_norm" not in program.source for program in nimble_fx.programs())
 
 
 class Products(nn.Module):
@@ -116,6 +120,30 @@ def test_memory_that_was_freed_is_not_read() -> None:
         assert_as_accurate(model, (x,), compiled(x))
 
 
+def test_on_a_gpu_they_are_folded_if_that_is_asked_for() -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    plan = partial(nimble_fx.plan, model, x, device="h100")
+    as_they_are, folded = plan(), plan(fold_weights=True)
+    assert as_they_are.scheduled.folded is None
+    assert folded.scheduled.folded is not None
+    assert len(folded.graph.launching) == len(as_they_are.graph.launching) - 2
+    assert all("mkldnn" not in str(task.target) for task in folded.graph.tasks)
+    folded.verify()
+    assert str(folded.kernel_choice) == str(as_they_are.kernel_choice) == ""
+
+
+def test_so_they_are_on_the_virtual_device_whose_programs_can_be_saved(tmp_path: Path) -> None:
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    options: dict[str, Any] = {"device": "virtual", "policy": "nimble"}
+    (as_they_are,) = nimble_fx.compile(model, x, **options).programs
+    (folded,) = nimble_fx.compile(model, x, **options, **FOLDED).programs
+    assert as_they_are.scheduled.folded is None
+    run = nimble_fx.load(folded.save(tmp_path / "program.json")).bind(model)
+    for _ in range(2):
+        model.norm.bias.data.add_(1)
+        assert_as_accurate(model, (x,), run(x))
+
+
 def test_a_matrix_that_is_used_twice_has_one_copy() -> None:
     (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
     assert "2 weights of 2.0 MiB, computed from the model's" in program.summary()
@@ -146,7 +174,7 @@ def test_the_module_shows_what_is_folded() -> None:
     (program,) = compiled(**FOLDED).programs
     assert "batch_norm" not in program.source
     assert "p.one_weight_folded" in program.source
-    assert "4 weights of 1 KiB, computed from the model's" in program.summary()
+    assert re.search(r"4 weights of \S+ KiB, computed from the model's", program.summary())
     program.verify()
 
 

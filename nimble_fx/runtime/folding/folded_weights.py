@@ -1,4 +1,4 @@
-"""Tensors computed from weights on a CPU, kept from call to call until a weight changes."""
+"""Tensors computed from weights, kept from call to call until a weight changes."""
 
 import threading
 import weakref
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nimble_fx.codegen.load import load
-from nimble_fx.devices import device_here
+from nimble_fx.devices import DeviceRuntime
+from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
@@ -36,6 +37,8 @@ NOT_COUNTED = (
 MAX_SETS = 8
 """The most sets of weights, as of models that share a program, whose results are kept."""
 
+_CPU = Cpu()
+
 _data_ptr = Tensor.data_ptr
 _version, _dtype = attrgetter("_version"), attrgetter("dtype")
 
@@ -47,8 +50,13 @@ class FoldedWeights:
     in place, `load_state_dict`, a new tensor in its place. After a step of an optimizer that has it
     or shares its memory it is taken to have changed. Some writes are not counted: BatchNorm's to
     its statistics in training, those through `tensor.data`, NumPy or a tensor that `set_` put on
-    its memory. So values are compared too: all of a small weight, a sample of a large one (see
-    `WeightSample`). What goes unnoticed is a write that is not counted and meets none of these.
+    its memory. So on a CPU values are compared too: all of a small weight, a sample of a large one
+    (see `WeightSample`). What goes unnoticed is a write that is not counted and meets none of
+    these; on another device, where a look at values would wait for it, any that is not counted.
+
+    Where the device has CUDA graphs, the results have memory of their own, and the device is waited
+    for after they are computed: so calls on any stream may read them, and once they are dropped
+    their memory is not used again before all that has read it is done.
 
     Models of one class can share a program: the results of `MAX_SETS` sets of weights are kept.
 
@@ -62,6 +70,7 @@ class FoldedWeights:
         packings: Sequence[Pack | None],
         check: Callable[[Sequence[Any]], None] = lambda weights: None,
         are_guarded: bool = True,
+        device: DeviceRuntime = _CPU,
     ) -> None:
         """Nothing is computed yet.
 
@@ -71,9 +80,10 @@ class FoldedWeights:
             check: raises an error if weights are none that `compute` can take.
             are_guarded: whether PyTorch's guards see that weights have other shapes, strides or
                 types, as by an assignment to `.data`; if not, each call compares these.
+            device: the weights'.
         """
         self._compute, self._packings, self._check = compute, packings, check
-        self._are_guarded = are_guarded
+        self._are_guarded, self._device = are_guarded, device
         self._lock = threading.Lock()
         self._known: tuple[_Known, ...] = ()
         self._released: _Released | None = None
@@ -99,12 +109,17 @@ class FoldedWeights:
         if any(map(Tensor.is_inference, weights)):
             with plain_eager_mode():
                 return self._compute(*weights)
-        with self._lock, plain_eager_mode():  # for this is not of this call alone
+        with self._device.exclusive(), self._lock, plain_eager_mode():  # as for no call in special
             new = _Known(weights)  # first: what is written while it computes is to be noticed
-            new.results = self._packed(self._compute(*weights))
+            new.results, new.memory = self._computed(weights)
             others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
             self._known = (new, *others[: MAX_SETS - 1])
         return new.results
+
+    @property
+    def may_be_freed(self) -> bool:
+        """Whether the caller is capturing a graph, which could outlive the results."""
+        return self._device.is_capturing and not self.are_released
 
     @property
     def are_released(self) -> bool:
@@ -120,7 +135,7 @@ class FoldedWeights:
         """
         if not (free and self.can_be_kept(weights)):
             return 0
-        released = _Released(self(weights), free)
+        released = _Released(self(weights), self._known[0].memory, free)
         with self._lock:
             self._known, self._released = (), released
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
@@ -133,6 +148,18 @@ class FoldedWeights:
         have_known_layouts = self._are_guarded or known.have_same_layouts(weights)
         return have_known_layouts and known.are_current(weights)
 
+    def _computed(self, weights: Sequence[Tensor]) -> tuple[Sequence[Tensor], object]:
+        """The tensors, packed, and their memory pool, if they have one."""
+        if not self._device.has_graphs:
+            return self._packed(self._compute(*weights)), None
+        pool, results = self._device.pool(), list[Tensor]()
+
+        def run(streams: object) -> None:
+            results.extend(self._packed(self._compute(*weights)))
+
+        self._device.warm_up(1, run, pool, may_synchronize=True)
+        return results, pool
+
     def _packed(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
         pairs = zip(results, self._packings, strict=True)
         return [pack(result) if pack else result for result, pack in pairs]
@@ -143,11 +170,13 @@ class _Known:
 
     Attributes:
         results: the results; empty once the memory of one of the weights is gone.
+        memory: their memory pool, if they have one.
         addresses: those of the weights.
         are_freed: whether it is gone, so that it may be another weight's.
     """
 
     results: Sequence[Tensor]
+    memory: object
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._steps = StepsOn(weights)
@@ -187,6 +216,7 @@ def _drop(known: "weakref.ref[_Known]", storage: object) -> None:
     there = known()
     if there is not None:
         there.are_freed, there.results = True, ()
+        there.memory = None
 
 
 @dataclass(frozen=True)
@@ -195,10 +225,12 @@ class _Released:
 
     Attributes:
         results: the results.
+        memory: their memory pool, if they have one.
         freed: the positions of the weights that are empty.
     """
 
     results: Sequence[Tensor]
+    memory: object
     freed: Sequence[int]
 
     def results_for(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -215,23 +247,26 @@ class _Released:
         return self.results
 
 
-def folded_weights(main: TaskGraph, weights: ScheduledProgram, are_guarded: bool) -> FoldedWeights:
+def folded_weights(
+    main: TaskGraph, weights: ScheduledProgram, device: DeviceRuntime, are_guarded: bool
+) -> FoldedWeights:
     """The folded weights of a program, not computed yet.
 
     Args:
         main: the program's graph, whose last inputs they are.
         weights: computes them.
+        device: runs it.
         are_guarded: see `FoldedWeights`.
     """
     module = load(weights.source, weights.file)
-    launcher = Launcher(weights.graph, module, weights.constants, device_here(weights.device))
+    launcher = Launcher(weights.graph, module, weights.constants, device)
     pack_each = packings(main)[-len(weights.graph.outputs) :]
 
     def compute(*values: Any) -> Sequence[Tensor]:
         return launcher(list(values))
 
     check = partial(check_weights, weights.graph.inputs, weights.parameters)
-    return FoldedWeights(compute, pack_each, check, are_guarded)
+    return FoldedWeights(compute, pack_each, check, are_guarded, device)
 
 
 @boxed
@@ -275,6 +310,8 @@ class FoldedRun:
                     "forward-mode differentiation runs with PyTorch's kernels, whose weights were "
                     "released: compile without release_weights"
                 )
+            return self._unfolded(args)
+        if self._folded.may_be_freed:
             return self._unfolded(args)
         if not self._folded.can_be_kept(weights):
             self._report_unfolded()

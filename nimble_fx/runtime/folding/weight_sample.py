@@ -23,7 +23,7 @@ _Dimensions = list[tuple[int, int]]
 
 
 class WeightSample:
-    """What is compared of a weight, in place.
+    """What is compared of a weight, in place; on a device other than the CPU no values are.
 
     Of a large weight these are elements of a matrix, which has its outer dimensions in memory as
     rows and the inner ones as columns, or of several matrices, if it has three dimensions: one row,
@@ -46,6 +46,8 @@ class WeightSample:
         self.address, self.version = weight.data_ptr(), weight._version
         self.storage = weight.untyped_storage()
         self.word_size = min(weight.itemsize, max(_INTEGERS))
+        if weight.device.type != "cpu":
+            return
         start, end = byte_range(weight)
         dimensions = _in_memory_order(weight)
         nbytes = _n_elements(dimensions) * weight.itemsize if weight.numel() else 0

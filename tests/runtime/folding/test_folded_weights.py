@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.runtime.folding.folded_weights import MAX_SETS, FoldedRun, FoldedWeights
 from nimble_fx.runtime.folding.weight_sample import COMPARED_WHOLE
 
@@ -214,6 +215,31 @@ def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
     arguments += [weight, x, both]
     assert [value.item() for value in run(arguments)] == [0, 3, 2, 6]
     assert arguments == []
+
+
+def test_results_on_a_device_with_graphs_are_in_memory_of_their_own() -> None:
+    device, weight = Virtual(), torch.ones(2)
+    folded = FoldedWeights(Doubling(), [None], device=device)
+    (result,) = folded([weight])
+    assert torch.equal(result, torch.full((2,), 2.0))
+    weight.add_(1)
+    (other,) = folded([weight])
+    assert torch.equal(other, torch.full((2,), 4.0))
+    assert folded([weight])[0] is other
+
+
+def test_a_capture_of_the_users_runs_unfolded_unless_the_weights_are_gone() -> None:
+    device, weight, x = Virtual(), torch.ones(1), torch.zeros(1)
+    folded = FoldedWeights(Doubling(), [None], device=device)
+    run = FoldedRun(list, folded, [0], [1], unfolded=list, report_unfolded=unexpected)
+    assert [value.item() for value in run([weight, x])] == [0, 2]
+    device.begin_capture(device.streams(1)[0], device.pool())  # type: ignore[arg-type]
+    assert [value.item() for value in run([weight, x])] == [1, 0]
+    device.end_capture()
+    run.release_weights([weight, x], [])
+    device.begin_capture(device.streams(1)[0], device.pool())  # type: ignore[arg-type]
+    assert [value.item() for value in run([weight, x])] == [0, 2]
+    device.end_capture()
 
 
 def test_a_program_of_inference_tensors_runs_unfolded_and_says_so() -> None:
