@@ -6,6 +6,7 @@ order, and empties it, so that inputs can be freed while the program runs.
 
 import linecache
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from traceback import walk_tb
 from types import SimpleNamespace
 from typing import Any
@@ -132,5 +133,9 @@ class Launcher:
             task = self.failing_task(error)
             if task is not None and task.source is not None:
                 where = f"{task.name} of {self.graph.name}, {task.source}"
-                error.add_note(f"This was in {where}: {task.source.code}")
+                note = f"This was in {where}: {task.source.code}"
+                # a frozen error takes no notes, and one that is raised again has it
+                with suppress(AttributeError, TypeError):
+                    if note not in getattr(error, "__notes__", ()):
+                        error.add_note(note)
             raise

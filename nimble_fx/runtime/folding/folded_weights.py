@@ -207,8 +207,14 @@ class _Known:
 
 
 def _layouts(weights: Sequence[Tensor]) -> list[object]:
-    """The shapes, strides and types of weights, in lists of each."""
-    return [*map(Tensor.size, weights), *map(Tensor.stride, weights), *map(_dtype, weights)]
+    """The shapes, strides, types and math bits of weights, in lists of each."""
+    return [
+        *map(Tensor.size, weights),
+        *map(Tensor.stride, weights),
+        *map(_dtype, weights),
+        *map(Tensor.is_conj, weights),
+        *map(Tensor.is_neg, weights),
+    ]
 
 
 def _drop(known: "weakref.ref[_Known]", storage: object) -> None:
