@@ -28,7 +28,7 @@ class WeightSample:
     Of a large weight these are elements of a matrix, which has its outer dimensions in memory as
     rows and the inner ones as columns, or of several matrices, if it has three dimensions: one row,
     and one element of each row. So a write to a whole row, column or matrix meets one of them.
-    Where these are more than `MAX_SAMPLED`, as of a long vector, as many of them are left.
+    Where these are more than `MAX_SAMPLED`, evenly spaced ones of them are left.
 
     Attributes:
         address: of its first element.
@@ -97,14 +97,20 @@ def _in_memory_order(weight: Tensor) -> _Dimensions:
 
 
 def _places(dimensions: _Dimensions) -> Tensor:
-    """The positions of one row of each matrix, and of one element of each row."""
+    """The positions of one row of each matrix, and of one element of each row, or of most."""
     outer, column, row = _as_matrices(dimensions)
     matrices, rows, within = _offsets(outer), _offsets(column), _offsets(row)
-    one_row = matrices[:, None] + rows[len(rows) // 2] + within
     starts = (matrices[:, None] + rows).view(-1)
+    one_row = (matrices[:, None] + rows[len(rows) // 2] + within).view(-1)
+    one_row = _thinned(one_row, max(MAX_SAMPLED // 2, MAX_SAMPLED - len(starts)))
+    starts = _thinned(starts, MAX_SAMPLED - len(one_row))
     one_each = starts + within[torch.arange(len(starts)) % len(within)]  # not in one column
-    places = torch.cat([one_row.view(-1), one_each])
-    return places[:: ceil(len(places) / MAX_SAMPLED)].clone()
+    return torch.cat([one_row, one_each])
+
+
+def _thinned(places: Tensor, n: int) -> Tensor:
+    """At most so many of some positions, evenly spaced."""
+    return places[:: max(1, ceil(len(places) / n))]
 
 
 def _as_matrices(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions, _Dimensions]:

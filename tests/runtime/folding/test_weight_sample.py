@@ -57,6 +57,15 @@ def test_a_write_to_all_of_one_index_is_noticed(
             assert is_noticed(weight, weight.select(dimension, i)), (dimension, i)
 
 
+@pytest.mark.parametrize("shape", [(50_000, 64), (64, 50_000), (20_000, 768)])
+def test_where_rows_are_too_many_each_column_is_still_compared(shape: tuple[int, int]) -> None:
+    weight = torch.ones(shape)
+    shorter = shape.index(min(shape))
+    assert len(WeightSample(weight).words) <= MAX_SAMPLED
+    for i in range(0, min(shape), 13):
+        assert is_noticed(weight, weight.select(shorter, i)), i
+
+
 @pytest.mark.parametrize("name", sorted({*LAYOUTS} - {"transposed"}))
 @pytest.mark.parametrize("shape", [(4, 60, 50), (4, 1, 60, 50)])
 def test_a_write_to_a_row_or_column_of_any_matrix_is_noticed(
