@@ -62,7 +62,7 @@ class KernelChoice:
 
 
 def _duration(ms: float) -> str:
-    return f"{ms:.3g} ms" if ms >= 1 else f"{1000 * ms:.3g} us"
+    return f"{ms:.3g} ms" if ms >= 0.9995 else f"{1000 * ms:.3g} us"
 
 
 def fastest(

@@ -122,6 +122,22 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
     assert torch.allclose(compiled(x), net(x), atol=1e-4)
 
 
+def test_folded_weights_notice_that_a_weight_is_conjugate_now() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ (self.weight * 2)
+
+    model, x = Doubled(), torch.randn(2, 4, dtype=torch.complex64)
+    compiled = nimble_fx.compile(model, x, guards=False, fold_weights=True)
+    with torch.no_grad():
+        model.weight.data = model.weight.data.conj()
+        assert torch.allclose(compiled(x), model(x), atol=1e-5)
+
+
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "stride": Tensor.t,
     "shape": lambda weight: weight[:256],

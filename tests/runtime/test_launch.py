@@ -1,5 +1,6 @@
 """A launch: what becomes of its arguments, the device's lock, its streams and outputs."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -69,6 +70,32 @@ def test_the_task_whose_line_raised_an_error_is_found(device: ReplayingDevice) -
     assert task is not None
     assert task.name == "add"
     assert launcher.failing_task(RuntimeError("of something else")) is None
+
+
+@dataclass(frozen=True)
+class RefusedError(Exception):
+    """An error that takes no notes."""
+
+    code: int
+
+
+def test_an_error_that_takes_no_notes_stays_as_it_is_and_one_raised_again_has_one() -> None:
+    again = ValueError("again")
+    errors: list[Exception] = [RefusedError(3), again, again]
+
+    def fails(x: Tensor) -> Tensor:
+        raise errors[0]
+
+    with torch.library._scoped_library("launch_test", "FRAGMENT") as library:
+        library.define("fails(Tensor x) -> Tensor")
+        library.impl("fails", fails, "CPU")
+        library.impl("fails", torch.empty_like, "Meta")
+        compiled = torch.compile(lambda x: torch.ops.launch_test.fails(x + 1), backend="nimble")
+        while errors:
+            with pytest.raises(type(errors[0])) as raised:
+                compiled(torch.ones(2))
+            assert raised.value is errors.pop(0)
+    assert len(again.__notes__) == 1
 
 
 def test_an_error_of_an_operator_has_a_note_of_the_users_line() -> None:
