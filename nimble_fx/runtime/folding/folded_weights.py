@@ -109,7 +109,7 @@ class FoldedWeights:
         if any(map(Tensor.is_inference, weights)):
             with plain_eager_mode():
                 return self._compute(*weights)
-        with self._device.exclusive(), self._lock, plain_eager_mode():  # as for no call in special
+        with self._device.exclusive(), self._lock, plain_eager_mode():  # for later calls too
             new = _Known(weights)  # first: what is written while it computes is to be noticed
             new.results, new.memory = self._computed(weights)
             others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
