@@ -10,6 +10,7 @@ from typing import Any
 from functorch.compile import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import PassError, UnsupportedError
 from nimble_fx.fallback import Fallback
 from nimble_fx.ir.effects import Effects
@@ -125,38 +126,36 @@ class Compiler:
         gm = reinplace_inputs(self._prepared(without_effect_tokens(gm)))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = eliminate_common_subexpressions(gm)
-        merged, hoisted = gm, None
-        if self._options.fold_weights:
-            merged = self._merged(gm)
-            hoisted = self._hoisted(merged)
-        if hoisted is not None:
-            return self._compared(self._folded_run(gm, hoisted), traced)
+        merged, placed = gm, self._placed(gm) if self._options.fold_weights else None
+        if placed is not None:
+            graph, device = placed
+            merged = self._merged(gm, device)
+            hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
+            if hoisted is not None:
+                return self._compared(self._folded_run(gm, hoisted, device), traced)
         run = self.build(merged, self._name, self._capture)
         is_rewritten = merged is not gm or self._options.kernels != "aten"
         return self._compared(run, traced) if is_rewritten else run
 
-    def _merged(self, gm: GraphModule) -> GraphModule:
+    def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
         """The graph with one product for several, on a CPU; elsewhere they may run side by side."""
-        merged = merge_products(gm, self._inputs.weights)
-        return merged if merged is not gm and self._runs_on_cpu(merged) else gm
+        return merge_products(gm, self._inputs.weights) if device.name == "cpu" else gm
 
-    def _hoisted(self, gm: GraphModule) -> Hoisted | None:
-        """The graph with weights that are folded; None if there are none, or they may not be.
+    def _hoisted(self, gm: GraphModule, device: DeviceRuntime) -> Hoisted | None:
+        """The graph with weights that are folded; None if there are none, or they should not be.
 
-        A program that takes them may not write to its inputs, as one of these could be a view of a
-        weight.
+        Args:
+            gm: writes to none of its inputs, one of which could be a view of a weight.
+            device: runs it.
         """
-        on_cpu = self._runs_on_cpu(gm)
+        on_cpu = device.name == "cpu"
         if not on_cpu and self._options.fold_weights == "auto":
             return None  # changes of weights are noticed less well
-        hoisted = fold_weights(gm, self._inputs.weights, on_cpu, self._options.assume_finite)
-        graph = None if hoisted is None else self._traced_or_none(hoisted.main)
-        return None if graph is None or written_inputs(graph) else hoisted
+        return fold_weights(gm, self._inputs.weights, on_cpu, self._options.assume_finite)
 
-    def _folded_run(self, gm: GraphModule, hoisted: Hoisted) -> Boxed:
-        """The callable of a graph that runs on a CPU and whose weights are folded."""
+    def _folded_run(self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime) -> Boxed:
+        """The callable of a graph whose weights are folded."""
         unfolded = self._target.as_traced(gm)
-        device = self._target.runtime_for(trace(gm).graph)
         runs = dict[str, Boxed]()
         if self._options.fold_weights == "auto" and self._options.kernels != "inductor":
             runs[PYTORCHS] = self._target.compile_graph(self, gm, self._name, self._capture)
@@ -164,12 +163,14 @@ class Compiler:
         self._inputs.add_folded(hoisted.sources_by_result)
         for kind, main in self._with_kernels(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
-            folded = folded_weights(trace(main).graph, self._folded, device, self._has_guards)
-            with_weights = FoldedRun(
-                run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
-            )
-            taken = with_weights if self._target.runs_programs else unfolded
-            runs[FOLDED if kind == PYTORCHS else kind] = taken
+            if self._target.runs_programs:
+                folded = folded_weights(trace(main).graph, self._folded, device, self._has_guards)
+                run = FoldedRun(
+                    run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
+                )
+            else:
+                run = unfolded
+            runs[FOLDED if kind == PYTORCHS else kind] = run
         return self._fastest(self._name, runs, gm)
 
     def _report_unfolded(self) -> None:
@@ -182,19 +183,13 @@ class Compiler:
             return compared_once(run, traced, self._name)
         return run
 
-    def _runs_on_cpu(self, gm: GraphModule) -> bool:
-        """Whether the program of an ATen graph is for the kernels of a CPU."""
-        graph = self._traced_or_none(gm)
-        return graph is not None and self._target.runtime_for(graph).name == "cpu"
-
-    def _traced_or_none(self, gm: GraphModule) -> TaskGraph | None:
-        """The task graph of an ATen graph; None if it cannot be scheduled."""
+    def _placed(self, gm: GraphModule) -> tuple[TaskGraph, DeviceRuntime] | None:
+        """The task graph of an ATen graph and what runs it; None if it cannot be scheduled."""
         try:
             graph = trace(gm).graph
-            self._target.runtime_for(graph)
+            return graph, self._target.runtime_for(graph)
         except UnsupportedError:
             return None  # which `build` reports
-        return graph
 
     def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""

@@ -1,7 +1,6 @@
 """`nimble_fx.compile(model, example_inputs)`: compiles and captures ahead of the first call."""
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -90,9 +89,8 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
-    breaks_before = graph_breaks()
     runs, outputs = compiled._run_example(arguments, recorded=release_weights)
-    compiled.report_if_eager(breaks_before)
+    compiled.report_if_eager()
     if not guards:
         compiled._drop_guards(arguments)
     if release_weights:
@@ -117,7 +115,7 @@ class Compiled:
     ) -> None:
         self.model, self.training = model, training
         self._recorder = Recorder()
-        self._reporter = Reporter(options.on_fallback)
+        self._reporter, self._breaks_before = Reporter(options.on_fallback), graph_breaks()
         self._backend = _Backend(options, argument_names(model), self._recorder, guards)
         function = unique_function(model)
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
@@ -182,14 +180,10 @@ class Compiled:
             )
             self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
 
-    def report_if_eager(self, breaks_before: Counter[str]) -> None:
-        """Reports a fallback if Dynamo found no graph in the model.
-
-        Args:
-            breaks_before: Dynamo's graph breaks before the compile.
-        """
+    def report_if_eager(self) -> None:
+        """Reports a fallback if Dynamo found no graph in the model."""
         if not self._backend.is_called:
-            why = next((f" ({each})" for each in graph_breaks() - breaks_before), "")
+            why = next((f" ({each})" for each in graph_breaks() - self._breaks_before), "")
             reason = f"PyTorch found no graph in it{why}, so that nothing is compiled ahead of time"
             self._reporter.report(Fallback(name_of(self.model), "in eager", reason))
 
