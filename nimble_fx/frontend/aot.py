@@ -35,6 +35,8 @@ from nimble_fx.torch_internals.counters import graph_breaks
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 from nimble_fx.torch_internals.leaves import tensors_in
 
+_NO_REASON = "torch.compiler.reset() makes it say why again, if it has said so before"
+
 
 def compile(  # noqa: A001  # as torch.compile
     model: object,
@@ -183,8 +185,10 @@ class Compiled:
     def report_if_eager(self) -> None:
         """Reports a fallback if Dynamo found no graph in the model."""
         if not self._backend.is_called:
-            why = next((f" ({each})" for each in graph_breaks() - self._breaks_before), "")
-            reason = f"PyTorch found no graph in it{why}, so that nothing is compiled ahead of time"
+            why = next(iter(graph_breaks() - self._breaks_before), _NO_REASON)
+            reason = (
+                f"PyTorch found no graph in it ({why}), so that nothing is compiled ahead of time"
+            )
             self._reporter.report(Fallback(name_of(self.model), "in eager", reason))
 
     @property

@@ -13,8 +13,8 @@ from nimble_fx.ir.task_graph import Input, ScalarType, Size, TensorType, dtype_n
 _NUMBERS = (int, float, bool)
 
 _COMPILE_AGAIN = (
-    "It has changed since: compile the model again, which torch.compile does after "
-    "torch.compiler.reset()"
+    "It has changed since: compile the model again, by nimble_fx.compile, or, with torch.compile, "
+    "by torch.compiler.reset() before the next call"
 )
 
 

@@ -112,9 +112,9 @@ class GraphCache:
             f"sizes than graphs are kept (max_graphs={self._max_graphs}): for each new one the "
             "least recently used graph is evicted. Pad inputs to a few sizes, or raise the option"
         )
-        parameter_sets = dict.fromkeys(other.addresses for other in keys)
-        if not same and len(parameter_sets) >= MAX_PARAMETER_SETS:
-            oldest = next(iter(parameter_sets))
+        latest_first = dict.fromkeys(other.addresses for other in reversed(keys))
+        if not same and len(latest_first) >= MAX_PARAMETER_SETS:
+            *_, oldest = latest_first
             evicted = [other for other in keys if other.addresses == oldest]
             reason = (
                 f"sets of parameters than graphs are kept for ({MAX_PARAMETER_SETS}): for each new "

@@ -108,6 +108,18 @@ def test_past_the_limit_all_graphs_of_the_parameters_that_were_used_least_recent
     ]
 
 
+def test_parameters_are_as_recently_used_as_the_last_used_of_their_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graph_cache, "MAX_PARAMETER_SETS", 2)
+    cache, *_ = cache_of()
+    for size, parameters in ((1, 1), (1, 2), (2, 1)):
+        add(cache, GraphKey((size,), (parameters,), ()))
+    cache.evict_for(GraphKey((1,), (3,), ()))
+    assert cache.get(GraphKey((1,), (2,), ())) is None
+    assert cache.get(GraphKey((1,), (1,), ())) is not None
+
+
 def test_at_the_limit_of_parameters_those_that_have_graphs_evict_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
