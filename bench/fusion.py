@@ -1,8 +1,8 @@
-"""What a GPU is predicted to take with PyTorch's kernels and with Inductor's, by streams.
+"""What a GPU is predicted to take with PyTorch's kernels and Inductor's, weights folded or not.
 
-Each model is planned with both kinds of kernels; times are the roofline's and the simulator's, so
-nothing is measured. Inductor compiles for a GPU that PyTorch sees; a stand-in for the CUDA runtime
-(tests/cuda_runtime) will do, as no kernel runs.
+Each model is planned in four ways, on one stream and on those that are chosen; times are the
+roofline's and the simulator's, so nothing is measured. Inductor compiles for a GPU that PyTorch
+sees; a stand-in for the CUDA runtime (tests/cuda_runtime) will do, as no kernel runs.
 """
 
 import sys
@@ -23,13 +23,15 @@ from bench.models.model import Form
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import UnsupportedError
 
-KINDS = ("aten", "inductor")
-"""Of kernels, as the option names them."""
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "PyTorch's": {"kernels": "aten"},
+    "folded": {"kernels": "aten", "fold_weights": True},
+    "Inductor's": {"kernels": "inductor"},
+    "Inductor's, folded": {"kernels": "inductor", "fold_weights": True},
+}
+"""The options of each way."""
 
-HEADER = (
-    *("model", "PyTorch's kernels", "one stream", "several"),
-    *("Inductor's kernels", "one stream", "several", "streams gain", "why"),
-)
+HEADER = ("model", *WAYS, "streams gain", "why")
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class FusionRow:
     """A model at a batch size.
 
     Attributes:
-        n_kernels: what a call launches, by kind of kernels.
-        there: what is predicted, by kind of kernels.
+        n_kernels: how many kernels a call launches, by way.
+        there: what is predicted, by way.
         error: why there is no prediction; "" if there is one.
     """
 
@@ -52,38 +54,35 @@ class FusionRow:
     @staticmethod
     def of(plain: Mapping[str, Any]) -> "FusionRow":
         """The row that JSON was made from."""
-        there = {kind: There(**each) for kind, each in plain["there"].items()}
+        there = {way: There(**each) for way, each in plain["there"].items()}
         return FusionRow(**{**plain, "there": there})
 
 
 def predicted(name: str, title: str, form: Form, batch: int, device: Device) -> FusionRow:
-    """Plans a model with each kind of kernels; what cannot be planned is a row that says why."""
+    """Plans a model in each way; what cannot be planned is a row that says why."""
     n_kernels, there = dict[str, int](), dict[str, There]()
-    for kind in KINDS:
+    for way, options in WAYS.items():
         model, inputs = prepared(form, batch, "cpu")
         try:
-            program = nimble_fx.plan(
-                model, inputs, device=device, kernels=kind, on_fallback="error"
-            )
+            program = nimble_fx.plan(model, inputs, device=device, on_fallback="error", **options)
         except UnsupportedError as error:
-            return FusionRow(name, title, batch, n_kernels, there, f"{kind}: {error}")
-        n_kernels[kind] = len(program.graph.launching)
-        there[kind] = predicted_for(device, [program.graph])
+            return FusionRow(name, title, batch, n_kernels, there, f"{way}: {error}")
+        n_kernels[way] = len(program.graph.launching)
+        there[way] = predicted_for(device, [program.graph])
     return FusionRow(name, title, batch, n_kernels, there)
 
 
 def fusion_cells(row: FusionRow) -> list[str]:
-    """Microseconds, by the columns of `HEADER`."""
+    """The columns of `HEADER`: of each way "kernels: microseconds on one stream, on several"."""
     cells = [row.title]
-    for kind in KINDS:
-        if kind in row.there:
-            times = row.there[kind].schedules
-            cells += [f"{row.n_kernels[kind]}", f"{times['serial']:.0f}", f"{times['auto']:.0f}"]
-        else:
-            cells += ["-"] * 3
+    for way in WAYS:
+        times = row.there[way].schedules if way in row.there else None
+        cells.append(
+            f"{row.n_kernels[way]}: {times['serial']:.0f}, {times['auto']:.0f}" if times else "-"
+        )
     if row.error:
         return [*cells, "-", row.error.partition("\n")[0]]
-    last = row.there[KINDS[-1]]
+    *_, last = row.there.values()
     return [*cells, f"{last.gain:.2f} x", last.reason]
 
 
@@ -103,27 +102,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             begin(title)
             rows.append(predicted(model.name, title, form, batch, device))
             keep("fusion", args, {"rows": rows})
-    title = f"Predicted for {device.name}, microseconds a call"
+    title = f"Predicted for {device.name}: kernels, microseconds on one stream and on several"
     print_table(title, HEADER[:-1], [[fusion_cells(row)[:-1] for row in rows]])
     finish("fusion", args, {"rows": rows}, targets(rows))
     return 0
 
 
 def targets(rows: Sequence[FusionRow]) -> list[Target]:
-    """Several streams never take longer than one, nor fused kernels than PyTorch's."""
+    """Several streams never take longer than one, nor other ways than PyTorch's kernels."""
     whole = [row.there for row in rows if not row.error]
     if not whole:
         return []
-    slowest = max(1 / there["inductor"].gain for there in whole)
-    fused = [
-        there["inductor"].schedules["auto"] / there["aten"].schedules["auto"] for there in whole
-    ]
+    slowest = max(1 / each.gain for there in whole for each in there.values())
+    by_way = {
+        way: geometric_mean(
+            there[way].schedules["auto"] / there["PyTorch's"].schedules["auto"] for there in whole
+        )
+        for way in list(WAYS)[1:]
+    }
     return [
-        Target("Inductor's kernels: what is chosen / one stream, of all models", slowest, 1),
-        Target(
-            "Inductor's kernels / PyTorch's, what is chosen, geometric mean",
-            geometric_mean(fused),
-            1,
+        Target("what is chosen / one stream, of all models and ways", slowest, 1),
+        *(
+            Target(f"{way} / PyTorch's, what is chosen, geometric mean", figure, 1)
+            for way, figure in by_way.items()
         ),
     ]
 

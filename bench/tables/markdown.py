@@ -89,8 +89,8 @@ def fusion(document: Document) -> list[str]:
     rows = [FusionRow.of(plain) for plain in document["results"]["rows"]]
     return [
         f"Microseconds a call on {document['options']['gpu']}, by the roofline and the simulator: "
-        "nothing is measured. *Several* is what is chosen; *streams gain* is one stream's time "
-        "over that, both with Inductor's kernels.",
+        "nothing is measured. Of each way: kernels, and the time on one stream and on those that "
+        "are chosen; *streams gain* is one stream's time over that, by the last way.",
         "",
         *table(HEADER, [fusion_cells(row) for row in rows]),
     ]

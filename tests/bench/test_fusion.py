@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.fusion import FusionRow, main, predicted, targets
+from bench.fusion import WAYS, FusionRow, main, predicted, targets
 from bench.measuring.predicted import There
 from bench.models.model import Form
 from nimble_fx.devices.cuda import Cuda
@@ -27,23 +27,34 @@ def test_a_model_without_fused_kernels_keeps_its_other_prediction_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Cuda, "hardware", None)
-    form = Form("", lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), _inputs, lambda n: (n, 4))
+    form = Form(
+        "",
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU()),
+        _inputs,
+        lambda n: (n, 4, 1, 1),
+    )
     row = predicted("m", "M", form, 2, DEVICES["h100"])
-    assert (row.n_kernels, set(row.there)) == ({"aten": 2}, {"aten"})
+    assert row.n_kernels == {"PyTorch's": 3, "folded": 2}
+    assert row.there.keys() == row.n_kernels.keys()
     assert "it sees none" in row.error
 
 
 def _inputs(batch: int) -> tuple[torch.Tensor, ...]:
-    return (torch.randn(batch, 4),)
+    return (torch.randn(batch, 4, 1, 1),)
+
+
+def times(*pairs: tuple[float, float]) -> dict[str, There]:
+    return {way: there(*pair) for way, pair in zip(WAYS, pairs, strict=False)}
 
 
 def test_targets_are_of_whole_rows() -> None:
     rows = [
-        FusionRow("m", "M", 1, {}, {"aten": there(90, 60), "inductor": there(40, 30)}),
-        FusionRow("n", "N", 1, {}, {"aten": there(90, 30), "inductor": there(60, 60)}),
-        FusionRow("o", "O", 1, {}, {"aten": there(90, 30)}, "inductor: no"),
+        FusionRow("m", "M", 1, {}, times((90, 60), (80, 60), (40, 30), (30, 15))),
+        FusionRow("n", "N", 1, {}, times((90, 30), (80, 30), (60, 60), (60, 60))),
+        FusionRow("o", "O", 1, {}, times((90, 30)), "Inductor's: no"),
     ]
-    slowest, fused = targets(rows)
+    slowest, *by_way = targets(rows)
     assert slowest.figure == 1
-    assert fused.figure == pytest.approx(1)  # half as long, and twice
+    expected = [1, 1, 2**-0.5]  # the same, half as long and twice, a quarter and twice
+    assert [target.figure for target in by_way] == pytest.approx(expected)
     assert targets(rows[2:]) == []
