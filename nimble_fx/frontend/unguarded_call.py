@@ -115,9 +115,7 @@ class InputCheck:
     Cost: 0.3 microseconds if all are positional tensors.
     """
 
-    def __init__(
-        self, name: str, example: Arguments, own: Callable[[], Sequence[Tensor]]
-    ) -> None:
+    def __init__(self, name: str, example: Arguments, own: Callable[[], Sequence[Tensor]]) -> None:
         """Looks at the example.
 
         Args:
