@@ -33,7 +33,7 @@ _TAKE_ANY_FORMAT = {
     _aten.mean.dim,
     _aten.sum.dim_IntList,
     _aten.upsample_bilinear2d.vec,
-    _aten.upsample_nearest2d.vec,
+    _aten.upsample_nearest2d.default,
     operator.getitem,
 }
 """Besides elementwise operators: those that return the same values for any strides."""

@@ -18,7 +18,8 @@ def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any
         *args: its arguments: nodes and literals.
         **kwargs: the same by keyword.
     """
-    node = graph.call_function(target, args, kwargs)
+    name = target.overloadpacket.__name__ if isinstance(target, OpOverload) else None
+    node = graph.create_node("call_function", target, args, kwargs, name)
     node.meta = {key: value for key, value in like.meta.items() if key != "tensor_meta"}
     node.meta["val"] = fake_result(node)
     return node
