@@ -41,8 +41,8 @@ class Hoisted:
 def hoist_weights(gm: GraphModule, weights: Collection[Node]) -> Hoisted | None:
     """The graph of the weights and the graph of the calls; None if there is nothing to hoist.
 
-    Ensures: the two together compute what the graph computes. Views of weights, which cost nothing,
-    stay in the calls.
+    Ensures: the two together compute what the graph computes. Views of weights, which need no
+    memory, stay in the calls; those of results are results.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
@@ -94,29 +94,22 @@ def fixed_nodes(gm: GraphModule, weights: Collection[Node]) -> dict[Node, None]:
 def _needed_by_calls(fixed: Collection[Node]) -> tuple[list[Node], set[Node]]:
     """The nodes whose results the calls take, and those that the calls take or compute themselves.
 
-    The latter are weights and constants, their views and the views of results.
+    The latter are weights and constants, and their views.
     """
+    sources = [node.meta["val"] for node in fixed if node.op != "call_function"]
+    theirs = set(map(storage_key, tensors_in(sources)))
     needed = {node for node in fixed if any(user not in fixed for user in node.users)}
     results, views = dict[Node, None](), set[Node]()
     for node in reversed(list(fixed)):
         if node not in needed:
             continue
-        if _is_new_memory(node):
+        value = node.meta["val"]
+        if isinstance(value, Tensor) and storage_key(value) not in theirs:
             results[node] = None
         else:
             views.add(node)
             needed.update(node.all_input_nodes)
     return list(reversed(results)), views
-
-
-def _is_new_memory(node: Node) -> bool:
-    """Whether it is an operator that returns one tensor in memory of its own."""
-    value = node.meta["val"]
-    if node.op != "call_function" or not isinstance(value, Tensor):
-        return False
-    operands = tensors_in([arg.meta["val"] for arg in node.all_input_nodes])
-    bases = set(map(storage_key, operands))
-    return storage_key(value) not in bases
 
 
 def _ancestors(nodes: Iterable[Node]) -> set[Node]:

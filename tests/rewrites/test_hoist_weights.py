@@ -47,6 +47,9 @@ def hoisted(function: Callable[..., Any]) -> Hoisted | None:
         (lambda x, w, s: x @ (w * s), 1),
         (lambda x, w, s: x @ (w * s).t() + (w * s).sum(), 2),
         (lambda x, w, s: x @ torch.tanh(w + 1).view(2, 8)[0].view(4, 2), 1),
+        (lambda x, w, s: sum(x * each for each in torch.tanh(w).unbind()[:3]), 3),
+        (lambda x, w, s: (lambda v: x @ v + x @ v.t())(w * s), 2),
+        (lambda x, w, s: x * w.max(1)[0] + x * torch.std_mean(w, 1)[1], 2),
         (lambda x, w, s: (lambda v: (x * v, x - v))(w + s), 1),
         (lambda x, w, s: x + w.norm() * s.exp(), 1),
     ],
@@ -55,6 +58,7 @@ def test_it_is_computed_once(function: Callable[..., Any], n_results: int) -> No
     parts = hoisted(function)
     assert parts is not None
     assert len(parts.sources_by_result) == n_results
+    assert torch.ops.aten.unbind.int not in {node.target for node in parts.main.graph.nodes}
 
 
 @pytest.mark.parametrize(
