@@ -135,9 +135,7 @@ class Compiler:
             hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
             if hoisted is not None:
                 return self._compared(self._folded_run(gm, hoisted, device), traced)
-        run = self.build(merged, self._name, self._capture)
-        is_rewritten = merged is not gm or self._options.kernels != "aten"
-        return self._compared(run, traced) if is_rewritten else run
+        return self._compared(self.build(merged, self._name, self._capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
         """The graph with one product for several, on a CPU; elsewhere they may run side by side."""

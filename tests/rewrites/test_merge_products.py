@@ -264,15 +264,6 @@ def test_products_are_merged_on_a_cpu_unless_all_is_to_be_rounded_as_in_eager(
     assert len(tasks) == n_products
 
 
-def test_values_are_not_compared_where_nothing_is_rewritten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(compiler, "compared_once", pytest.fail)
-    compiled = torch.compile(torch.relu, backend="nimble", options={"verify": "values"})
-    with torch.no_grad():
-        assert torch.equal(compiled(torch.ones(4)), torch.ones(4))
-
-
 def test_values_are_compared_where_products_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge_wrongly(gm: GraphModule, static: Collection[str]) -> GraphModule:
         merged = merge_products(gm, static)

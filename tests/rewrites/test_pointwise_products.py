@@ -78,7 +78,8 @@ class Twice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.layer = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1)
+        n = MIN_CHANNELS
+        self.stem, self.layer = nn.Conv2d(3, n, 1), nn.Conv2d(n, n, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = self.layer(self.stem(x))

@@ -111,6 +111,23 @@ def test_a_defect_in_a_rewrite_is_found(monkeypatch: pytest.MonkeyPatch) -> None
             compiled(x)
 
 
+@pytest.mark.parametrize("rewrite", ["restore_upsampling", "simplify_embedding_bags"])
+def test_a_defect_is_found_where_no_weights_are_folded(
+    rewrite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(gm: GraphModule) -> GraphModule:
+        (node,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+        node.target = torch.ops.aten.neg.default
+        gm.recompile()
+        return gm
+
+    monkeypatch.setattr(f"nimble_fx.compiler.{rewrite}", wrong)
+    options = {"fold_weights": False, "verify": "values"}
+    compiled = torch.compile(torch.relu, backend="nimble", options=options)
+    with torch.no_grad(), pytest.raises(nimble_fx.RewriteError):
+        compiled(torch.ones(4))
+
+
 def bits_of(x: Tensor) -> Tensor:
     return x.relu().half().view(torch.int16)
 
