@@ -122,7 +122,7 @@ def test_a_defect_is_found_where_no_weights_are_folded(
         return gm
 
     monkeypatch.setattr(f"nimble_fx.compiler.{rewrite}", wrong)
-    options = {"fold_weights": False, "verify": "values"}
+    options: dict[str, Any] = {"fold_weights": False, "verify": "values"}
     compiled = torch.compile(torch.relu, backend="nimble", options=options)
     with torch.no_grad(), pytest.raises(nimble_fx.RewriteError):
         compiled(torch.ones(4))
