@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import n_elements
-from nimble_fx.ir.task_graph import ScalarType, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Ref, ScalarType, TaskGraph, TensorType
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.selection.candidate import Candidate, candidate_table
@@ -89,10 +89,16 @@ def _folded(scheduled: ScheduledProgram) -> str:
     """The inputs that are computed from parameters, and their memory, as a text."""
     if scheduled.folded is None:
         return ""
-    types = [value.type for value in scheduled.graph.inputs[-scheduled.n_folded :]]
-    tensors = [each for each in types if isinstance(each, TensorType)]
-    nbytes = sum(n_elements(each) * each.dtype.itemsize for each in tensors)
-    return f"{plural(len(types), 'weight')} of {_size(nbytes)}, computed from the model's"
+    graph = scheduled.folded.graph
+    returned = {ref.name for ref in graph.outputs if isinstance(ref, Ref)}
+    kept = {key for value in graph.values if value.name in returned for key in value.holds}
+    nbytes = dict.fromkeys(kept, 0)
+    for value in graph.values:  # views have parts of what another value has in whole
+        if isinstance(value.type, TensorType):
+            whole = n_elements(value.type) * value.type.dtype.itemsize
+            nbytes.update({key: max(nbytes[key], whole) for key in kept.intersection(value.holds)})
+    weights = plural(scheduled.n_folded, "weight")
+    return f"{weights} of {_size(sum(nbytes.values()))}, computed from the model's"
 
 
 def _size(nbytes: int) -> str:

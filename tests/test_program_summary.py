@@ -34,6 +34,20 @@ def test_the_summary_says_how_many_operators_the_tasks_compute() -> None:
     assert "3 launched, 4 in all; PyTorch traced 3 operators" in unfolded.summary()
 
 
+def test_memory_of_folded_weights_is_counted_once() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(32, 32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight.tanh()
+            return x @ weight + x @ weight.t() + weight[0]
+
+    compiled = nimble_fx.compile(Model(), torch.randn(2, 32), fold_weights=True)
+    assert "folded   3 weights of 4 KiB" in compiled.programs[0].summary()
+
+
 def test_tensors_are_named_before_symbolic_sizes() -> None:
     compiled = torch.compile(lambda x, y: x.exp() + y, backend="nimble", dynamic=True)
     compiled(torch.ones(2, 3), torch.ones(2, 3))
