@@ -95,7 +95,7 @@ def test_a_product_stays_one_beside_inductors_kernels(function: Callable[..., Te
 
 
 def test_small_pointwise_convolutions_stay_products_beside_inductors_kernels() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.ELU()).eval()
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 1), nn.ELU()).eval()
     x = torch.randn(2, 3, 6, 6)
     compiled = nimble_fx.compile(model, x, kernels="inductor", on_fallback="error")
     (program,) = compiled.programs
