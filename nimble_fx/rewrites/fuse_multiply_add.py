@@ -24,7 +24,7 @@ def fuse_multiply_add(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     """The graph without products that are only added; the graph itself if it has none.
 
     Requires: tensors of one type, float32 or float64, and of one device; the product is not among
-    `fixed`, and nothing but the sum reads it.
+    `fixed`, and nothing but the sum, which does not scale it, reads it.
     Ensures: the same values up to rounding, of the same shapes and strides, and in program order
     hardly more memory at the peak (`LiveMemory`): factors may live longer. A graph that would need
     more is returned as it is.
@@ -53,11 +53,11 @@ def fuse_multiply_add(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
 
 def _products(total: Node, shared: Set[Node], fixed: Collection[Node]) -> list[Node]:
     """The products that a sum could compute, in the order in which they are tried."""
-    y, x = total.args
-    is_symmetric = total.target is _aten.add.Tensor and total.kwargs.get("alpha", 1) == 1
-    if not (isinstance(x, Node) and isinstance(y, Node)) or x is y or total in fixed:
+    y, x = cast(tuple[Any, Any], total.args)
+    is_of_two = isinstance(x, Node) and isinstance(y, Node) and x is not y
+    if not is_of_two or total in fixed or total.kwargs.get("alpha", 1) != 1:
         return []
-    terms = [x, y] if is_symmetric else [x]
+    terms = [x, y] if total.target is _aten.add.Tensor else [x]
     return [
         term
         for term in terms
@@ -83,16 +83,14 @@ def _are_alike(*nodes: Node) -> bool:
 def _replace(gm: GraphModule, total: Node, product: Node) -> bool:
     """Computes a product in its sum; returns False if the result would be laid out otherwise."""
     (addend,) = (arg for arg in total.all_input_nodes if arg is not product)
-    alpha, (a, b) = cast(float, total.kwargs.get("alpha", 1)), product.args
-    factor = _SIGNS[total.target] * alpha
+    sign, (a, b) = _SIGNS[total.target], product.args
     with gm.graph.inserting_before(total):
         if isinstance(b, Node):
-            weight = {} if factor == 1 else {"value": factor}
-            fused = call(gm.graph, total, _aten.addcmul.default, addend, a, b, **weight)
+            value = {} if sign == 1 else {"value": sign}
+            fused = call(gm.graph, total, _aten.addcmul.default, addend, a, b, **value)
         else:
-            fused = call(
-                gm.graph, total, _aten.add.Tensor, addend, a, alpha=factor * cast(float, b)
-            )
+            alpha = sign * float(cast(float, b))
+            fused = call(gm.graph, total, _aten.add.Tensor, addend, a, alpha=alpha)
     is_same = _layout(fused) == _layout(total)
     if is_same:
         total.replace_all_uses_with(fused)

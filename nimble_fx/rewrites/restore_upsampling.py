@@ -26,6 +26,8 @@ _UPSAMPLE: Sequence[OpOverload] = (
 )
 """By the number of dimensions, less one."""
 
+_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def restore_upsampling(gm: GraphModule) -> GraphModule:
     """Replaces reads by constant indices that are those of an upsampling.
@@ -56,7 +58,7 @@ def _sizes(gm: GraphModule, x: Node, indices: Sequence[Node | None]) -> list[int
     """The sizes that an image is upsampled to; None if the indices do something else."""
     image: Tensor = x.meta["val"]
     n_dims = image.dim() - 2
-    is_image = image.is_floating_point() and 1 <= n_dims <= 3
+    is_image = image.dtype in _TYPES and 1 <= n_dims <= 3
     if not is_image or len(indices) != image.dim() or any(indices[:2]):
         return None
     sizes = list[int]()
@@ -64,15 +66,17 @@ def _sizes(gm: GraphModule, x: Node, indices: Sequence[Node | None]) -> list[int
         if type(size) is not int or index is None or index.op != "get_attr":
             return None
         positions: Tensor = attrgetter(str(index.target))(gm)
-        n = len(positions)
-        if positions.shape != (n, *[1] * (n_dims - 1 - i)) or not _is_nearest(positions, size):
+        n = positions.numel()
+        if positions.shape != (n, *[1] * (n_dims - 1 - i)) or not _are_nearest(positions, size):
             return None
         sizes.append(n)
     return sizes
 
 
-def _is_nearest(positions: Tensor, size: int) -> bool:
+def _are_nearest(positions: Tensor, size: int) -> bool:
     """Whether these are the positions that upsampling a row of a size reads."""
+    if not (size and positions.numel()):
+        return False  # an error in eager
     with plain_eager_mode():
         row = torch.arange(size, dtype=torch.float64).view(1, 1, size)
         expected = _aten.upsample_nearest1d.default(row, [len(positions)])

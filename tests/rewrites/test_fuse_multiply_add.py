@@ -50,7 +50,7 @@ FUSED: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "a weight's": (lambda x, y, z, w: y + w * x, [aten.addcmul.default]),
     "on the left": (lambda x, y, z, w: x * z + y, [aten.addcmul.default]),
     "subtracted": (lambda x, y, z, w: y - x * z, [aten.addcmul.default]),
-    "scaled": (lambda x, y, z, w: torch.add(y, x * z, alpha=3), [aten.addcmul.default]),
+    "a huge number's": (lambda x, y, z, w: y - x * -(2**63), [aten.add.Tensor]),
     "a number's": (lambda x, y, z, w: 0.9 * x + y, [aten.add.Tensor]),
     "a number's, subtracted": (lambda x, y, z, w: y - x * 2, [aten.add.Tensor]),
     "a broadcast factor": (
@@ -85,6 +85,7 @@ LEFT_ALONE: dict[str, Callable[..., Any]] = {
     "returned": lambda x, y, z, w: (lambda product: (product, product + y))(x * z),
     "squared sum": lambda x, y, z, w: (lambda product: product + product)(x * z),
     "subtracted from": lambda x, y, z, w: x * z - y,
+    "scaled": lambda x, y, z, w: torch.add(y, x * z, alpha=2),  # 2 * x could be infinite
     "scaled addend": lambda x, y, z, w: torch.add(x * z, y, alpha=2),
     "a number added": lambda x, y, z, w: x * z + 1,
     "other types": lambda x, y, z, w: y + x.double() * z.double(),

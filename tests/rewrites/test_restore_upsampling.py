@@ -93,6 +93,12 @@ def test_other_reads_by_indices_stay() -> None:
         rows, columns = torch.tensor([[0], [0], [1], [1]]), torch.tensor([0, 0, 1, 1])
         return aten._unsafe_index.Tensor(x.long(), [None, None, rows, columns])
 
+    def of_one_row(x: Tensor) -> Tensor:
+        return aten._unsafe_index.Tensor(x, [None, None, torch.tensor(1), torch.tensor([0, 1])])
+
+    def of_no_row(x: Tensor) -> Tensor:
+        return aten._unsafe_index.Tensor(x, [None, None, torch.zeros(0, 1).long(), torch.arange(2)])
+
     x = torch.randn(1, 2, 2, 2)
     for function, image in [
         (exact, torch.randn(1, 2, 4, 4)),
@@ -100,6 +106,8 @@ def test_other_reads_by_indices_stay() -> None:
         (of_channels, x),
         (as_a_diagonal, x),
         (of_integers, x),
+        (of_one_row, x),
+        (of_no_row, x),
     ]:
         assert aten._unsafe_index.Tensor in targets(function, image)
 
