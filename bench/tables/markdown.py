@@ -1,6 +1,7 @@
 """Results as Markdown: one table a command and device, and the table of gains for the README."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from bench.fusion import HEADER, FusionRow, fusion_cells
@@ -13,6 +14,7 @@ from bench.problems.optimality_gap import DistanceRow, distance_cells
 from bench.simulation import SimulationRow
 from bench.tables.published import Comparison
 from bench.tables.rows import OURS, Result, Row
+from nimble_fx.ir.display import plural
 
 Document = Mapping[str, Any]
 """What a command wrote: its options, the environment, targets and results."""
@@ -30,6 +32,9 @@ def comparison(document: Document) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     header = ["model", "tasks / longest path", "longest path", "all tasks", *names]
     body = [[*_floor(row), *(_result(row, name) for name in names)] for row in rows]
+    if len(rows) > 1:
+        means = [_mean(rows, name) for name in names]
+        body.append(["geometric mean", *["-"] * (len(header) - 1 - len(names)), *means])
     left = document["results"]["not_reached"]
     remarks = [
         f"- {row.title}, {name}: {result.error or result.note}"
@@ -213,6 +218,15 @@ def _result(row: Row, name: str) -> str:
     over = row.ratio(name, over=OURS)
     times = "" if over is None or name == OURS else f", {over.median:.2f} x"
     return f"{middle} ({low} to {high}){times}"
+
+
+def _mean(rows: Sequence[Row], name: str) -> str:
+    """The geometric mean of a contestant's times over ours, of the models that both ran."""
+    ratios = [row.ratio(name, over=OURS) for row in rows]
+    medians = [ratio.median for ratio in ratios if ratio is not None]
+    if name == OURS or not medians:
+        return "-"
+    return f"{geometric_mean(medians):.2f} x of {plural(len(medians), 'model')}"
 
 
 def _milliseconds(spread: Spread) -> tuple[str, str, str]:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from bench.command_line.record import RESULTS, write_json
 from bench.report import BEGIN, END, ReportError, main, page, read, with_gains
 from bench.tables import markdown
+from bench.tables.markdown import comparison
 from bench.tables.rows import Result, Row
 
 pytestmark = pytest.mark.slow
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.slow
 README = Path("README.md")
 
 
-def document(gpus: list[str], rows: list[Row], command: str = "inference") -> dict[str, Any]:
+def document(gpus: list[str], rows: Sequence[Any], command: str = "inference") -> dict[str, Any]:
     environment = {
         "gpus": gpus,
         "torch": "2.11.0",
@@ -66,6 +69,16 @@ ROW = Row(
 def results(tmp_path: Path) -> Path:
     write_json(tmp_path / "results" / "cpu", "inference", document([], [ROW]))
     return tmp_path / "results"
+
+
+def test_several_models_have_a_mean_of_those_that_a_contestant_ran() -> None:
+    slower = {"eager": (12e-3, 24e-3, 36e-3), "rival": (2e-3, 4e-3, 6e-3)}
+    samples = {name: replace(ROW.results["auto"], samples=each) for name, each in slower.items()}
+    other = replace(ROW, results={**ROW.results, **samples})
+    plain = [asdict(ROW), asdict(other)]
+    (mean,) = [line for line in comparison(document([], plain)) if "geometric" in line]
+    # the square root of 3 times 12; the rival ran one model
+    assert mean == "| geometric mean | - | - | - | 6.00 x of 2 models | - | 2.00 x of 1 model |"
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> None:
@@ -187,19 +200,19 @@ def test_predictions_with_fused_kernels_are_shown_beside_pytorchs(results: Path)
 
     row = {"model": "m", "title": "M", "batch": 1}
     whole = row | {
-        "n_kernels": {"aten": 9, "inductor": 5},
-        "there": {"aten": there(80, 50), "inductor": there(60, 30)},
+        "n_kernels": {"PyTorch's": 9, "Inductor's": 5},
+        "there": {"PyTorch's": there(80, 50), "Inductor's": there(60, 30)},
         "error": "",
     }
     part = row | {
         "title": "N",
-        "n_kernels": {"aten": 9},
-        "there": {"aten": there(80, 50)},
+        "n_kernels": {"PyTorch's": 9},
+        "there": {"PyTorch's": there(80, 50)},
         "error": "inductor: not this one\nnor this line",
     }
     made = document([], [], "fusion")
     made |= {"options": {"gpu": "h100"}, "results": {"rows": [whole, part]}}
     (results / "cpu" / "fusion.json").write_text(json.dumps(made))
     text = page(read(results))
-    assert "| M | 9 | 80 | 50 | 5 | 60 | 30 | 2.00 x | why |" in text
-    assert "| N | 9 | 80 | 50 | - | - | - | - | inductor: not this one |" in text
+    assert "| M | 9: 80, 50 | - | 5: 60, 30 | - | 2.00 x | why |" in text
+    assert "| N | 9: 80, 50 | - | - | - | - | inductor: not this one |" in text
