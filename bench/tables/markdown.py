@@ -26,6 +26,10 @@ NO_GAINS = (
 )
 
 
+MANY_MODELS = 20
+"""So many that their mean says something of others."""
+
+
 def comparison(document: Document) -> list[str]:
     """The rows of `bench.inference` or `bench.training`."""
     rows = rows_of(document)
@@ -162,8 +166,8 @@ def targets(document: Document) -> list[str]:
     return table(["target", "figure", "limit", ""], rows) if rows else []
 
 
-def gains(documents: Iterable[Document]) -> list[str]:
-    """How many times faster nimble_fx is than each other contestant, on GPUs.
+def gains(documents: Sequence[Document]) -> list[str]:
+    """How many times faster nimble_fx is than each other contestant on GPUs, and on a CPU.
 
     Args:
         documents: results of `bench.inference`.
@@ -182,7 +186,20 @@ def gains(documents: Iterable[Document]) -> list[str]:
             *table(["model", *names], body),
             "",
         ]
-    return lines[:-1] or [NO_GAINS]
+    return [*(lines[:-1] or [NO_GAINS]), *_gains_on_cpu(documents)]
+
+
+def _gains_on_cpu(documents: Sequence[Document]) -> list[str]:
+    """How many times faster nimble_fx is than eager, over all models of a result."""
+    on_cpu = [rows_of(each) for each in documents if each["options"]["device"] == "cpu"]
+    means = [_times_ours(rows, "eager") for rows in on_cpu if len(rows) >= MANY_MODELS]
+    if not any(means):
+        return []
+    figures = sorted(geometric_mean(each) for each in means if each)
+    return [
+        f"On a CPU, where one stream runs, eager takes {figures[0]:.2f} to {figures[-1]:.2f} times "
+        f"{OURS}'s time, the default (geometric means of {plural(len(figures), 'result')})."
+    ]
 
 
 def rows_of(document: Document) -> list[Row]:
@@ -222,11 +239,15 @@ def _result(row: Row, name: str) -> str:
 
 def _mean(rows: Sequence[Row], name: str) -> str:
     """The geometric mean of a contestant's times over ours, of the models that both ran."""
-    ratios = [row.ratio(name, over=OURS) for row in rows]
-    medians = [ratio.median for ratio in ratios if ratio is not None]
-    if name == OURS or not medians:
+    times = _times_ours(rows, name)
+    if name == OURS or not times:
         return "-"
-    return f"{geometric_mean(medians):.2f} x of {plural(len(medians), 'model')}"
+    return f"{geometric_mean(times):.2f} x of {plural(len(times), 'model')}"
+
+
+def _times_ours(rows: Sequence[Row], name: str) -> list[float]:
+    ratios = [row.ratio(name, over=OURS) for row in rows]
+    return [ratio.median for ratio in ratios if ratio is not None]
 
 
 def _milliseconds(spread: Spread) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ import pytest
 from bench.command_line.record import RESULTS, write_json
 from bench.report import BEGIN, END, ReportError, main, page, read, with_gains
 from bench.tables import markdown
-from bench.tables.markdown import comparison
+from bench.tables.markdown import MANY_MODELS, comparison
 from bench.tables.rows import Result, Row
 
 pytestmark = pytest.mark.slow
@@ -94,6 +94,15 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> Non
 def test_without_results_of_a_gpu_the_readme_says_that_there_is_no_gain_yet(results: Path) -> None:
     text = with_gains(f"before\n{BEGIN}\nold\n{END}\nafter", read(results))
     assert text == f"before\n{BEGIN}\n{markdown.NO_GAINS}\n{END}\nafter"
+
+
+def test_gains_on_a_cpu_are_those_of_results_with_many_models(results: Path) -> None:
+    for name, n, slower in (("few", MANY_MODELS - 1, 100), ("many", MANY_MODELS, 3)):
+        auto = ROW.results["auto"]
+        eager = replace(auto, samples=[slower * each for each in auto.samples])
+        row = replace(ROW, results={"auto": auto, "eager": eager})
+        write_json(results / "cpu", name, document([], n * [row]))
+    assert "eager takes 3.00 to 3.00 times auto's time" in with_gains(BEGIN + END, read(results))
 
 
 def test_gains_are_those_on_a_gpu(results: Path) -> None:
