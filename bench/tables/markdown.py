@@ -198,7 +198,7 @@ def _gains_on_cpu(documents: Sequence[Document]) -> list[str]:
     figures = sorted(geometric_mean(each) for each in means if each)
     return [
         f"On a CPU, where one stream runs, eager takes {figures[0]:.2f} to {figures[-1]:.2f} times "
-        f"{OURS}'s time, the default (geometric means of {plural(len(figures), 'result')})."
+        f"the time of a call without options (geometric means of {plural(len(figures), 'result')})."
     ]
 
 

@@ -102,7 +102,7 @@ def test_gains_on_a_cpu_are_those_of_results_with_many_models(results: Path) -> 
         eager = replace(auto, samples=[slower * each for each in auto.samples])
         row = replace(ROW, results={"auto": auto, "eager": eager})
         write_json(results / "cpu", name, document([], n * [row]))
-    assert "eager takes 3.00 to 3.00 times auto's time" in with_gains(BEGIN + END, read(results))
+    assert "eager takes 3.00 to 3.00 times the time of" in with_gains(BEGIN + END, read(results))
 
 
 def test_gains_are_those_on_a_gpu(results: Path) -> None:

@@ -325,6 +325,16 @@ def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
     assert "operation not permitted" in str(run._status.reason)
 
 
+def test_a_failed_capture_keeps_no_inputs_alive() -> None:
+    run = frozen(torch.exp, torch.zeros(2), device=ReplayingDevice(fail=True))
+    x = torch.ones(2)
+    alive = weakref.ref(x)
+    with pytest.warns(NimbleWarning, match="runs unfrozen"):
+        run([x])
+    del x
+    assert alive() is None
+
+
 def test_an_error_of_the_program_itself_is_no_fallback(device: ReplayingDevice) -> None:
     def program(x: Tensor, i: Tensor) -> Tensor:
         return x.index_select(0, i)
