@@ -24,7 +24,6 @@ from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
-from nimble_fx.rewrites.restore_upsampling import restore_upsampling
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -127,7 +126,7 @@ class Compiler:
         self._capture = self._capture_options()
         gm = reinplace_inputs(self._prepared(without_effect_tokens(gm)))
         traced = copied(gm) if self._options.verify == "values" else gm
-        gm = restore_upsampling(simplify_embedding_bags(eliminate_common_subexpressions(gm)))
+        gm = simplify_embedding_bags(eliminate_common_subexpressions(gm))
         merged, placed = gm, self._placed(gm) if self._options.fold_weights else None
         if placed is not None:
             graph, device = placed

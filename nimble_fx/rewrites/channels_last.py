@@ -32,7 +32,9 @@ _TAKE_ANY_FORMAT = {
     _aten.max_pool2d_with_indices.default,
     _aten.mean.dim,
     _aten.sum.dim_IntList,
-    _aten.upsample_bilinear2d.vec,
+    _aten._upsample_nearest_exact2d.default,
+    _aten.upsample_bicubic2d.default,
+    _aten.upsample_bilinear2d.default,
     _aten.upsample_nearest2d.default,
     operator.getitem,
 }

@@ -7,7 +7,6 @@ from torch.fx import GraphModule
 from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
 from nimble_fx.rewrites.fuse_activations import fuse_activations
-from nimble_fx.rewrites.fuse_multiply_add import fuse_multiply_add
 from nimble_fx.rewrites.hoist_weights import (
     Hoisted,
     fixed_nodes,
@@ -42,5 +41,4 @@ def fold_weights(
         gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
         gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
         gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
-    gm = fuse_multiply_add(gm, fixed_nodes(gm, unshared_weights(gm, static)))
     return hoist_weights(gm, unshared_weights(gm, static))

@@ -1,8 +1,11 @@
 """Private names of Dynamo and AOTAutograd. Importing them takes a second."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+from nimble_fx.torch_internals.upsampling import upsampling_as_one_operator
 
 try:
     from torch._dynamo import lookup_backend, register_backend
@@ -35,10 +38,12 @@ __all__ = [
 ]
 
 
-def compiling(backward_now: bool) -> AbstractContextManager[None]:
+@contextmanager
+def compiling(backward_now: bool) -> Iterator[None]:
     """AOTAutograd's settings while it compiles.
 
-    Tokens of operators with side effects are not among a graph's inputs and outputs.
+    Tokens of operators with side effects are not among a graph's inputs and outputs, and upsampling
+    is not taken apart.
 
     Args:
         backward_now: whether it compiles a backward with its forward. Otherwise it does so at the
@@ -47,5 +52,5 @@ def compiling(backward_now: bool) -> AbstractContextManager[None]:
     settings = {"unlift_effect_tokens": True}
     if backward_now:
         settings["force_non_lazy_backward_lowering"] = True
-    patched: AbstractContextManager[None] = _functorch_config.patch(settings)
-    return patched
+    with _functorch_config.patch(settings), upsampling_as_one_operator():
+        yield

@@ -21,6 +21,7 @@ from nimble_fx.torch_internals.dynamo import TracingContext
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
 from nimble_fx.torch_internals.symbolic import has_unbacked_size
+from nimble_fx.torch_internals.upsampling import UPSAMPLING
 
 _SETTINGS = {
     "allow_buffer_reuse": False,  # memory that two values share would order their tasks
@@ -112,7 +113,8 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
         stack.enter_context(torch.no_grad())
         run = Interpreter(_traced_to_names(gm)).run
         decompositions = lookup("torch._inductor.decomposition.select_decomp_table")()
-        traced = make_fx(run, decomposition_table=decompositions)(*inputs)
+        upsampling = lookup("torch._decomp.get_decompositions")(UPSAMPLING)
+        traced = make_fx(run, decomposition_table={**upsampling, **decompositions})(*inputs)
     with lookup("torch._inductor.virtualized.V").set_fake_mode(mode):
         lookup("torch._inductor.fx_passes.joint_graph.joint_graph_passes")(traced)
     output = traced.graph.output_node()
