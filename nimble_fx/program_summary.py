@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.symbolic_sizes import n_elements
+from nimble_fx.ir.symbolic_sizes import extent, numbers
 from nimble_fx.ir.task_graph import Ref, ScalarType, TaskGraph, TensorType
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
@@ -93,9 +93,10 @@ def _folded(scheduled: ScheduledProgram) -> str:
     returned = {ref.name for ref in graph.outputs if isinstance(ref, Ref)}
     kept = {key for value in graph.values if value.name in returned for key in value.holds}
     nbytes = dict.fromkeys(kept, 0)
-    for value in graph.values:  # views have parts of what another value has in whole
+    for value in graph.values:  # views lie within what another value has in whole
         if isinstance(value.type, TensorType):
-            whole = n_elements(value.type) * value.type.dtype.itemsize
+            n = extent(numbers(value.type.shape), numbers(value.type.stride))
+            whole = n * value.type.dtype.itemsize
             nbytes.update({key: max(nbytes[key], whole) for key in kept.intersection(value.holds)})
     weights = plural(scheduled.n_folded, "weight")
     return f"{weights} of {_size(sum(nbytes.values()))}, computed from the model's"

@@ -35,7 +35,7 @@ from nimble_fx.torch_internals.counters import graph_breaks
 from nimble_fx.torch_internals.dynamo_caches import drop_compiled
 from nimble_fx.torch_internals.leaves import tensors_in
 
-_NO_REASON = "torch.compiler.reset() makes it say why again, if it has said so before"
+_NO_REASON = "what it skipped once it skips at once: after torch.compiler.reset() it says why"
 
 
 def compile(  # noqa: A001  # as torch.compile

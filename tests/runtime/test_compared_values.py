@@ -111,21 +111,67 @@ def test_a_defect_in_a_rewrite_is_found(monkeypatch: pytest.MonkeyPatch) -> None
             compiled(x)
 
 
-@pytest.mark.parametrize("rewrite", ["restore_upsampling", "simplify_embedding_bags"])
-def test_a_defect_is_found_where_no_weights_are_folded(
-    rewrite: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_is_found_where_no_weights_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(gm: GraphModule) -> GraphModule:
         (node,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
         node.target = torch.ops.aten.neg.default
         gm.recompile()
         return gm
 
-    monkeypatch.setattr(f"nimble_fx.compiler.{rewrite}", wrong)
+    monkeypatch.setattr("nimble_fx.compiler.simplify_embedding_bags", wrong)
     options: dict[str, Any] = {"fold_weights": False, "verify": "values"}
     compiled = torch.compile(torch.relu, backend="nimble", options=options)
     with torch.no_grad(), pytest.raises(nimble_fx.RewriteError):
         compiled(torch.ones(4))
+
+
+def spectral(x: Tensor) -> Tensor:
+    weight = torch.ones(4, 4, 5, dtype=torch.complex64)
+    return torch.fft.irfft(torch.einsum("bix,iox->box", torch.fft.rfft(x), weight), 8)
+
+
+NO_FLOAT64: dict[str, Any] = {
+    "complex weights": (spectral, torch.ones(2, 4, 8)),
+    "quantized": (
+        lambda x: torch.fake_quantize_per_channel_affine(
+            x, torch.full((8,), 0.1), torch.zeros(8), 1, -128, 127
+        ),
+        torch.randn(4, 8),
+    ),
+    "float8": (lambda x: x.to(torch.float8_e4m3fn), torch.randn(4, 8)),
+    "NaN": (lambda x: x.log(), -torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", NO_FLOAT64)
+def test_what_is_the_same_needs_no_float64(name: str) -> None:
+    function, x = NO_FLOAT64[name]
+    compiled = torch.compile(function, backend="nimble", options={"verify": "values"})
+    with torch.no_grad():
+        torch.testing.assert_close(
+            compiled(x).float(), function(x).float(), rtol=0, atol=0, equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_where_float64_is_not_taken_the_graph_itself_is_compared_with(is_wrong: bool) -> None:
+    function, x = NO_FLOAT64["quantized"]
+    graph = inference_graph(Function(function), x)
+    other = 1e-2 if is_wrong else 1e-7
+    run = compared_once(lambda args: [graph.gm(*args)[0] + other], graph.gm, "quantized")
+    with pytest.raises(nimble_fx.RewriteError) if is_wrong else nullcontext():
+        run([x])
+
+
+class Function(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
 
 
 def bits_of(x: Tensor) -> Tensor:
