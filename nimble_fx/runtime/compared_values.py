@@ -75,7 +75,7 @@ class _RandomState:
     def __init__(self, args: Sequence[Any]) -> None:
         self._gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
         self._cpu = torch.get_rng_state()
-        self._states = [torch.cuda.get_rng_state(gpu) for gpu in self._gpus]
+        self._states = [torch.get_device_module(gpu).get_rng_state(gpu) for gpu in self._gpus]
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
@@ -83,7 +83,7 @@ class _RandomState:
         with torch.random.fork_rng(devices=self._gpus):
             torch.set_rng_state(self._cpu)
             for gpu, state in zip(self._gpus, self._states, strict=True):
-                torch.cuda.set_rng_state(state, gpu)
+                torch.get_device_module(gpu).set_rng_state(state, gpu)
             yield
 
 
