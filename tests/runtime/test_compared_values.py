@@ -37,6 +37,21 @@ def test_the_same_values_pass_and_random_numbers_are_drawn_once() -> None:
     assert torch.equal(run([x])[0], expected)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_too() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+    x = torch.randn(3, device="cuda")
+    compiled = torch.compile(function, backend="nimble", options={"verify": "values"})
+    with torch.no_grad():
+        for _ in range(3):
+            torch.manual_seed(0)
+            expected = function(x), torch.rand(2, device="cuda")
+            torch.manual_seed(0)
+            torch.testing.assert_close((compiled(x), torch.rand(2, device="cuda")), expected)
+
+
 @pytest.mark.parametrize("wrong", [lambda y: y + 1e-2, lambda y: y * torch.nan, lambda y: y[:2]])
 def test_other_values_are_an_error_until_they_are_right(wrong: Any) -> None:
     graph, x = inference_graph(nn.Linear(4, 4), torch.randn(3, 4)), torch.randn(3, 4)
