@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
-from nimble_fx.torch_internals.operators import named_arguments, schema_of
+from nimble_fx.torch_internals.operators import schema_of
 
 _aten = torch.ops.aten
 _ACTIVATIONS: dict[Any, str] = {
@@ -153,7 +153,11 @@ def _is_relu(activation: Node) -> bool:
 
 
 def _values(node: Node) -> dict[str, Any]:
-    return named_arguments(cast(OpOverload, node.target), node.args, node.kwargs)
+    """The arguments of an operator by name, defaults included."""
+    parameters = schema_of(cast(OpOverload, node.target)).arguments
+    values = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    names = [parameter.name for parameter in parameters]
+    return {**values, **dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _only_user(node: Node) -> Node | None:

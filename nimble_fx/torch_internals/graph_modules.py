@@ -1,11 +1,11 @@
-"""Graph modules of torch.fx."""
+"""Graph modules of torch.fx, apart from their graphs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import attrgetter
 from types import MethodType, SimpleNamespace
 from typing import Any
 
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 
 from nimble_fx.torch_internals.names import lookup
 
@@ -29,10 +29,3 @@ def copied(gm: GraphModule) -> GraphModule:
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     return GraphModule(gm, graph)
-
-
-def erase_unused(nodes: Iterable[Node]) -> None:
-    """Takes those out of their graph that no node uses."""
-    for node in dict.fromkeys(nodes):
-        if not node.users:
-            node.graph.erase_node(node)

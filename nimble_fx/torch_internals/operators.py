@@ -1,6 +1,5 @@
 """Properties of an operator that PyTorch's dispatcher knows."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_key
@@ -23,16 +22,6 @@ def does_what_its_schema_says(op: OpOverload) -> bool:
 def schema_of(op: OpOverload) -> Any:
     """The operator's schema: its arguments and returns, and which of them alias."""
     return op._schema
-
-
-def named_arguments(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call by their names, with the defaults of those that it leaves out."""
-    parameters = schema_of(op).arguments
-    values = {p.name: p.default_value for p in parameters if p.has_default_value()}
-    names = [parameter.name for parameter in parameters]
-    return {**values, **dict(zip(names, args, strict=False)), **kwargs}
 
 
 def is_composite(op: OpOverload) -> bool:
