@@ -82,6 +82,20 @@ def test_several_forwards_before_their_backwards(order: list[int], device: Repla
     assert device.n_captures == 4
 
 
+def test_a_graph_saves_in_place_again_once_it_awaits_no_backward(
+    device: ReplayingDevice, made: list[FrozenProgram]
+) -> None:
+    _, _, compiled = both()
+    losses = [compiled(torch.randn(2, 4)).sum() for _ in range(2)]
+    while losses:
+        losses.pop().backward()
+    (forward,) = [program for program in made if not program._options.is_backward]
+    graphs = {key.saves_in_place: graph for key, graph in forward._cache._graphs.items()}
+    before = graphs[True].n_replays
+    compiled(torch.randn(2, 4)).sum().backward()
+    assert graphs[True].n_replays == before + 1
+
+
 def test_a_graph_that_is_retained_can_be_gone_through_twice(device: ReplayingDevice) -> None:
     model, eager, compiled = both()
     x, other = torch.randn(2, 4), torch.randn(2, 4)
