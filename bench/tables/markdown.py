@@ -192,10 +192,10 @@ def gains(documents: Sequence[Document]) -> list[str]:
 def _gains_on_cpu(documents: Sequence[Document]) -> list[str]:
     """How many times faster nimble_fx is than eager, over all models of a result."""
     on_cpu = [rows_of(each) for each in documents if each["options"]["device"] == "cpu"]
-    means = [_times_ours(rows, "eager") for rows in on_cpu if len(rows) >= MANY_MODELS]
-    if not any(means):
+    times = [_times_ours(rows, "eager") for rows in on_cpu if len(rows) >= MANY_MODELS]
+    figures = sorted(geometric_mean(each) for each in times if each)
+    if not figures:
         return []
-    figures = sorted(geometric_mean(each) for each in means if each)
     return [
         f"On a CPU, where one stream runs, eager takes {figures[0]:.2f} to {figures[-1]:.2f} times "
         f"the time of a call without options (geometric means of {plural(len(figures), 'result')})."
@@ -246,6 +246,7 @@ def _mean(rows: Sequence[Row], name: str) -> str:
 
 
 def _times_ours(rows: Sequence[Row], name: str) -> list[float]:
+    """How many times ours a contestant's time is, for each model that both ran."""
     ratios = [row.ratio(name, over=OURS) for row in rows]
     return [ratio.median for ratio in ratios if ratio is not None]
 
