@@ -24,6 +24,7 @@ from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
+from nimble_fx.rewrites.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -46,7 +47,6 @@ from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.effect_tokens import n_tokens, without_effect_tokens
 from nimble_fx.tracing.host_partition import split
 from nimble_fx.tracing.move_to_device import move_to_device
-from nimble_fx.tracing.reinplace_inputs import reinplace_inputs
 from nimble_fx.tracing.user_names import InputNames, program_name
 from nimble_fx.verify import verify_contents
 
@@ -124,7 +124,7 @@ class Compiler:
         self._inputs.learn(gm, TracingContext.get().fw_metadata, n_tokens(gm))
         self._n_traced = _n_operators(gm)
         self._capture = self._capture_options()
-        gm = reinplace_inputs(self._prepared(without_effect_tokens(gm)))
+        gm = self._prepared(without_effect_tokens(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = simplify_embedding_bags(eliminate_common_subexpressions(gm))
         merged, placed = gm, self._placed(gm) if self._options.fold_weights else None
@@ -306,7 +306,7 @@ class Compiler:
             UnsupportedError: it cannot be scheduled, or there is no such device.
             ScheduleError: a reinplaced operator overwrites a value that is still read.
         """
-        names = self._inputs.better(gm)
+        names, gm = self._inputs.better(gm), reinplace_updates(gm)
         traced = trace(gm, name, names, self._inputs.static)
         graph = schedule(traced.graph, traced_graph_passes())
         _log.debug("%s: traced:\n%s", name, graph)

@@ -18,6 +18,7 @@ from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.checks import why_not_captured
 from nimble_fx.runtime.capture.freeze import CaptureOptions
@@ -117,7 +118,7 @@ class _ThisMachine:
 
     def as_traced(self, gm: GraphModule) -> Boxed:
         """The callable that runs an ATen graph operator by operator, in turn with captures."""
-        run: Boxed = make_boxed_func(function_of(gm))
+        run: Boxed = make_boxed_func(function_of(reinplace_updates(gm)))
         return run if self._pool_group is None else self._pool_group.ordered(run)
 
     def _runner(self, traced: TracedProgram, program: Program, capture: CaptureOptions) -> Boxed:

@@ -9,19 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from math import prod
-from typing import Any
 
 import torch
 
-from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, TensorType, Type, ref_names
-from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import (
-    does_what_its_schema_says,
-    is_composite,
-    overload_name,
-    schema_of,
+from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, TensorType, Type, ref_names
+from nimble_fx.torch_internals.in_place_forms import (
+    allocates_results,
+    elementwise_in_place_form,
 )
 
 _aten = torch.ops.aten
@@ -72,7 +67,7 @@ class ReinplacePointwise:
             storage = operands.overwritten_by(task)
             if storage is not None:
                 merged[task.allocates[0]] = merged.get(storage, storage)
-                task = task.updated(target=in_place_form(task.target), allocates=())
+                task = task.updated(target=elementwise_in_place_form(task.target), allocates=())
             tasks.append(_with_storages(task, merged))
         return graph.replace_tasks(tasks)
 
@@ -95,7 +90,7 @@ class _Operands:
     def overwritten_by(self, task: Task) -> str | None:
         """The storage of the operand that the task's in-place form would overwrite, if it may."""
         operand, storage = self._first(task)
-        if storage not in self._read_once or in_place_form(task.target) is None:
+        if storage not in self._read_once or elementwise_in_place_form(task.target) is None:
             return None
         if self._values[operand].type != task.type or not _has_one_layout(task.type):
             return None
@@ -141,7 +136,7 @@ class _Operands:
         if (
             not isinstance(maker, Task)
             or len(task.holds) != 1
-            or not _allocates_results(maker.target)
+            or not allocates_results(maker.target)
         ):
             return None
         return task.holds[0] if task.holds[0] in maker.allocates else None
@@ -173,35 +168,3 @@ def _with_storages(task: Task, merged: dict[str, str]) -> Task:
         return task
     storages = {"reads": task.reads, "writes": task.writes, "holds": task.holds}
     return task.updated(**{k: tuple([merged.get(s, s) for s in v]) for k, v in storages.items()})
-
-
-@cache
-def _allocates_results(target: Any) -> bool:
-    """Whether an operator allocates its results; custom schemas may be wrong, so False for them."""
-    if not isinstance(target, OpOverload) or not does_what_its_schema_says(target):
-        return False
-    return not is_composite(target) and all(r.alias_info is None for r in schema_of(target).returns)
-
-
-@cache
-def in_place_form(target: Any) -> OpOverload | None:
-    """The in-place form of an elementwise operator; None if there is none."""
-    if not isinstance(target, OpOverload) or torch.Tag.pointwise not in target.tags:
-        return None
-    if torch.Tag.nondeterministic_seeded in target.tags or not _allocates_results(target):
-        return None
-    packet = getattr(torch.ops.aten, f"{schema_of(target).name.removeprefix('aten::')}_", None)
-    form = getattr(packet, overload_name(target), None)
-    return form if isinstance(form, OpOverload) and _writes_first(form, target) else None
-
-
-def _writes_first(form: OpOverload, target: OpOverload) -> bool:
-    """Whether it has the target's parameters, and writes the first and no other."""
-    first, *others = schema_of(form).arguments
-    writes = first.alias_info is not None and first.alias_info.is_write
-    is_alike = _parameters(form) == _parameters(target) and not is_composite(form)
-    return writes and is_alike and all(other.alias_info is None for other in others)
-
-
-def _parameters(op: OpOverload) -> list[tuple[str, str, Arg, bool]]:
-    return [(p.name, str(p.type), p.default_value, p.kwarg_only) for p in schema_of(op).arguments]

@@ -51,6 +51,15 @@ def written_or_returned(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
     return found
 
 
+@cache
+def is_view(op: OpOverload) -> bool:
+    """Whether an operator's results are views of its arguments, by its schema."""
+    if op in UNDECLARED_VIEWS:
+        return True
+    returns = schema_of(op).returns
+    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
+
+
 def _is_undeclared_write(op: OpOverload, parameter: str) -> bool:
     """Whether an operator writes an argument that its schema does not mark as written."""
     name = schema_of(op).name.split("::")[-1]

@@ -43,10 +43,25 @@ def fake_result(node: Node, mode: FakeTensorMode | None = None) -> Any:
         node: the call.
         mode: that of the fake tensors; None for that of the first among the arguments.
     """
-    args, kwargs = pytree.tree_map_only(Node, _value, (node.args, node.kwargs))
+    return _fake_call(node.target, node.args, node.kwargs, mode)
+
+
+def fake_call(target: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """What an operator returns for the fake tensors of its arguments, of which one is a tensor.
+
+    Args:
+        target: the operator.
+        *args: nodes and literals.
+        **kwargs: the same by keyword.
+    """
+    return _fake_call(target, args, kwargs, None)
+
+
+def _fake_call(target: Any, args: Any, kwargs: Any, mode: FakeTensorMode | None) -> Any:
+    args, kwargs = pytree.tree_map_only(Node, _value, (args, kwargs))
     tensors = (x for x in pytree.tree_leaves((args, kwargs)) if hasattr(x, "fake_mode"))
     with mode or next(tensors).fake_mode:
-        return node.target(*args, **kwargs)  # type: ignore[operator]  # call_function: callable
+        return target(*args, **kwargs)
 
 
 def _value(node: Node) -> Any:

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.dependencies import hazards
-from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, written_or_returned
+from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, is_view, written_or_returned
 from nimble_fx.ir.operators import is_importable
 from nimble_fx.ir.task_graph import (
     Arg,
@@ -201,7 +201,7 @@ class _Tracer:
             "holds": tuple(dict.fromkeys([*results, *aliased])),
             "ordered": _keeps_program_order(op),
         }
-        reads_no_data = not operands or _is_view(op) or name in _READ_NO_DATA
+        reads_no_data = not operands or is_view(op) or name in _READ_NO_DATA
         if reads_no_data and not written and not fresh:
             return effects
         writes = tuple(dict.fromkeys([*written, *fresh]))
@@ -299,14 +299,6 @@ def _returns_arguments(op: OpOverload) -> bool:
     """Whether its results certainly alias its arguments; those of composite operators may not."""
     returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info for r in returns) and not is_composite(op)
-
-
-@cache
-def _is_view(op: OpOverload) -> bool:
-    if op in UNDECLARED_VIEWS:
-        return True
-    returns = schema_of(op).returns
-    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
 def _indices(node: Node) -> list[int]:

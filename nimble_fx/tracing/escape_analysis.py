@@ -20,12 +20,21 @@ def escaping_or_written(graph: Graph) -> set[Node]:
     by the fake tensors, which alias as the real ones will, and by the schemas, because a graph pass
     may have set a new fake tensor on a node. Cost: O(nodes).
     """
-    aliases: dict[Node, set[Hashable]] = {}
+    memories = aliases(graph)
+    escaping = {s for node in graph.nodes for arg in _escaping_args(node) for s in memories[arg]}
+    return {node for node, shared in memories.items() if not shared.isdisjoint(escaping)}
+
+
+def aliases(graph: Graph) -> dict[Node, set[Hashable]]:
+    """For each node, what stands for the memory of its results: common to values that alias.
+
+    Cost: O(nodes).
+    """
+    found: dict[Node, set[Hashable]] = {}
     for node in graph.nodes:
         own: set[Hashable] = {node, *storages(node)}
-        aliases[node] = own.union(*(aliases[base] for base in _bases(node)))
-    escaping = {s for node in graph.nodes for arg in _escaping_args(node) for s in aliases[arg]}
-    return {node for node, storages in aliases.items() if not storages.isdisjoint(escaping)}
+        found[node] = own.union(*(found[base] for base in _bases(node)))
+    return found
 
 
 def _bases(node: Node) -> Iterator[Node]:
@@ -41,7 +50,7 @@ def _bases(node: Node) -> Iterator[Node]:
 def _escaping_args(node: Node) -> Iterator[Node]:
     """The arguments that the node writes, returns to the caller, or passes to a custom operator."""
     target = node.target
-    if isinstance(target, OpOverload) and _keeps_to_its_schema(target):
+    if isinstance(target, OpOverload) and keeps_to_its_schema(target):
         for i, parameter, is_written, _ in written_or_returned(target):
             if is_written:
                 yield from _argument(node, i, parameter)
@@ -49,7 +58,7 @@ def _escaping_args(node: Node) -> Iterator[Node]:
         yield from node.all_input_nodes
 
 
-def _keeps_to_its_schema(op: OpOverload) -> bool:
+def keeps_to_its_schema(op: OpOverload) -> bool:
     """Not prims, some of which return an argument without saying so."""
     return does_what_its_schema_says(op) and op.namespace != "prims"
 

@@ -28,7 +28,12 @@ SHAPES = table(
             aten.tril.default({m})
             aten._unsafe_view.default(aten.alias_copy.default({q}), [4, 4])
             aten.slice_scatter.default({m}, {o}, 0, 4, 9)
+            aten.slice_scatter.default({m}, {c}, 1, 2, 3)
             aten.select_scatter.default({m}, {v}, 1, 2)
+            aten.select_scatter.default({m}, {v}, 0, 0)
+            aten.diagonal_scatter.default({m}, {v})
+            aten.slice_scatter.default({m}, \
+                aten.select_scatter.default(aten.slice.Tensor({h}, 0, 2, 4), {v}, 0, 1), 0, 1, 3)
             aten.as_strided_scatter.default({m}, {v}, [4], [5])
             aten.expand_copy.default({v}, [4, 4])
         """,

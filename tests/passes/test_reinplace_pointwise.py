@@ -16,7 +16,8 @@ import nimble_fx
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, ref_names
-from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise, in_place_form
+from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
+from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form
 from nimble_fx.torch_internals.onednn import CONVOLUTION, LINEAR
 from nimble_fx.verify import verify_contents
 from tests.grammar import AtenProgram
@@ -50,7 +51,7 @@ def recklessly(graph: TaskGraph, chosen: int) -> TaskGraph:
     could = [
         task
         for task in graph.tasks
-        if in_place_form(task.target)
+        if elementwise_in_place_form(task.target)
         and isinstance(task.args[0], Ref)
         and types[task.args[0].name] == task.type
         and len(holds[task.args[0].name]) == 1
@@ -62,7 +63,7 @@ def recklessly(graph: TaskGraph, chosen: int) -> TaskGraph:
     tasks = []
     for task in graph.tasks:
         if task is overwriting:
-            task = task.updated(target=in_place_form(task.target), allocates=())
+            task = task.updated(target=elementwise_in_place_form(task.target), allocates=())
         places = {"reads": task.reads, "writes": task.writes, "holds": task.holds}
         there = {k: tuple([lies_in.get(s, s) for s in v]) for k, v in places.items()}
         tasks.append(task.updated(**there))
@@ -267,7 +268,7 @@ def overwriting_operators() -> list[OpOverload]:
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     split = [name.removeprefix("aten::").partition(".") for name in sorted(names)]
     operators = [getattr(getattr(aten, name), overload or "default") for name, _, overload in split]
-    return [operator for operator in operators if in_place_form(operator)]
+    return [operator for operator in operators if elementwise_in_place_form(operator)]
 
 
 def called(operator: OpOverload, first: Tensor) -> Tensor:
@@ -347,7 +348,7 @@ def test_a_number_does_not_keep_the_memory_of_what_it_is_the_mean_of() -> None:
 @pytest.mark.parametrize("operator", overwriting_operators(), ids=str)
 def test_the_form_in_place_makes_the_same_bits(operator: OpOverload) -> None:
     compared = 0
-    form = in_place_form(operator)
+    form = elementwise_in_place_form(operator)
     assert form is not None
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool):
         first = torch.rand(37, 5).mul(4).to(dtype)

@@ -29,16 +29,18 @@ _KEPT = st.integers(0, 31)
 
 
 @st.composite
-def aten_programs(draw: st.DrawFn, max_steps: int = 15) -> AtenProgram:
+def aten_programs(
+    draw: st.DrawFn, max_steps: int = 15, rows: Sequence[Production] = _LIKELY
+) -> AtenProgram:
     """Programs with branches, views, writes to values, views and inputs, and random numbers.
 
     An operand is a recent value of its kind, or a new input. Outputs are values, inputs, the same
     value twice, or no tensors.
     """
     draft = _Draft()
-    steps = st.integers(0, len(_LIKELY) - 1)
+    steps = st.integers(0, len(rows) - 1)
     for _ in range(draw(st.integers(1, max_steps))):
-        draft.add(draw, _LIKELY[draw(steps)])
+        draft.add(draw, rows[draw(steps)])
     return draft.program(draft.returns(draw))
 
 

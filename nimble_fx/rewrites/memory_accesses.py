@@ -1,0 +1,90 @@
+"""Which values of an ATen graph lie in one memory, and which operators read it."""
+
+import operator
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+from math import inf
+
+from torch.fx import Graph, Node
+
+from nimble_fx.ir.operator_aliasing import is_view
+from nimble_fx.torch_internals.in_place_forms import allocates_results
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.tracing.escape_analysis import aliases, keeps_to_its_schema
+
+
+@dataclass(eq=False)
+class Memory:
+    """What several values of a graph lie in.
+
+    Attributes:
+        makers: the nodes that it begins with: operators that allocate it, or inputs.
+        values: the nodes whose results lie there.
+        readers: the operators that read or write it, and the graph's output, with their positions:
+            infinite for those that may keep what they read.
+    """
+
+    makers: list[Node]
+    values: list[Node]
+    readers: list[tuple[float, Node]]
+    positions: dict[Node, int]
+
+    @property
+    def escapes(self) -> bool:
+        """Whether the caller gets it, or a custom operator."""
+        return any(position == inf for position, _ in self.readers)
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether an operator of the graph allocates it."""
+        return len(self.makers) == 1 and allocates_results(self.makers[0].target)
+
+    def is_read_from(self, node: Node, by: Collection[Node | None]) -> bool:
+        """Whether others than some nodes read it at a node's place or later."""
+        begin = self.positions[node]
+        return any(position >= begin and reader not in by for position, reader in self.readers)
+
+    def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:
+        """Makes the values of another memory lie here."""
+        if other is self:
+            return
+        self.values += other.values
+        self.readers += other.readers
+        memories.update(dict.fromkeys(other.values, self))
+
+
+def memories_of(graph: Graph) -> dict[Node, Memory]:
+    """The memory of each node's results; results of one operator are taken to share theirs.
+
+    Cost: O(nodes + edges).
+    """
+    positions = {node: i for i, node in enumerate(graph.nodes)}
+    memories: dict[Node, Memory] = {}
+    by_key: dict[Hashable, Node] = {}
+    for node, keys in aliases(graph).items():
+        shared = dict.fromkeys(memories[by_key[key]] for key in keys if key in by_key)
+        memory, *others = shared or [Memory([node], [], [], positions)]
+        memories[node] = memory
+        memory.values.append(node)
+        for other in others:
+            memory.makers += other.makers
+            memory.add(other, memories)
+        by_key.update(dict.fromkeys(keys, node))
+    for node in graph.nodes:
+        if not _reads_nothing(node):
+            position = inf if _may_keep(node) else positions[node]
+            for memory in {memories[arg] for arg in node.all_input_nodes}:
+                memory.readers.append((position, node))
+    return memories
+
+
+def _reads_nothing(node: Node) -> bool:
+    """Whether a node's results are views of its arguments."""
+    target = node.target
+    return target is operator.getitem or (isinstance(target, OpOverload) and is_view(target))
+
+
+def _may_keep(node: Node) -> bool:
+    """Whether somebody may read the arguments of a node, which reads them, after it."""
+    target = node.target
+    return not isinstance(target, OpOverload) or not keeps_to_its_schema(target)

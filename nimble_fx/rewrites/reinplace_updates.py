@@ -1,0 +1,267 @@
+"""Updates of parts of a tensor are written where it lies, as the user's code does.
+
+AOTAutograd makes graphs functional: an assignment to a slice becomes an operator that copies the
+whole tensor, and a cache among the inputs is moreover copied back at the end.
+
+Before: a = slice(y, 1, 0, 2); b = add(a, x); c = slice_scatter(y, b, 1, 0, 2)
+After:  a = slice(y, 1, 0, 2); add_(a, x), and y where c was read
+
+Before: b = index_put(y, [i], x); c = mul(b, 2); copy_(y, c), of an input y
+After:  index_put_(y, [i], x); mul_(y, 2)
+
+Inductor does the same (`torch._inductor.fx_passes.reinplace`), for the kernels that it makes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.ir.operator_aliasing import is_view
+from nimble_fx.rewrites.memory_accesses import memories_of
+from nimble_fx.rewrites.new_nodes import call, fake_call, fake_result
+from nimble_fx.rewrites.parts_of_memory import (
+    are_disjoint,
+    have_same_layout,
+    is_same_part,
+    is_whole,
+)
+from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form, in_place_form
+from nimble_fx.torch_internals.leaves import nodes_in
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.symbolic import are_same_sizes, has_unbacked_size
+from nimble_fx.tracing.escape_analysis import storages
+
+_aten = torch.ops.aten
+_UPDATES = {
+    _aten.index_add.default,
+    _aten.index_copy.default,
+    _aten.index_fill.int_Scalar,
+    _aten.index_fill.int_Tensor,
+    _aten.index_put.default,
+    _aten.masked_scatter.default,
+    _aten.scatter.src,
+    _aten.scatter.value,
+    _aten.scatter_add.default,
+    _aten.scatter_reduce.two,
+}
+"""Operators that return their first argument with some elements changed."""
+
+_VIEWS = {
+    _aten.diagonal_scatter.default: _aten.diagonal.default,
+    _aten.select_scatter.default: _aten.select.int,
+    _aten.slice_scatter.default: _aten.slice.Tensor,
+}
+"""Operators that return their first argument with a view of it replaced, and the views."""
+
+_OVERWRITE = {_aten.copy.default, _aten.fill.Scalar, _aten.fill.Tensor, _aten.zero.default}
+"""Operators that take their first argument for its shape and type alone."""
+
+
+def reinplace_updates(gm: GraphModule) -> GraphModule:
+    """The graph with updates of tensors in place; the graph itself if it updates none.
+
+    Requires: an update of a whole tensor that the graph allocates; or any elementwise operator on
+    an input to which the graph copies the result back. Nobody reads the tensor or a view of it
+    after the update, or once the values that are written are computed; the caller gets neither, nor
+    does a custom operator.
+    Ensures: the same bits and strides; outputs alias inputs and each other as before.
+
+    Args:
+        gm: a functional ATen graph with fake tensors in `meta["val"]`; it is not changed.
+
+    Cost: O(nodes + edges) and an operator on fake tensors for each update.
+    """
+    if not any(node.target in _UPDATES or node.target in _VIEWS for node in gm.graph.nodes):
+        return gm
+    gm = copied(gm)
+    _Reinplacing(gm.graph).run()
+    gm.recompile()
+    return gm
+
+
+class _Reinplacing:
+    """Changes a graph, in program order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._memories = memories_of(graph)
+        self._copies_back = _updates_copied_back(graph)
+        self._gone: set[int] = set()  # storages of results that are no longer allocated
+
+    def run(self) -> None:
+        for node in list(self._graph.nodes):
+            if not self._gone.isdisjoint(storages(node)):  # a view of what lies elsewhere now
+                node.meta["val"] = fake_result(node)
+            if node.target is _aten.copy_.default and node.args[0] is node.args[1]:
+                self._graph.erase_node(node)
+            elif node.target in _VIEWS and node.users:
+                self._replace_view(node)
+            elif node.target in _UPDATES or node in self._copies_back:
+                self._update(node)
+        for node in reversed(self._graph.nodes):
+            if not node.users and _is_pure(node.target):
+                self._graph.erase_node(node)
+
+    def _update(self, node: Node) -> None:
+        """Makes an operator that changes its first argument do so in place."""
+        base, form = node.args[0], _form(node)
+        if form is None or not isinstance(base, Node) or not self._may_lie_in(node, base):
+            return
+        if self._is_read_from(node, base, {node, self._copies_back.get(node)}):
+            return
+        if all(self._may_be_operand(other, node, base) for other in _others(node)):
+            node.target = form
+            self._merge(node, base)
+
+    def _may_be_operand(self, other: Node, node: Node, base: Node) -> bool:
+        """Whether an operator that changes its first argument in place may also read this."""
+        if node.target in _UPDATES:  # which may read an element that it has written
+            return self._memories[other] is not self._memories[base]
+        return self._may_be_read(other, base.meta["val"], base)
+
+    def _replace_view(self, node: Node) -> None:
+        """Writes a view of a tensor, instead of a copy of the tensor, where that may be."""
+        base = node.args[0]
+        if not isinstance(base, Node) or not self._may_lie_in(node, base):
+            return
+        chain = self._chain(node)
+        inner, source = chain[-1], chain[-1].args[1]
+        if not isinstance(source, Node):
+            return
+        form = self._form_that_writes(source, inner, base)
+        first = inner if form is None else source
+        if self._is_read_from(first, base, {source, *chain, self._copies_back.get(node)}):
+            return
+        copies = form is not None and source.target is _aten.copy.default
+        value, part = source.args[1] if copies else source, _part(inner)
+        if isinstance(value, Node) and self._is_part(value, part, base):
+            pass  # a copy to itself, with which functionalization ends `y[0] += 1`
+        elif form is not None:
+            source.target = form
+            source.meta["val"] = part
+        elif not self._copy(source, inner, base):
+            return
+        self._merge(node, base)
+        for each in chain:
+            self._graph.erase_node(each)
+
+    def _copy(self, source: Node, inner: Node, base: Node) -> bool:
+        """Copies values to the view of a tensor that is replaced; False if they may lie there."""
+        if not self._may_be_read(source, _part(inner), base):
+            return False
+        with self._graph.inserting_before(inner):
+            target, arguments = _VIEWS[inner.target], (inner.args[0], *inner.args[2:])  # type: ignore[index]
+            view = call(self._graph, inner, target, *arguments, **inner.kwargs)
+            call(self._graph, inner, _aten.copy_.default, view, source)
+        return True
+
+    def _chain(self, node: Node) -> list[Node]:
+        """Nested replacements of views of views, outermost first, that replace one view."""
+        chain = [node]
+        while True:
+            source = chain[-1].args[1]
+            if not isinstance(source, Node) or source.target not in _VIEWS:
+                return chain
+            viewed, part = source.args[0], _part(chain[-1])
+            is_of_part = (
+                isinstance(viewed, Node)
+                and self._memories[viewed] is self._memories[node.args[0]]  # type: ignore[index]
+                and is_same_part(viewed.meta["val"], part)
+            )
+            if not is_of_part or source.users.keys() != {chain[-1]}:
+                return chain
+            chain.append(source)
+
+    def _form_that_writes(self, source: Node, inner: Node, base: Node) -> OpOverload | None:
+        """The operator that computes values where they are written; None if there is none."""
+        form, part = _form(source), _part(inner)
+        if form is None or source.users.keys() != {inner}:
+            return None
+        first, value = source.args[0], source.meta["val"]
+        if not isinstance(first, Node) or not self._is_part(first, part, base):
+            return None
+        is_alike = value.dtype == part.dtype and are_same_sizes(value.shape, part.shape)
+        may_read = all(self._may_be_read(other, part, base) for other in _others(source))
+        return form if is_alike and may_read else None
+
+    def _is_part(self, node: Node, part: Tensor, base: Node) -> bool:
+        """Whether a node is the view of a tensor that is replaced."""
+        same_memory = self._memories[node] is self._memories[base]
+        return same_memory and is_same_part(node.meta["val"], part)
+
+    def _may_be_read(self, operand: Node, part: Tensor, base: Node) -> bool:
+        """Whether what computes each element of a part of a tensor in place may read this."""
+        if self._memories[operand] is not self._memories[base]:
+            return True
+        value = operand.meta["val"]
+        return is_same_part(value, part) or are_disjoint(value, part, base.meta["val"])
+
+    def _may_lie_in(self, result: Node, base: Node) -> bool:
+        """Whether a result may lie where the operand does if nobody reads that again."""
+        memory = self._memories[base]
+        if base.op == "placeholder":
+            is_copied_back = result in self._copies_back and memory.makers == [base]
+            may_be = is_copied_back and not self._memories[result].escapes
+        else:
+            may_be = memory.is_allocated and is_whole(base.meta["val"])
+        return (
+            may_be
+            and have_same_layout(base.meta["val"], result.meta["val"])
+            and not has_unbacked_size(base.meta["val"])
+        )
+
+    def _is_read_from(self, first: Node, base: Node, by: set[Node | None]) -> bool:
+        """Whether others than some nodes read a tensor at a node's place or later."""
+        return self._memories[base].is_read_from(first, by)
+
+    def _merge(self, result: Node, base: Node) -> None:
+        """Makes all read an operand, which has been changed, that read a result."""
+        self._gone.update(storages(result).keys() - storages(base).keys())
+        self._memories[base].add(self._memories[result], self._memories)
+        result.meta["val"] = base.meta["val"]
+        result.replace_all_uses_with(base)
+
+
+def _is_pure(target: Any) -> bool:
+    """Whether it makes a view or a copy, of which an update in place may leave no readers."""
+    return target is _aten.copy.default or (isinstance(target, OpOverload) and is_view(target))
+
+
+def _others(node: Node) -> list[Node]:
+    """The nodes among an operator's arguments but the first."""
+    return nodes_in((node.args[1:], node.kwargs))
+
+
+def _form(node: Node) -> OpOverload | None:
+    """The in-place form of an operator that changes elements or computes each from its own."""
+    target: Any = node.target
+    is_listed = target in _OVERWRITE or target in _UPDATES
+    return in_place_form(target) if is_listed else elementwise_in_place_form(target)
+
+
+def _part(node: Node) -> Tensor:
+    """The fake tensor of the view that a node replaces."""
+    base, _, *arguments = node.args
+    part: Tensor = fake_call(_VIEWS[node.target], base, *arguments, **node.kwargs)  # type: ignore[index]
+    return part
+
+
+def _updates_copied_back(graph: Graph) -> dict[Node, Node]:
+    """The copies back to inputs, by the operators that compute what is copied from the input."""
+    copies = graph.find_nodes(op="call_function", target=_aten.copy_.default)
+    written = [copy.args[0] for copy in copies]
+    found = {}
+    for copy in copies:
+        target, source = copy.args[:2]
+        if target.op != "placeholder" or copy.users or written.count(target) > 1:
+            continue
+        updates = []
+        while isinstance(source, Node) and (source.target in _VIEWS or _form(source) is not None):
+            updates.append(source)
+            source = source.args[0] if source.args else None
+        if source is target:
+            found.update(dict.fromkeys(updates, copy))
+    return found
