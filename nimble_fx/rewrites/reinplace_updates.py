@@ -74,7 +74,8 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
 
     Cost: O(nodes + edges) and an operator on fake tensors for each update.
     """
-    if not any(node.target in _UPDATES or node.target in _VIEWS for node in gm.graph.nodes):
+    updates = {*_UPDATES, *_VIEWS, _aten.copy_.default}
+    if not any(node.target in updates for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
     _Reinplacing(gm.graph).run()
@@ -131,10 +132,12 @@ class _Reinplacing:
         inner, source = chain[-1], chain[-1].args[1]
         if not isinstance(source, Node):
             return
-        form = self._form_that_writes(source, inner, base)
-        first = inner if form is None else source
-        if self._is_read_from(first, base, {source, *chain, self._copies_back.get(node)}):
+        by = {source, *chain, self._copies_back.get(node)}
+        if self._is_read_from(inner, base, by):
             return
+        form = self._form_that_writes(source, inner, base)
+        if form is not None and self._is_read_from(source, base, by):
+            form = None
         copies = form is not None and source.target is _aten.copy.default
         value, part = source.args[1] if copies else source, _part(inner)
         if isinstance(value, Node) and self._is_part(value, part, base):

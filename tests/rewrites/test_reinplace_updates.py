@@ -285,6 +285,22 @@ def test_an_input_whose_old_value_is_read_later_or_whose_new_one_is_kept_is_copi
     assert copies_of_the_whole()
 
 
+@pytest.mark.parametrize("options", [{}, {"device": "virtual"}], ids=["cpu", "virtual"])
+def test_an_input_with_gaps_is_written_at_the_end_for_its_update_has_none(
+    options: dict[str, Any],
+) -> None:
+    def flat(cache: Tensor, x: Tensor) -> Tensor:
+        return cache.index_copy_(0, PLACES, x).reshape(-1) * 2
+
+    compiled = torch.compile(flat, backend="nimble", options=options)
+    whole = torch.randn(4, 5)
+    expected, x = whole.clone(), torch.randn(2, 3)
+    with torch.no_grad():
+        assert_same(compiled(whole[:, :3], x), flat(expected[:, :3], x))
+    assert_same(whole, expected)
+    assert copies_of_the_whole()
+
+
 class Launches(TorchDispatchMode):
     """Lists the operators that compute something: all that return no views."""
 
@@ -418,3 +434,31 @@ def test_a_cache_in_a_buffer_is_written_where_it_is_at_each_place() -> None:
             assert_same(ours.seen, theirs.seen)
     for program in nimble_fx.programs():
         assert not {task.target for task in program.graph.tasks} & COPY_THE_WHOLE, program.source
+
+
+def test_a_sum_of_another_type_than_the_input_is_converted_as_it_is_copied_back() -> None:
+    def add(counts: Tensor, x: Tensor) -> None:
+        counts.copy_(counts + x)
+
+    compiled = torch.compile(add, backend="nimble")
+    ours, theirs, x = torch.arange(4), torch.arange(4), torch.rand(4) + 0.5
+    with torch.no_grad():
+        compiled(ours, x)
+        add(theirs, x)
+    assert_same_bits(ours, theirs)
+
+
+def test_an_average_in_a_buffer_is_updated_in_place() -> None:
+    def update(average: Tensor, x: Tensor) -> None:
+        average.mul_(0.9).add_(x, alpha=0.1)
+
+    compiled = torch.compile(update, backend="nimble")
+    ours, theirs, x = torch.ones(4), torch.ones(4), torch.rand(4)
+    with torch.no_grad():
+        for _ in range(2):
+            compiled(ours, x)
+            update(theirs, x)
+            assert_same_bits(ours, theirs)
+    (program,) = nimble_fx.programs()
+    targets = [task.target for task in program.graph.launching]
+    assert targets == [aten.mul_.Tensor, aten.add_.Tensor]
