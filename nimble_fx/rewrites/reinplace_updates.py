@@ -57,7 +57,7 @@ _VIEWS = {
 """Operators that return their first argument with a view of it replaced, and the views."""
 
 _OVERWRITE = {_aten.copy.default, _aten.fill.Scalar, _aten.fill.Tensor, _aten.zero.default}
-"""Operators that take their first argument for its shape and type alone."""
+"""Operators that take their first argument for its shape, strides and type alone."""
 
 
 def reinplace_updates(gm: GraphModule) -> GraphModule:
@@ -74,7 +74,7 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
 
     Cost: O(nodes + edges) and an operator on fake tensors for each update.
     """
-    updates = {*_UPDATES, *_VIEWS, _aten.copy_.default}
+    updates = {*_UPDATES, *_VIEWS, *_OVERWRITE, _aten.copy_.default}
     if not any(node.target in updates for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
@@ -100,7 +100,7 @@ class _Reinplacing:
                 self._graph.erase_node(node)
             elif node.target in _VIEWS and node.users:
                 self._replace_view(node)
-            elif node.target in _UPDATES or node in self._copies_back:
+            elif node.target in {*_UPDATES, *_OVERWRITE} or node in self._copies_back:
                 self._update(node)
         for node in reversed(self._graph.nodes):
             if not node.users and _is_pure(node.target):

@@ -396,6 +396,9 @@ def test_assignments_have_the_same_gradients(
         ours.square().sum().backward()
         theirs.square().sum().backward()
         assert_same(x.grad, expected.grad)
+    for program in nimble_fx.programs():
+        targets = {task.target for task in program.graph.tasks}
+        assert not targets & {aten.copy.default, *COPY_THE_WHOLE}, program.source
 
 
 def test_what_cannot_be_scheduled_updates_its_inputs_in_place_too() -> None:
