@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import nimble_fx
@@ -42,6 +42,7 @@ def test_a_loaded_program_is_the_one_that_was_saved(tmp_path: Path) -> None:
 
 @given(trials(max_steps=8))
 def test_a_loaded_program_gives_eagers_bits(trial: Trial) -> None:
+    assume("aten.t_.default" not in trial.program.operators())  # it turns its argument: refused
     inputs = trial.program.example_inputs(trial.seed)
     with TemporaryDirectory() as folder:
         path = program_of(*trial.schedule()).save(Path(folder) / "drawn.json")
@@ -157,13 +158,13 @@ def test_a_write_that_a_file_hides_is_known_from_the_schema(tmp_path: Path) -> N
         compiled(torch.ones(3, 4), torch.ones(4))
     saved = nimble_fx.programs()[-1]
     tasks = [
-        task.updated(writes=(), waits=()) if task.target == torch.ops.aten.copy_.default else task
+        task.updated(writes=(), waits=()) if task.writes == ("x",) else task
         for task in saved.graph.tasks
     ]
     graph = saved.graph.replace_tasks(tasks)
     assert graph.n_waits < saved.graph.n_waits
     verify(graph)  # which believes what tasks say of memory
-    with pytest.raises(FileError, match=r"copy_ says that it writes \(\), but that is \(x\)"):
+    with pytest.raises(FileError, match=r"\w+ says that it writes \(\), but that is \(x\)"):
         load_program(with_changes(saved, graph=graph).save(tmp_path / "lies.json"))
 
 

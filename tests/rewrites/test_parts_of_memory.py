@@ -37,8 +37,9 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "diagonal": lambda x: x.diagonal() if x.dim() > 1 else x,
     "flat": lambda x: x.reshape(-1) if x.is_contiguous() else x,
     "expanded": lambda x: x.expand(2, *x.shape),
-    "bits": lambda x: x.view(torch.int32),
-    "overlapping": lambda x: x.as_strided((3, 2), (1, 1), x.storage_offset()),
+    "halves": lambda x: x.view(torch.int16) if x.dim() and x.stride(-1) == 1 else x,
+    "overlapping": lambda x: x.as_strided((2, 2), (1, 1), x.storage_offset() % (N - 2)),
+    "shifted": lambda x: x.as_strided((2, 2), (4, 1), x.storage_offset() % (N - 5)),
 }
 
 
@@ -46,13 +47,14 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 def views(draw: st.DrawFn, whole: Tensor) -> Tensor:
     """A view of a tensor: a box of it, or of a view of that."""
     view = whole.permute(*draw(st.permutations(range(3))))[draw(boxes())]
-    return VIEWS[draw(st.sampled_from(sorted(VIEWS)))](view) if view.numel() > 8 else view
+    return VIEWS[draw(st.sampled_from(sorted(VIEWS)))](view)
 
 
 def elements(view: Tensor) -> list[int]:
-    """The places in memory of a view's elements, in order."""
-    places = torch.arange(N).as_strided(view.shape, view.stride(), view.storage_offset())
-    return places.flatten().tolist()
+    """The places in memory of a view's elements, in order, in bytes."""
+    places = torch.arange(2 * N).as_strided(view.shape, view.stride(), view.storage_offset())
+    first = (places * view.itemsize).flatten().tolist()
+    return [begin + i for begin in first for i in range(view.itemsize)]
 
 
 @settings(max_examples=300)
