@@ -98,7 +98,9 @@ class _Reinplacing:
                 node.meta["val"] = fake_result(node)
             if node.target is _aten.copy_.default and node.args[0] is node.args[1]:
                 self._graph.erase_node(node)
-            elif node.target in _VIEWS and node.users:
+            elif not node.users:
+                continue
+            elif node.target in _VIEWS:
                 self._replace_view(node)
             elif node.target in {*_UPDATES, *_OVERWRITE} or node in self._copies_back:
                 self._update(node)

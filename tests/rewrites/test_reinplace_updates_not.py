@@ -61,6 +61,11 @@ def values_lie_in_it(x: Tensor, row: Tensor) -> Any:
     return y.index_copy(0, torch.arange(1, 3), y[:2]) + row
 
 
+def rows_change_places(x: Tensor, row: Tensor) -> Any:
+    y = x * 2
+    return y.index_copy(0, torch.tensor([1, 0, 3, 2]), y) + row
+
+
 def it_is_expanded(x: Tensor, row: Tensor) -> Any:
     y = (row * 2).expand(4, 4)
     return y.select_scatter(x[0], 0, 1)
@@ -80,7 +85,14 @@ def it_is_part_of_more(x: Tensor, row: Tensor) -> Any:
 
 STAY = [
     *(old_value_is_read, view_of_the_old_value_is_read, old_value_is_returned, rows_overlap),
-    *(elements_overlap, values_lie_in_it, it_is_expanded, it_is_a_constant, it_is_an_input),
+    *(
+        elements_overlap,
+        values_lie_in_it,
+        rows_change_places,
+        it_is_expanded,
+        it_is_a_constant,
+        it_is_an_input,
+    ),
     *(it_is_part_of_more,),
 ]
 
@@ -93,6 +105,32 @@ def test_an_update_stays_a_copy_where(function: Program) -> None:
         assert_same_bits(compiled(x, row), function(x, row))
     (program,) = nimble_fx.programs()
     assert {task.target for task in program.graph.tasks} & UPDATES, program.source
+
+
+def written_values_are_read_later(x: Tensor, row: Tensor) -> Any:
+    y = x * 2
+    values = y[0] + row
+    y = y.select_scatter(values, 0, 0).select_scatter(row, 0, 0)
+    return y, values.exp()
+
+
+def a_changed_view_is_read_later(x: Tensor, row: Tensor) -> Any:
+    y = x * 2
+    view = y[1:3].select_scatter(row, 0, 0)
+    y = y.slice_scatter(view, 0, 1, 3).select_scatter(row * 3, 0, 1)
+    return y, view.exp()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [written_values_are_read_later, a_changed_view_is_read_later],
+    ids=lambda function: function.__name__,
+)
+def test_values_that_are_written_are_their_own_if(function: Program) -> None:
+    x, row = torch.randn(4, 4), torch.randn(4)
+    compiled = torch.compile(function, backend="nimble")
+    with torch.no_grad():
+        assert_same_bits(compiled(x, row), function(x, row))
 
 
 def test_a_value_that_was_computed_in_time_is_written_late() -> None:
