@@ -21,6 +21,7 @@ from nimble_fx.options import Options
 from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
+from nimble_fx.rewrites.fill_masked import fill_masked
 from nimble_fx.rewrites.fold_weights import fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
@@ -224,8 +225,9 @@ class Compiler:
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
-        """Folds constants and moves values to the graph's device, in place; returns the graph."""
-        return fold_constants(move_to_device(gm), self._target.constants_on)
+        """Makes a graph one of its device alone, without constants, in place; returns it."""
+        place = self._target.constants_on
+        return fill_masked(fold_constants(move_to_device(gm), place), place)
 
     def build(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
         """The callable for an ATen graph: its part on the host, then the program of the rest."""

@@ -31,7 +31,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form, in_place_form
 from nimble_fx.torch_internals.leaves import nodes_in
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.symbolic import are_same_sizes, has_unbacked_size
+from nimble_fx.torch_internals.symbolic import has_unbacked_size
 from nimble_fx.tracing.escape_analysis import storages
 
 _aten = torch.ops.aten
@@ -97,6 +97,7 @@ class _Reinplacing:
             if not self._gone.isdisjoint(storages(node)):  # a view of what lies elsewhere now
                 node.meta["val"] = fake_result(node)
             if node.target is _aten.copy_.default and node.args[0] is node.args[1]:
+                node.replace_all_uses_with(node.args[0])
                 self._graph.erase_node(node)
             elif not node.users:
                 continue
@@ -188,9 +189,8 @@ class _Reinplacing:
         first, value = source.args[0], source.meta["val"]
         if not isinstance(first, Node) or not self._is_part(first, part, base):
             return None
-        is_alike = value.dtype == part.dtype and are_same_sizes(value.shape, part.shape)
         may_read = all(self._may_be_read(other, part, base) for other in _others(source))
-        return form if is_alike and may_read else None
+        return form if value.dtype == part.dtype and may_read else None
 
     def _is_part(self, node: Node, part: Tensor, base: Node) -> bool:
         """Whether a node is the view of a tensor that is replaced."""
@@ -208,8 +208,7 @@ class _Reinplacing:
         """Whether a result may lie where the operand does if nobody reads that again."""
         memory = self._memories[base]
         if base.op == "placeholder":
-            is_copied_back = result in self._copies_back and memory.makers == [base]
-            may_be = is_copied_back and not self._memories[result].escapes
+            may_be = result in self._copies_back and not self._memories[result].escapes
         else:
             may_be = memory.is_allocated and is_whole(base.meta["val"])
         return (
@@ -256,17 +255,13 @@ def _part(node: Node) -> Tensor:
 
 def _updates_copied_back(graph: Graph) -> dict[Node, Node]:
     """The copies back to inputs, by the operators that compute what is copied from the input."""
-    copies = graph.find_nodes(op="call_function", target=_aten.copy_.default)
-    written = [copy.args[0] for copy in copies]
     found = {}
-    for copy in copies:
+    for copy in graph.find_nodes(op="call_function", target=_aten.copy_.default):
         target, source = copy.args[:2]
-        if target.op != "placeholder" or copy.users or written.count(target) > 1:
-            continue
         updates = []
         while isinstance(source, Node) and (source.target in _VIEWS or _form(source) is not None):
             updates.append(source)
             source = source.args[0] if source.args else None
-        if source is target:
+        if source is target and source.op == "placeholder":
             found.update(dict.fromkeys(updates, copy))
     return found

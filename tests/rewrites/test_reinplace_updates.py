@@ -101,12 +101,14 @@ def test_fake_tensors_alias_as_the_values_will(program: AtenProgram) -> None:
     """Who comes later finds memory by them."""
     gm = reinplace_updates(aten_graph(program.function(), *program.example_inputs()))
     real: dict[int, int] = {}
+    fake: dict[int, int] = {}
     for node, value in values(gm, program.example_inputs()).items():
         fakes = list(storages(node))
         tensors = [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
         if len(fakes) == len(tensors) == 1 and node.op == "call_function":
             key = tensors[0].untyped_storage()._cdata
             assert real.setdefault(fakes[0], key) == key, node.format_node()
+            assert fake.setdefault(key, fakes[0]) == fakes[0], node.format_node()
 
 
 def values(gm: GraphModule, inputs: tuple[Tensor, ...]) -> dict[Node, Any]:
@@ -352,7 +354,13 @@ def swapped(x: Tensor) -> Tensor:
     return y
 
 
-ASSIGNMENTS = [border, circular, triangle, flattened, masked, swapped]
+def doubled(x: Tensor) -> Tensor:
+    y = x * 2
+    y[0] += y[0]
+    return y
+
+
+ASSIGNMENTS = [doubled, border, circular, triangle, flattened, masked, swapped]
 
 
 @pytest.mark.parametrize("function", ASSIGNMENTS, ids=lambda function: function.__name__)

@@ -121,9 +121,22 @@ def a_changed_view_is_read_later(x: Tensor, row: Tensor) -> Any:
     return y, view.exp()
 
 
+def rows_are_added_to_those_before(x: Tensor, row: Tensor) -> Any:
+    y = x * 2
+    return y.slice_scatter(y[:3] + y[1:], 0, 0, 3) + row
+
+
+def a_sum_is_rounded(x: Tensor, row: Tensor) -> Any:
+    y = (x * 9).long()
+    return y.select_scatter(y[0] + row, 0, 0)
+
+
 @pytest.mark.parametrize(
     "function",
-    [written_values_are_read_later, a_changed_view_is_read_later],
+    [
+        *(written_values_are_read_later, a_changed_view_is_read_later),
+        *(rows_are_added_to_those_before, a_sum_is_rounded),
+    ],
     ids=lambda function: function.__name__,
 )
 def test_values_that_are_written_are_their_own_if(function: Program) -> None:

@@ -16,8 +16,15 @@ _SYNCHRONIZING_TAGS = {
     torch.Tag.data_dependent_output,
     torch.Tag.cudagraph_unsafe,
 }
-_READ_BY_HOST = {_aten._linalg_check_errors.default}
+_READ_BY_HOST = {
+    _aten._linalg_check_errors.default,
+    _aten.masked_fill.Tensor,
+    _aten.masked_fill_.Tensor,
+}
 """Operators that wait for the device though they have none of these tags."""
+
+_TAKE_MASKS = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
+"""Operators that wait for the device if an index is a mask, whose elements they count."""
 
 _MASK_DTYPES = {torch.bool, torch.uint8}
 """The dtypes of indices that are masks."""
@@ -84,15 +91,12 @@ def check_capturable(graph: TaskGraph) -> None:
 
 
 def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:
-    """Whether the host waits for an operator's result. Indexing does so for masks only."""
-    if task.target in _READ_BY_HOST:
-        return True
-    if _SYNCHRONIZING_TAGS.isdisjoint(getattr(task.target, "tags", ())):
-        return False
-    if task.target is not _aten.index.Tensor:
-        return True
-    types = [values[name].type for name in ref_names(task.args[1])]
-    return any(isinstance(t, TensorType) and t.dtype in _MASK_DTYPES for t in types)
+    """Whether the host waits for an operator's result."""
+    if task.target in _TAKE_MASKS:
+        types = [values[name].type for name in ref_names(task.args[1])]
+        return any(isinstance(t, TensorType) and t.dtype in _MASK_DTYPES for t in types)
+    has_tag = not _SYNCHRONIZING_TAGS.isdisjoint(getattr(task.target, "tags", ()))
+    return has_tag or task.target in _READ_BY_HOST
 
 
 def about_task(task: Task, what: str) -> str:

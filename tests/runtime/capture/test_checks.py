@@ -60,17 +60,37 @@ def test_operators_that_cannot_be_captured_are_refused_by_name(tag: torch.Tag) -
     assert refused.value.node == "exp"
 
 
+def changed(x: Tensor, i: Tensor) -> Tensor:
+    return torch.ops.aten.index_put(x, [None, i], x[:, :2]) + 1
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
-def test_the_host_waits_for_masks_and_for_no_other_indices(dtype: torch.dtype) -> None:
-    graph = schedule_of(lambda x, i: x[:, i] + 1, torch.zeros(2, 3), torch.zeros(2).long())
+@pytest.mark.parametrize("function", [lambda x, i: x[:, i] + 1, changed], ids=["read", "write"])
+def test_the_host_waits_for_masks_and_for_no_other_indices(
+    function: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    graph = schedule_of(function, torch.zeros(2, 3), torch.zeros(2).long())
     x, i = graph.inputs
     assert isinstance(i.type, TensorType)
     graph = replace(graph, inputs=(x, replace(i, type=replace(i.type, dtype=dtype))))
     if dtype in (torch.bool, torch.uint8):
-        with pytest.raises(UnsupportedError, match=r"index .*the host waits"):
+        with pytest.raises(UnsupportedError, match=r"index.* .*the host waits"):
             check_capturable(graph)
     else:
         check_capturable(graph)
+
+
+def test_the_host_waits_for_what_an_inverse_says_of_its_matrix() -> None:
+    with pytest.raises(UnsupportedError, match=r"_linalg_check_errors .*the host waits"):
+        check_capturable(schedule_of(torch.linalg.inv, torch.eye(2)))
+
+
+def test_an_offset_by_keyword_counts_from_the_beginning_of_the_storage_too() -> None:
+    graph = schedule_of(lambda x: x.as_strided((2,), (1,), 6) * 1, torch.zeros(9))
+    (view, *_) = [task for task in graph.tasks if not task.launches]
+    named = view.updated(args=view.args[:3], kwargs=(("storage_offset", 6),))
+    with pytest.raises(UnsupportedError, match=r"around an input"):
+        check_capturable(graph.replace_tasks(named if t is view else t for t in graph.tasks))
 
 
 BASE = torch.arange(60.0)

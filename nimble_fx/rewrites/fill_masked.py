@@ -1,0 +1,137 @@
+"""Fills the elements that a mask selects without waiting for the device.
+
+On a GPU an assignment to `y[mask]` first counts the elements that the mask selects, for which the
+host waits, unless PyTorch reads the value on the host. A CUDA graph can have neither.
+
+Before: index_put(y, [mask], value), of one value; masked_fill(y, mask, value), of a tensor
+After:  masked_fill(y, mask, 2.0), of a value that is known now; where(mask, value, y) of any other
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import attrgetter, mul
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.torch_internals.symbolic import are_same_sizes
+from nimble_fx.tracing.constant_folding import Place, plain_eager_mode
+
+_aten = torch.ops.aten
+
+
+def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
+    """Replaces assignments of one value to the elements that a mask selects.
+
+    Requires: a mask of bools of the indexed dimensions' sizes, one value of the tensor's type, and
+    a tensor without gaps.
+    Ensures: the same bits and strides, and that no mask is counted.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`, whose constants are folded; it is
+            changed and returned.
+        place: as for `fold_constants`: whether the values of a device's constants can be read now.
+    """
+    for target in (_aten.index_put.default, _aten.masked_fill.Tensor):
+        for node in gm.graph.find_nodes(op="call_function", target=target):
+            _replace(gm, node, place)
+    gm.recompile()
+    return gm
+
+
+def _replace(gm: GraphModule, node: Node, place: Place) -> None:
+    base, value = cast(tuple[Node, Node], (node.args[0], node.args[2]))
+    number, order = _number(gm, value, place), _contiguous_order(base.meta["val"])
+    if number is None and not _can_be_read_on_device(value, base):
+        return
+    if order is None or not _has_mask(node):
+        return
+    with gm.graph.inserting_before(node):
+        filled = _filled(gm.graph, node, order, value if number is None else number)
+    node.replace_all_uses_with(filled)
+    gm.graph.erase_node(node)
+    if value.op == "get_attr" and not value.users:
+        gm.graph.erase_node(value)
+
+
+def _filled(graph: Graph, node: Node, order: list[int], value: complex | Node) -> Node:
+    """Adds what replaces an assignment; it returns contiguous results, an assignment any order."""
+    base = cast(Node, node.args[0])
+    mask = _broadcast_mask(graph, node)
+    if order != sorted(order):
+        mask = call(graph, node, _aten.expand.default, mask, [*base.meta["val"].shape])
+        mask = call(graph, node, _aten.permute.default, mask, order)
+        base = call(graph, node, _aten.permute.default, base, order)
+    if isinstance(value, Node):
+        filled = call(graph, node, _aten.where.self, mask, value, base)
+    else:
+        filled = call(graph, node, _aten.masked_fill.Scalar, base, mask, value)
+    if order != sorted(order):
+        back = [order.index(i) for i in range(len(order))]
+        filled = call(graph, node, _aten.permute.default, filled, back)
+    return filled
+
+
+def _contiguous_order(tensor: Tensor) -> list[int] | None:
+    """The order of dimensions in which a tensor has a new tensor's strides; None if in none."""
+    order = list(range(tensor.dim()))
+    if not _has_default_strides(tensor) and all(isinstance(n, int) for n in tensor.stride()):
+        order.sort(key=tensor.stride, reverse=True)
+    return order if _has_default_strides(tensor.permute(order)) else None
+
+
+def _has_default_strides(tensor: Tensor) -> bool:
+    """Whether its strides are those of a new tensor; those of dimensions of size 1 included."""
+    from_last = accumulate((1, *reversed(tensor.shape[1:])), mul)
+    return tensor.dim() == 0 or are_same_sizes(tensor.stride()[::-1], list(from_last))
+
+
+def _can_be_read_on_device(value: Node, base: Node) -> bool:
+    """Whether a value is a tensor of the same type without dimensions."""
+    one, other = value.meta["val"], base.meta["val"]
+    return bool(one.dim() == 0 and one.dtype == other.dtype and one.device == other.device)
+
+
+def _has_mask(node: Node) -> bool:
+    """Whether an operator fills what one mask selects."""
+    if node.target is _aten.masked_fill.Tensor:
+        return True
+    first, indices = _indices(node)
+    if len(indices) != 1 or any(node.args[3:]) or indices[0].meta["val"].dtype != torch.bool:
+        return False
+    indexed = indices[0].meta["val"].shape
+    sizes = cast(Node, node.args[0]).meta["val"].shape[first : first + len(indexed)]
+    return are_same_sizes(sizes, indexed)
+
+
+def _indices(node: Node) -> tuple[int, list[Node]]:
+    """How many dimensions are before the first that is indexed, and the indices."""
+    several = cast(Sequence[Node | None], node.args[1])
+    given = [index for index in several if index is not None]
+    return several.index(given[0]) if given else 0, given
+
+
+def _broadcast_mask(graph: Graph, node: Node) -> Node:
+    """The mask with as many dimensions behind those that it indexes as the tensor has."""
+    if node.target is _aten.masked_fill.Tensor:
+        return cast(Node, node.args[1])
+    first, (mask,) = _indices(node)
+    n_behind = cast(Node, node.args[0]).meta["val"].dim() - first - mask.meta["val"].dim()
+    for _ in range(n_behind):
+        mask = call(graph, node, _aten.unsqueeze.default, mask, -1)
+    return mask
+
+
+def _number(gm: GraphModule, value: Node, place: Place) -> float | complex | None:
+    """The number that a constant is; None if it is no constant, or cannot be read now."""
+    if value.op != "get_attr":
+        return None
+    tensor: Tensor = attrgetter(str(value.target))(gm)
+    if tensor.numel() != 1 or place(tensor.device) is None:
+        return None
+    with plain_eager_mode():
+        number: float | complex = tensor.item()
+    return number
