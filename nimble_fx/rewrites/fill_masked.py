@@ -3,8 +3,8 @@
 On a GPU an assignment to `y[mask]` first counts the elements that the mask selects, for which the
 host waits, unless PyTorch reads the value on the host. A CUDA graph can have neither.
 
-Before: index_put(y, [mask], value), of one value; masked_fill(y, mask, value), of a tensor
-After:  masked_fill(y, mask, 2.0), of a value that is known now; where(mask, value, y) of any other
+Before: index_put(y, [mask], c); masked_fill(y, mask, c), of a constant c with one element
+After:  masked_fill(y, mask, 2.0)
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ _aten = torch.ops.aten
 
 
 def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
-    """Replaces assignments of one value to the elements that a mask selects.
+    """Replaces assignments of a constant to the elements that a mask selects.
 
-    Requires: a mask of bools of the indexed dimensions' sizes, one value of the tensor's type, and
-    a tensor without gaps.
+    Requires: a mask of bools of the indexed dimensions' sizes, and a tensor without gaps. (A value
+    that is computed would need `where`, whose result may have the mask's strides.)
     Ensures: the same bits and strides, and that no mask is counted.
 
     Args:
@@ -45,30 +45,32 @@ def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
 def _replace(gm: GraphModule, node: Node, place: Place) -> None:
     base, value = cast(tuple[Node, Node], (node.args[0], node.args[2]))
     number, order = _number(gm, value, place), _contiguous_order(base.meta["val"])
-    if number is None and not _can_be_read_on_device(value, base):
-        return
-    if order is None or not _has_mask(node):
+    if number is None or order is None or not _has_mask(node):
         return
     with gm.graph.inserting_before(node):
-        filled = _filled(gm.graph, node, order, value if number is None else number)
+        filled = _filled(gm.graph, node, order, number)
     node.replace_all_uses_with(filled)
     gm.graph.erase_node(node)
     if value.op == "get_attr" and not value.users:
         gm.graph.erase_node(value)
 
 
-def _filled(graph: Graph, node: Node, order: list[int], value: complex | Node) -> Node:
-    """Adds what replaces an assignment; it returns contiguous results, an assignment any order."""
+def _filled(graph: Graph, node: Node, order: list[int], number: complex) -> Node:
+    """Adds what replaces an assignment, which keeps strides: `masked_fill` returns a new tensor's.
+
+    Args:
+        graph: is changed.
+        node: the assignment.
+        order: in which the tensor has a new tensor's strides.
+        number: the value.
+    """
     base = cast(Node, node.args[0])
     mask = _broadcast_mask(graph, node)
     if order != sorted(order):
         mask = call(graph, node, _aten.expand.default, mask, [*base.meta["val"].shape])
         mask = call(graph, node, _aten.permute.default, mask, order)
         base = call(graph, node, _aten.permute.default, base, order)
-    if isinstance(value, Node):
-        filled = call(graph, node, _aten.where.self, mask, value, base)
-    else:
-        filled = call(graph, node, _aten.masked_fill.Scalar, base, mask, value)
+    filled = call(graph, node, _aten.masked_fill.Scalar, base, mask, number)
     if order != sorted(order):
         back = [order.index(i) for i in range(len(order))]
         filled = call(graph, node, _aten.permute.default, filled, back)
@@ -78,8 +80,8 @@ def _filled(graph: Graph, node: Node, order: list[int], value: complex | Node) -
 def _contiguous_order(tensor: Tensor) -> list[int] | None:
     """The order of dimensions in which a tensor has a new tensor's strides; None if in none."""
     order = list(range(tensor.dim()))
-    if not _has_default_strides(tensor) and all(isinstance(n, int) for n in tensor.stride()):
-        order.sort(key=tensor.stride, reverse=True)
+    if not _has_default_strides(tensor) and all(type(n) is int for n in tensor.stride()):
+        order.sort(key=lambda i: (tensor.stride(i), tensor.size(i)), reverse=True)
     return order if _has_default_strides(tensor.permute(order)) else None
 
 
@@ -87,12 +89,6 @@ def _has_default_strides(tensor: Tensor) -> bool:
     """Whether its strides are those of a new tensor; those of dimensions of size 1 included."""
     from_last = accumulate((1, *reversed(tensor.shape[1:])), mul)
     return tensor.dim() == 0 or are_same_sizes(tensor.stride()[::-1], list(from_last))
-
-
-def _can_be_read_on_device(value: Node, base: Node) -> bool:
-    """Whether a value is a tensor of the same type without dimensions."""
-    one, other = value.meta["val"], base.meta["val"]
-    return bool(one.dim() == 0 and one.dtype == other.dtype and one.device == other.device)
 
 
 def _has_mask(node: Node) -> bool:
