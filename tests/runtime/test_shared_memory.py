@@ -71,6 +71,12 @@ def test_one_byte_is_an_overlap_and_no_element_is_none() -> None:
     assert memory.found([flat[:4], flat[2:2]]) is None
 
 
+def test_a_tensor_with_gaps_reaches_to_its_last_element() -> None:
+    flat = torch.zeros(8)
+    memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
+    assert memory.found([flat[::2], flat[6:7]]) == ("x", "y")
+
+
 def test_what_shared_memory_when_traced_does_not_count_and_hides_nothing() -> None:
     flat = torch.zeros(8)
     inputs = [an_input("x", "common"), an_input("y", "common"), an_input("z", "z")]

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 from types import SimpleNamespace
@@ -153,3 +154,45 @@ def test_a_device_that_slows_down_for_a_while_does_not_decide(
     winner = select_winner({0: level, 1: slowness}, serial=1)
     ratio = median(ratio for _, ratio in rounds)
     assert winner == 1 or len(rounds) % 2 == 0 or ratio <= 1 - MIN_GAIN + 1e-9
+
+
+def test_replays_that_lose_the_state_end_autotuning_and_no_graph_lives_with_the_error() -> None:
+    bench = Bench(1.0, 2.0)
+
+    def time_us(captured: CapturedGraph, n: int) -> float:
+        del captured
+        raise StateError("buffers")
+
+    with pytest.raises(StateError) as raised:
+        Autotuner(bench.launchers, lambda _: None).run(bench.record, time_us)
+    assert not bench.memory
+    assert raised.value is not None
+
+
+def test_an_error_that_somebody_keeps_holds_no_memory_of_its_capture() -> None:
+    bench = Bench(None, 2.0)
+    kept: list[Exception] = []
+
+    def record(launcher: Launcher) -> CapturedGraph:
+        try:
+            return bench.record(launcher)
+        except RuntimeError as error:
+            kept.append(error)
+            raise ValueError("wrapped") from error
+
+    assert Autotuner(bench.launchers, lambda _: None).run(record, bench.time_us) is not None
+    assert kept
+    assert not bench.memory
+
+
+def test_first_replays_which_upload_graphs_do_not_count() -> None:
+    bench, calls = Bench(1.0, 2.0), Counter[int]()
+
+    def time_us(captured: CapturedGraph, n: int) -> float:
+        i = cast(Captured, captured).i
+        calls[i] += 1
+        return bench.time_us(captured, n) * calls[i]
+
+    result = Autotuner(bench.launchers, lambda _: None).run(bench.record, time_us)
+    later = median(range(2, N_ROUNDS + 2))
+    assert result == AutotuneResult(0, [later, 2 * later])
