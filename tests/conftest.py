@@ -26,9 +26,8 @@ vars(importlib.import_module("torch._dynamo.guards"))["profile_guard_manager"] =
 if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not installed
     torch._dynamo.register_backend(nimble, name="nimble")
 
-_NEEDS = {
+NEEDS = {
     "scenarios/test_generation.py": "transformers",
-    "runtime/test_outputs.py": "numpy",
     "scenarios/test_operator_samples.py": "expecttest",
     "bench/test_commands.py": "matplotlib",
     "bench/test_optimality.py": "ortools",
@@ -37,7 +36,7 @@ _NEEDS = {
 }
 """Tests that need a package which a machine with PyTorch, pytest and hypothesis alone lacks."""
 
-collect_ignore = [file for file, package in _NEEDS.items() if not find_spec(package)]
+collect_ignore = [file for file, package in NEEDS.items() if not find_spec(package)]
 
 
 @pytest.fixture(autouse=True, scope="module")

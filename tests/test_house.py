@@ -3,11 +3,13 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import nimble_fx
+from tests.conftest import NEEDS
 
 PACKAGE = Path(nimble_fx.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "passes").glob("*.py"))
@@ -20,8 +22,13 @@ def names(path: Path) -> set[str]:
 
 def imported(path: Path) -> set[str]:
     """The first parts of the modules that a file imports."""
+    return imported_by(ast.walk(ast.parse(path.read_text())))
+
+
+def imported_by(nodes: Iterable[ast.AST]) -> set[str]:
+    """The first parts of the modules that statements import."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -35,6 +42,27 @@ def test_bench_imports_no_tests_and_only_its_own_tests_import_bench() -> None:
     assert [str(p) for p in bench.rglob("*.py") if "tests" in imported(p)] == []
     assert [str(p) for p in of_others if "bench" in imported(p)] == []
     assert any("bench" in imported(p) for p in (tests / "bench").rglob("*.py"))
+
+
+WITH_PYTORCH = {"functorch", "networkx", "sympy", "torch"}
+ALWAYS_THERE = {"hypothesis", "pytest", *WITH_PYTORCH, *sys.stdlib_module_names}
+OURS = {"nimble_fx", "tests"}
+
+
+def test_tests_are_skipped_and_not_broken_where_there_is_nothing_but_pytorch_and_pytest() -> None:
+    """`bench.evidence` runs them on a machine for which nobody has prepared anything."""
+    tests = PACKAGE.parent / "tests"
+    elsewhere = [tests / "bench", tests / "cuda_runtime"]
+    for path in tests.rglob("*.py"):
+        if not any(map(path.is_relative_to, elsewhere)) and path.name.startswith("test_"):
+            known = {NEEDS.get(str(path.relative_to(tests)), "")}
+            assert imported_at_once(path) - ALWAYS_THERE - OURS - known == set(), path
+    assert [file for file in NEEDS if not (tests / file).exists()] == []
+
+
+def imported_at_once(path: Path) -> set[str]:
+    """The first parts of the modules that a file imports when it is imported itself."""
+    return imported_by(ast.parse(path.read_text()).body)
 
 
 @pytest.mark.slow

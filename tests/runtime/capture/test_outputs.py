@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -313,7 +312,8 @@ def test_a_view_of_a_parameter_that_has_moved_within_its_memory(device: Replayin
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return self.w.view(2, 2), x + self.w
 
-    memory, model = np.arange(8, dtype=np.float32), Views()
+    numpy = pytest.importorskip("numpy")
+    memory, model = numpy.arange(8, dtype=numpy.float32), Views()
     compiled, x = torch.compile(model, backend="nimble"), torch.ones(4)
     whole = torch.from_numpy(memory)
     with torch.no_grad():
@@ -346,6 +346,7 @@ def test_a_view_in_another_dtype_of_a_parameter_that_starts_late(
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return x @ self.w, view(self.w)
 
+    pytest.importorskip("numpy")
     flat = torch.from_numpy(torch.randn(12, dtype=dtype).numpy())  # it cannot be resized
     model, x = Views(), torch.randn(2, 2, dtype=dtype)
     with torch.no_grad():
