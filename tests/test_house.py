@@ -60,6 +60,15 @@ def test_tests_are_skipped_and_not_broken_where_there_is_nothing_but_pytorch_and
     assert [file for file in NEEDS if not (tests / file).exists()] == []
 
 
+def test_no_test_imports_the_sanitizer_of_pytorch_for_the_whole_process() -> None:
+    """See `tests.support.sanitizer.event_handler`."""
+    for path in (PACKAGE.parent / "tests").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        assert "torch.cuda._sanitizer" not in {getattr(node, "module", None) for node in nodes}
+        aliases = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+        assert "torch.cuda._sanitizer" not in aliases, path
+
+
 def imported_at_once(path: Path) -> set[str]:
     """The first parts of the modules that a file imports when it is imported itself."""
     return imported_by(ast.parse(path.read_text()).body)

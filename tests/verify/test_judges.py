@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.cuda._sanitizer import EventHandler
 
 from nimble_fx.codegen.emit import emit
 from nimble_fx.ir.task_graph import TaskGraph
@@ -126,7 +125,7 @@ def test_the_sanitizer_does_not_see_an_early_free_that_the_verifier_refuses() ->
 
 def test_the_sanitizer_forgets_a_block_that_is_freed() -> None:
     """It is no fault of how it is fed: the block is handed out again while stream 1 reads it."""
-    block, handler = 1, EventHandler()
+    block, handler = 1, sanitizer.event_handler()
     handler._handle_stream_creation(1)
     handler._handle_memory_allocation(block)
     assert not handler._handle_kernel_launch(0, set(), {block}, set(), "make", {block: []})
