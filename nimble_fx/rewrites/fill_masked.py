@@ -26,8 +26,8 @@ _aten = torch.ops.aten
 def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
     """Replaces assignments of a constant to the elements that a mask selects.
 
-    Requires: a mask of bools of the indexed dimensions' sizes, and a tensor without gaps. (A value
-    that is computed would need `where`, whose result may have the mask's strides.)
+    Requires: an assignment by a mask of bools of the indexed dimensions' sizes, to a tensor without
+    gaps. (A value that is computed would need `where`, whose result may have the mask's strides.)
     Ensures: the same bits and strides, and that no mask is counted.
 
     Args:
@@ -43,20 +43,25 @@ def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
 
 
 def _replace(gm: GraphModule, node: Node, place: Place) -> None:
-    base, value = cast(tuple[Node, Node], (node.args[0], node.args[2]))
-    number, order = _number(gm, value, place), _contiguous_order(base.meta["val"])
-    if number is None or order is None or not _has_mask(node):
+    """Changes the node, which keeps its fake tensor: views of it know their memory by that."""
+    base, mask, value = cast(tuple[Node, Node, Node], node.args[:3])
+    number = _number(gm, value, place)
+    if number is None:
         return
     with gm.graph.inserting_before(node):
-        filled = _filled(gm.graph, node, order, number)
-    node.replace_all_uses_with(filled)
-    gm.graph.erase_node(node)
+        if node.target is _aten.masked_fill.Tensor:
+            node.target, node.args = _aten.masked_fill.Scalar, (base, mask, number)
+        else:
+            order = _contiguous_order(base.meta["val"])
+            if order is None or not _has_mask(node):
+                return
+            _fill(gm.graph, node, order, number)
     if value.op == "get_attr" and not value.users:
         gm.graph.erase_node(value)
 
 
-def _filled(graph: Graph, node: Node, order: list[int], number: complex) -> Node:
-    """Adds what replaces an assignment, which keeps strides: `masked_fill` returns a new tensor's.
+def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
+    """Replaces an assignment, which keeps strides, by `masked_fill`, which returns new ones.
 
     Args:
         graph: is changed.
@@ -64,17 +69,18 @@ def _filled(graph: Graph, node: Node, order: list[int], number: complex) -> Node
         order: in which the tensor has a new tensor's strides.
         number: the value.
     """
-    base = cast(Node, node.args[0])
-    mask = _broadcast_mask(graph, node)
-    if order != sorted(order):
-        mask = call(graph, node, _aten.expand.default, mask, [*base.meta["val"].shape])
-        mask = call(graph, node, _aten.permute.default, mask, order)
-        base = call(graph, node, _aten.permute.default, base, order)
-    filled = call(graph, node, _aten.masked_fill.Scalar, base, mask, number)
-    if order != sorted(order):
-        back = [order.index(i) for i in range(len(order))]
-        filled = call(graph, node, _aten.permute.default, filled, back)
-    return filled
+    base, mask = cast(Node, node.args[0]), _broadcast_mask(graph, node)
+    fill = _aten.masked_fill.Scalar
+    if order == sorted(order):
+        node.target, node.args = fill, (base, mask, number)
+        return
+    mask = call(graph, node, _aten.expand.default, mask, [*base.meta["val"].shape])
+    mask = call(graph, node, _aten.permute.default, mask, order)
+    base = call(graph, node, _aten.permute.default, base, order)
+    filled = call(graph, node, fill, base, mask, number)
+    filled.meta["val"] = node.meta["val"].permute(order)
+    back = [order.index(i) for i in range(len(order))]
+    node.target, node.args = _aten.permute.default, (filled, back)
 
 
 def _contiguous_order(tensor: Tensor) -> list[int] | None:
@@ -92,9 +98,7 @@ def _has_default_strides(tensor: Tensor) -> bool:
 
 
 def _has_mask(node: Node) -> bool:
-    """Whether an operator fills what one mask selects."""
-    if node.target is _aten.masked_fill.Tensor:
-        return True
+    """Whether an assignment fills what one mask selects."""
     first, indices = _indices(node)
     if len(indices) != 1 or any(node.args[3:]) or indices[0].meta["val"].dtype != torch.bool:
         return False
@@ -112,8 +116,6 @@ def _indices(node: Node) -> tuple[int, list[Node]]:
 
 def _broadcast_mask(graph: Graph, node: Node) -> Node:
     """The mask with as many dimensions behind those that it indexes as the tensor has."""
-    if node.target is _aten.masked_fill.Tensor:
-        return cast(Node, node.args[1])
     first, (mask,) = _indices(node)
     n_behind = cast(Node, node.args[0]).meta["val"].dim() - first - mask.meta["val"].dim()
     for _ in range(n_behind):

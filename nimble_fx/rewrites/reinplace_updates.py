@@ -138,25 +138,26 @@ class _Reinplacing:
         by = {source, *chain, self._copies_back.get(node)}
         if self._is_read_from(inner, base, by):
             return
-        form = self._form_that_writes(source, inner, base)
+        part = _part(inner)
+        form = self._form_that_writes(source, inner, part, base)
         if form is not None and self._is_read_from(source, base, by):
             form = None
         copies = form is not None and source.target is _aten.copy.default
-        value, part = source.args[1] if copies else source, _part(inner)
+        value = source.args[1] if copies else source
         if isinstance(value, Node) and self._is_part(value, part, base):
             pass  # a copy to itself, with which functionalization ends `y[0] += 1`
         elif form is not None:
             source.target = form
             source.meta["val"] = part
-        elif not self._copy(source, inner, base):
+        elif not self._copy(source, inner, part, base):
             return
         self._merge(node, base)
         for each in chain:
             self._graph.erase_node(each)
 
-    def _copy(self, source: Node, inner: Node, base: Node) -> bool:
+    def _copy(self, source: Node, inner: Node, part: Tensor, base: Node) -> bool:
         """Copies values to the view of a tensor that is replaced; False if they may lie there."""
-        if not self._may_be_read(source, _part(inner), base):
+        if not self._may_be_read(source, part, base):
             return False
         with self._graph.inserting_before(inner):
             target, arguments = _VIEWS[inner.target], (inner.args[0], *inner.args[2:])  # type: ignore[index]
@@ -181,9 +182,11 @@ class _Reinplacing:
                 return chain
             chain.append(source)
 
-    def _form_that_writes(self, source: Node, inner: Node, base: Node) -> OpOverload | None:
+    def _form_that_writes(
+        self, source: Node, inner: Node, part: Tensor, base: Node
+    ) -> OpOverload | None:
         """The operator that computes values where they are written; None if there is none."""
-        form, part = _form(source), _part(inner)
+        form = _form(source)
         if form is None or source.users.keys() != {inner}:
             return None
         first, value = source.args[0], source.meta["val"]

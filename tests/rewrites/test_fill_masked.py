@@ -141,6 +141,38 @@ def test_an_assignment_by_a_mask_is_planned_to_be_captured() -> None:
     assert COUNT.isdisjoint(task.target for task in program.graph.tasks), program.source
 
 
+@pytest.mark.parametrize("options", [{}, {"device": "virtual"}], ids=["cpu", "virtual"])
+def test_views_of_what_is_filled_lie_in_it(options: dict[str, Any]) -> None:
+    def split(x: Tensor, mask: Tensor) -> Tensor:
+        x[mask] = 1.0
+        first, second = x.unbind(0)
+        added = first + second
+        x.mul_(2)
+        y = x.t() * 2
+        y[mask.t()] = 3.0
+        third, fourth = y.chunk(2)
+        return torch.cat((added, third.flatten(), fourth.flatten()))
+
+    compiled = torch.compile(split, backend="nimble", options=options)
+    ours, mask = torch.randn(2, 4), torch.randn(2, 4) > 0
+    theirs = ours.clone()
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same_bits(compiled(ours, mask), split(theirs, mask))
+            assert_same_bits(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (5, 3, 2), (2,)])
+def test_a_function_that_fills_returns_a_new_tensors_strides(shape: tuple[int, ...]) -> None:
+    def fill(x: Tensor, mask: Tensor) -> Tensor:
+        return torch.masked_fill(x.t(), mask, torch.tensor(2.0))
+
+    x, mask = torch.randn(2, 3), torch.randn(shape) > 0
+    assert_same_bits(torch.compile(fill, backend="nimble")(x, mask), fill(x, mask))
+    (program,) = nimble_fx.programs()
+    assert COUNT.isdisjoint(task.target for task in program.graph.tasks), program.source
+
+
 def test_gradients_pass_by_what_is_filled() -> None:
     compiled = torch.compile(assigned, backend="nimble", options={"device": "virtual"})
     x, mask = torch.randn(3, 4, requires_grad=True), torch.rand(4) > 0.5
