@@ -461,7 +461,7 @@ def test_a_sum_of_another_type_than_the_input_is_converted_as_it_is_copied_back(
 
 def test_an_average_in_a_buffer_is_updated_in_place() -> None:
     def update(average: Tensor, x: Tensor) -> None:
-        average.mul_(0.9).add_(x, alpha=0.1)
+        average.mul_(0.9).add_(x)
 
     compiled = torch.compile(update, backend="nimble")
     ours, theirs, x = torch.ones(4), torch.ones(4), torch.rand(4)
