@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +87,25 @@ def test_boxes_that_share_no_element_are_seen_to_be_disjoint(
     if first.numel() and second.numel():
         is_disjoint = not set(elements(first)) & set(elements(second))
         assert are_disjoint(first, second, whole) == is_disjoint
+
+
+OVERLAPPING: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "halves of an element": lambda x: (x[0, 1, :1].view(torch.int16), x[0, 1, :1]),
+    "windows": lambda x: (x.as_strided((2, 2), (1, 1), 0), x[0, 1, :1]),
+    "every other row": lambda x: (x[::2], x[2]),
+    "flat": lambda x: (x[0].view(-1), x[0, 1]),
+    "diagonal": lambda x: (x[:, :, 0].diagonal(), x[1, 1]),
+    "expanded": lambda x: (x[1, :1].expand(4, 2), x[1]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_what_is_no_box_is_not_taken_for_one(name: str) -> None:
+    whole = torch.zeros(SIZES)
+    one, other = OVERLAPPING[name](whole)
+    assert set(elements(one)) & set(elements(other))
+    assert not are_disjoint(one, other, whole)
+    assert not are_disjoint(other, one, whole)
 
 
 def test_a_tensor_is_whole_if_its_memory_holds_nothing_else() -> None:
