@@ -33,6 +33,9 @@ TELLING = (
 TRAINED = ("resnet50", "mobilenet_v2", "efficientnet_b0", "googlenet", "ensemble_8", "lstm_stack")
 """Those that Nimble's paper trains, and some with wide backwards."""
 
+GPU_TESTS = ("--continue-on-collection-errors", "--ignore=tests/bench")
+"""A file that cannot be imported costs its own tests alone."""
+
 MIN_SECONDS = 30.0
 """What a step needs at least: PyTorch takes some to import."""
 
@@ -83,10 +86,9 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     inference, training = ("bench.inference", *here), ("bench.training", *here)
     rivals = ("--peers", *others, "--policies", *POLICIES, "--name", "inference_rivals")
     autotuned = ("--peers", strongest, "--name", "inference_autotuned")
-    tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
-    yield Step(
-        "tests", (*tests, "--ignore=tests/bench"), 0.35
-    )  # those of bench take minutes, for what is measured below
+    # those of bench take minutes, for what is measured below
+    tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS)
+    yield Step("tests", tests, 0.35)
     yield Step("inference", (*inference, "--peers", *usual, "--models", *models), 0.5)
     yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4)
     yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)

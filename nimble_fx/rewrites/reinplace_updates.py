@@ -59,6 +59,8 @@ _VIEWS = {
 _OVERWRITE = {_aten.copy.default, _aten.fill.Scalar, _aten.fill.Tensor, _aten.zero.default}
 """Operators that take their first argument for its shape, strides and type alone."""
 
+_CHANGE_FIRST = _UPDATES | _OVERWRITE
+
 
 def reinplace_updates(gm: GraphModule) -> GraphModule:
     """The graph with updates of tensors in place; the graph itself if it updates none.
@@ -74,7 +76,7 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
 
     Cost: O(nodes + edges) and an operator on fake tensors for each update.
     """
-    updates = {*_UPDATES, *_VIEWS, *_OVERWRITE, _aten.copy_.default}
+    updates = _CHANGE_FIRST | _VIEWS.keys() | {_aten.copy_.default}
     if not any(node.target in updates for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
@@ -93,8 +95,9 @@ class _Reinplacing:
         self._gone: set[int] = set()  # storages of results that are no longer allocated
 
     def run(self) -> None:
+        """Visits all nodes; views of what lies elsewhere now get new fake tensors."""
         for node in list(self._graph.nodes):
-            if not self._gone.isdisjoint(storages(node)):  # a view of what lies elsewhere now
+            if not self._gone.isdisjoint(storages(node)):
                 node.meta["val"] = fake_result(node)
             if node.target is _aten.copy_.default and node.args[0] is node.args[1]:
                 node.replace_all_uses_with(node.args[0])
@@ -103,7 +106,7 @@ class _Reinplacing:
                 continue
             elif node.target in _VIEWS:
                 self._replace_view(node)
-            elif node.target in {*_UPDATES, *_OVERWRITE} or node in self._copies_back:
+            elif node.target in _CHANGE_FIRST or node in self._copies_back:
                 self._update(node)
         for node in reversed(self._graph.nodes):
             if not node.users and _is_pure(node.target):
@@ -245,8 +248,7 @@ def _others(node: Node) -> list[Node]:
 def _form(node: Node) -> OpOverload | None:
     """The in-place form of an operator that changes elements or computes each from its own."""
     target: Any = node.target
-    is_listed = target in _OVERWRITE or target in _UPDATES
-    return in_place_form(target) if is_listed else elementwise_in_place_form(target)
+    return in_place_form(target) if target in _CHANGE_FIRST else elementwise_in_place_form(target)
 
 
 def _part(node: Node) -> Tensor:
