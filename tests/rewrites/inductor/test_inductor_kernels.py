@@ -491,7 +491,7 @@ def test_a_program_with_kernels_of_this_process_is_not_saved(tmp_path: Path) -> 
 @settings(max_examples=12)
 @given(aten_programs(max_steps=8))
 def test_any_program_is_eagers(dynamic: bool, program: AtenProgram) -> None:
-    """But for Inductor's liberties: it draws and rounds nothing that nobody reads."""
+    """But for random numbers that nobody reads, which are not drawn, and roundings on the way."""
     program = program.returning_what_is_unused()
     assume("torch.bfloat16" not in program.source())
     function = program.function()
