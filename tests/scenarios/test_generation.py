@@ -84,7 +84,7 @@ def test_a_cache_without_room_for_warm_ups_is_enough() -> None:
     assert torch.equal(ours.sequences, write(eager, prompt, **settings).sequences)
 
 
-def test_a_step_copies_a_token_its_position_and_its_mask_and_reads_the_cache_where_it_is() -> None:
+def test_a_step_copies_a_token_its_position_and_its_mask_and_writes_the_cache_where_it_is() -> None:
     write(language_model(), prompts(3), compile_config=compiled_by(freeze=False))
     (step,) = nimble_fx.programs()
     assert bytes_copied(step) == {
@@ -92,9 +92,15 @@ def test_a_step_copies_a_token_its_position_and_its_mask_and_reads_the_cache_whe
         "kwargs_position_ids": 8,
         "kwargs_attention_mask": CACHE_LENGTH,
     }
-    targets = [task.target for task in step.graph.tasks]
-    assert targets.count(torch.ops.aten.index_copy_.default) == 2, "keys and values of the layer"
-    assert targets.count(torch.ops.aten.copy_.default) == 1, "where they end"
+    aten, layer = torch.ops.aten, "kwargs_past_key_values_layers_0_"
+    assert {
+        name: task.target for task in step.graph.tasks for name in task.writes if layer in name
+    } == {
+        f"{layer}keys": aten.index_copy_.default,
+        f"{layer}values": aten.index_copy_.default,
+        f"{layer}cumulative_length": aten.add_.Tensor,
+    }
+    assert aten.copy_.default not in {task.target for task in step.graph.tasks}
 
 
 def test_a_cache_that_is_first_used_in_compiled_code_is_copied_and_ends_as_in_eager() -> None:
