@@ -10,6 +10,7 @@ from torch import Tensor
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import number, numbers
 from nimble_fx.ir.task_graph import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type
+from nimble_fx.torch_internals.storages import with_math_bits
 
 _aten = torch.ops.aten
 _EMBEDDINGS = {_aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only}
@@ -34,7 +35,7 @@ def synthetic(value: Type | None) -> Any:
             view = memory.as_strided(lengths, steps)
             written = memory if is_expanded(view) else view  # large gaps are not written
             randomize(written.zero_(), 0.5 / max(1, prod(lengths[1:])) ** 0.5)
-            return view
+            return with_math_bits(view, value.is_conj, value.is_neg)
         case ScalarType(expression):
             return number(expression, {})
         case TupleType(items):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.torch_internals.storages import key_of_storage
+from nimble_fx.torch_internals.storages import key_of_storage, with_math_bits
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -43,7 +43,11 @@ class ToMeta:
             )
         storage, offset = self._storage(tensor), tensor.storage_offset()
         empty = torch.empty(0, dtype=tensor.dtype, device="meta")
-        bare = empty.set_(storage, offset, tensor.shape, tensor.stride())
+        bare = with_math_bits(
+            empty.set_(storage, offset, tensor.shape, tensor.stride()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(bare, tensor.requires_grad)
         return bare.requires_grad_(tensor.requires_grad)

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from nimble_fx.errors import OptionError
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import lookup, pytree
+from nimble_fx.torch_internals.storages import with_math_bits
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -72,10 +73,14 @@ class Arguments:
 def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     """A copy of the tensor that is a leaf of autograd; inference tensors stay such."""
     with torch.inference_mode(tensor.is_inference()):
-        if tensor.layout is torch.strided:
-            copied: Tensor = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
-        else:  # without a storage, which deepcopy would ask for
+        if tensor.layout is not torch.strided:  # without a storage, which deepcopy would ask for
             copied = tensor.detach().clone()
+        elif tensor.is_conj() or tensor.is_neg():  # deepcopy would compute what the bits say
+            bits = tensor.is_conj(), tensor.is_neg()
+            bare = with_math_bits(tensor.detach(), *bits)
+            copied = with_math_bits(copy.deepcopy(bare, memo), *bits)
+        else:
+            copied = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
         return copied.requires_grad_(tensor.requires_grad)
 
 

@@ -44,15 +44,23 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The shape, stride, dtype and device of a tensor."""
+    """The shape, stride, dtype and device of a tensor, and whether it is read as another.
+
+    Attributes:
+        is_conj: whether PyTorch conjugates what is in memory when it reads the tensor.
+        is_neg: whether it negates that.
+    """
 
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
+    is_conj: bool = False
+    is_neg: bool = False
 
     def __str__(self) -> str:
-        return f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
+        bits = " conjugated" * self.is_conj + " negated" * self.is_neg
+        return f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]{bits}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from statistics import median
@@ -163,7 +163,7 @@ class _Selection:
             disable_modes(),  # AOTAutograd has one in a first call, which slows each operator down
             torch.random.fork_rng(devices=gpus) if self._effects.draws else nullcontext(),
         ):
-            samples = self._timed(self._with_copies(args))
+            samples = self._timed(_Arguments(args, self._effects.written))
         names = list(self._runs)
         for i, each in samples.items():
             self._choice.times_ms[names[i]] = 1000 * median(each)
@@ -172,11 +172,7 @@ class _Selection:
         self._runs = {}
         _log.info("%s: kernels: %s", self._name, self._choice)
 
-    def _with_copies(self, args: list[Any]) -> list[Any]:
-        """The arguments, with copies of those that are written: other threads may use these."""
-        return [_copied(x) if i in self._effects.written else x for i, x in enumerate(args)]
-
-    def _timed(self, args: list[Any]) -> Samples:
+    def _timed(self, args: "_Arguments") -> Samples:
         """The seconds of calls; a first round, which captures and packs weights, is left out."""
         samples: Samples = {i: [] for i in range(len(self._runs))}
         self._add_round(samples, args)
@@ -187,13 +183,13 @@ class _Selection:
             self._add_round(samples, args)
         return samples
 
-    def _add_round(self, samples: Samples, args: list[Any]) -> None:
+    def _add_round(self, samples: Samples, args: "_Arguments") -> None:
         """Times a call of each program; removes those that fail, unless it is the first."""
         for i, (name, run) in enumerate(self._runs.items()):
             if i not in samples:
                 continue
             try:
-                samples[i].append(self._seconds(run, args))
+                samples[i].append(self._seconds(run, args.fresh()))
             except StateError:
                 raise
             except Exception as error:
@@ -210,9 +206,29 @@ class _Selection:
         """The seconds from a call until the device has done all of it."""
         self._device.synchronize()
         begin = perf_counter()
-        run(list(args))
+        run(args)
         self._device.synchronize()
         return perf_counter() - begin
+
+
+class _Arguments:
+    """Arguments of calls that are alike, and that leave the caller's as they are."""
+
+    def __init__(self, args: Sequence[Any], written: Iterable[int]) -> None:
+        self._originals = args
+        self._written = sorted(written)
+        self._args = list(args)
+        for i in self._written:  # other threads may use the originals
+            self._args[i] = _copied(args[i])
+
+    def fresh(self) -> list[Any]:
+        """The arguments, at the same addresses each time; the copies of written ones are anew.
+
+        A model that advances a position would otherwise leave its buffers, call by call.
+        """
+        for i in self._written:
+            self._args[i].copy_(self._originals[i])
+        return list(self._args)
 
 
 def _are_enough(samples: Samples, seconds: float) -> bool:

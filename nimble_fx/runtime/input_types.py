@@ -69,6 +69,8 @@ def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, An
     return [
         ("stride", [stride[i] for i in strided], [expected.stride[i] for i in strided]),
         ("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype)),
+        ("conjugate bit", actual.is_conj(), expected.is_conj),
+        ("negative bit", actual.is_neg(), expected.is_neg),
         ("device", actual.device, expected.device),
     ]
 

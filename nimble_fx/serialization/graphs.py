@@ -33,6 +33,9 @@ from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
 Json = dict[str, Any]
 
+_BITS = {"is_conj", "is_neg"}
+"""The members of a tensor's type that are left out where they are false."""
+
 _Record = TypeVar("_Record", Input, Task, Source)
 _Item = TypeVar("_Item")
 
@@ -115,7 +118,8 @@ def _encode_type(value_type: ValueType | None) -> Json | None:
             return None
         case TensorType(shape, stride, dtype, device):
             sizes = {"shape": list(shape), "stride": list(stride)}
-            return sizes | {"dtype": constant_name(dtype), "device": str(device)}
+            bits = {bit: True for bit in _BITS if getattr(value_type, bit)}
+            return sizes | {"dtype": constant_name(dtype), "device": str(device)} | bits
         case ScalarType(expression):
             return {"expression": expression}
         case TupleType(items):
@@ -166,12 +170,13 @@ def _decode_type(field: Field, depth: int = 0) -> ValueType | None:
     if depth > MAX_DEPTH:
         raise field.error(f"nested at most {MAX_DEPTH} deep")
     match sorted(members):
-        case ["device", "dtype", "shape", "stride"]:
+        case ["device", "dtype", *bits, "shape", "stride"] if _BITS.issuperset(bits):
             shape, stride = (_each(_decode_size, members[key]) for key in ("shape", "stride"))
             if len(shape) != len(stride):
                 raise field.error("a type with a stride for each size")
             device, dtype = decode_device(members["device"]), decode_dtype(members["dtype"])
-            return TensorType(shape, stride, dtype, device)
+            is_read = {bit: members[bit].boolean() for bit in bits}
+            return TensorType(shape, stride, dtype, device, **is_read)
         case ["expression"]:
             return ScalarType(members["expression"].line())
         case ["items"]:

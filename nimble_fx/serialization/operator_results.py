@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nimble_fx.ir.task_graph import Arg, ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.names import FakeTensorMode, disable_modes
-from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 Kwargs = Mapping[str, Arg]
 
@@ -79,7 +79,8 @@ def _with_fakes(arg: Arg, operands: list[Tensor]) -> Any:
     """An argument with fake tensors in place of types; these are appended to `operands`."""
     if type(arg) is TensorType:
         shape, stride = (tuple(map(int, sizes)) for sizes in (arg.shape, arg.stride))
-        operands.append(torch.empty_strided(shape, stride, dtype=arg.dtype, device=arg.device))
+        bare = torch.empty_strided(shape, stride, dtype=arg.dtype, device=arg.device)
+        operands.append(with_math_bits(bare, arg.is_conj, arg.is_neg))
         return operands[-1]
     if type(arg) is tuple:
         return [_with_fakes(item, operands) for item in arg]
@@ -100,7 +101,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _type_of(value: Any) -> Type | None:
     if isinstance(value, Tensor):
-        return TensorType(tuple(value.shape), value.stride(), value.dtype, value.device)
+        bits = value.is_conj(), value.is_neg()
+        return TensorType(tuple(value.shape), value.stride(), value.dtype, value.device, *bits)
     if isinstance(value, (list, tuple)):
         return TupleType(tuple(map(_type_of, value)))
     return None if value is None else ScalarType(str(value))

@@ -12,6 +12,7 @@ from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.ir.task_graph import Input, TensorType
 from nimble_fx.serialization.json_field import Field
 from nimble_fx.torch_internals.names import disable_modes
+from nimble_fx.torch_internals.storages import with_math_bits
 
 _NO_BYTES = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -29,7 +30,7 @@ def encode_tensor(tensor: Tensor, of: Input) -> str:
         FileError: the tensor does not have the constant's type.
     """
     with disable_modes():  # a compile runs in a mode in which tensors have no values
-        plain = tensor.detach().resolve_conj().resolve_neg()
+        plain = with_math_bits(tensor.detach(), tensor.is_conj(), tensor.is_neg())
         if type(plain) is not Tensor:
             raise FileError(f"constant {of.name} is a {type(plain).__name__}: it cannot be stored")
         geometry = (tuple(plain.shape), plain.stride(), plain.dtype)
@@ -57,7 +58,8 @@ def decode_tensor(field: Field, of: Input) -> Tensor:
         raise field.error(f"the bytes of {of.type}: it has {len(data)}")
     with disable_modes():
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _NO_BYTES
-        return flat.view(dtype).to(of.type.device).as_strided(shape, stride)
+        plain = flat.view(dtype).to(of.type.device).as_strided(shape, stride)
+        return with_math_bits(plain, of.type.is_conj, of.type.is_neg)
 
 
 def _bytes(tensor: Tensor) -> bytes:

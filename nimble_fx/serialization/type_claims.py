@@ -175,8 +175,7 @@ def _agree(found: Type | None, claimed: Type | None, in_sizes: bool = True) -> b
     """Whether a type equals a claimed one; strides of dimensions of size 1 do not count."""
     match found, claimed:
         case TensorType(), TensorType():
-            kind = (found.dtype, found.device, len(found.shape))
-            if kind != (claimed.dtype, claimed.device, len(claimed.shape)):
+            if _kind(found) != _kind(claimed):
                 return False
             same = found.shape == claimed.shape and _steps(found) == _steps(claimed)
             return not in_sizes or same
@@ -187,6 +186,10 @@ def _agree(found: Type | None, claimed: Type | None, in_sizes: bool = True) -> b
             one, other = _number(found), _number(claimed)
             return not in_sizes or one is None or other is None or one == other
     return found is None and claimed is None
+
+
+def _kind(of: TensorType) -> tuple[object, ...]:
+    return of.dtype, of.device, len(of.shape), of.is_conj, of.is_neg
 
 
 def _steps(kind: TensorType) -> list[Size]:
@@ -206,7 +209,8 @@ def _shown(kind: Type | None) -> str:
     match kind:
         case TensorType(shape, stride, dtype, device):
             sizes = f"[{', '.join(map(str, shape))}], stride [{', '.join(map(str, stride))}]"
-            return f"{dtype_name(dtype)}{sizes} on {device}"
+            bits = " conjugated" * kind.is_conj + " negated" * kind.is_neg
+            return f"{dtype_name(dtype)}{sizes}{bits} on {device}"
         case TupleType(items):
             return f"({', '.join(map(_shown, items))})"
     return str(kind)

@@ -310,7 +310,8 @@ def _indices(node: Node) -> list[int]:
 def _type(node: Node, value: Any) -> Type | None:
     if isinstance(value, torch.Tensor):
         shape, stride = map(_sizes, (value.shape, value.stride()))
-        return TensorType(shape, stride, value.dtype, value.device)
+        bits = value.is_conj(), value.is_neg()
+        return TensorType(shape, stride, value.dtype, value.device, *bits)
     if isinstance(value, (list, tuple)):
         return TupleType(tuple(_type(node, item) for item in value))
     if isinstance(value, _NUMBERS):

@@ -1,6 +1,7 @@
 """Made-up values have their types, and numbers that operators take no offence at."""
 
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,12 @@ def test_values_have_their_types(shape: list[int], dtype: torch.dtype, is_transp
         assert not x.any()
     elif not x.is_complex() and len(shape) < 2:
         assert ((x >= 0.5) & (x <= 1.5)).all()
+
+
+def test_values_are_conjugated_and_negated_lazily_where_their_types_are() -> None:
+    kind = TensorType((3,), (1,), torch.complex64, torch.device("cpu"), is_conj=True)
+    assert synthetic(kind).is_conj()
+    assert synthetic(replace(kind, is_conj=False, is_neg=True)).is_neg()
 
 
 def test_an_expanded_value_takes_the_memory_of_one_row() -> None:

@@ -45,6 +45,13 @@ def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> 
     assert [x.requires_grad for x in (whole, turned, other)] == [True, False, False]
 
 
+def test_tensors_without_data_are_conjugated_and_negated_lazily_as_before() -> None:
+    z = torch.zeros(3, dtype=torch.complex64).conj()
+    twins = [ToMeta()(x) for x in (z, z.imag, z.conj())]
+    assert [x.is_conj() for x in twins] == [True, False, False]
+    assert [x.is_neg() for x in twins] == [False, True, False]
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_a_tensor_without_a_storage_has_no_twin(layout: torch.layout) -> None:
     with pytest.raises(UnsupportedError, match=f"\\[2, 2\\] and {layout} is among"):

@@ -32,6 +32,19 @@ def test_copies_share_memory_where_the_arguments_do_and_nowhere_else() -> None:
     assert x.any()
 
 
+def test_copies_are_conjugated_and_negated_lazily_where_the_arguments_are() -> None:
+    z = torch.randn(3, dtype=torch.complex64)
+    given = Arguments((z, z.conj(), z.conj().imag, z.imag), {})
+    made = given.copies()
+    for copied, tensor in zip(made.tensors, given.tensors, strict=True):
+        assert torch.equal(copied, tensor)
+        assert (copied.is_conj(), copied.is_neg()) == (tensor.is_conj(), tensor.is_neg())
+    before = z.clone()
+    made.args[0].zero_()
+    assert not any(copied.any() for copied in made.tensors)
+    assert torch.equal(z, before)
+
+
 def test_copies_require_gradients_where_the_arguments_do_and_are_leaves() -> None:
     leaf = torch.randn(2, requires_grad=True)
     given = Arguments((leaf, leaf * 2, leaf.detach()), {})

@@ -69,6 +69,25 @@ def test_inputs_unlike_the_example_are_refused_and_nothing_is_compiled(other: st
 
 
 @pytest.mark.parametrize("options", DEVICES, ids=str)
+def test_what_the_example_shows_conjugated_or_negated_is_not_written(
+    options: dict[str, Any],
+) -> None:
+    def program(z: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        return z.resolve_conj().add_(1), x.resolve_neg().mul_(2), torch.view_as_real(z + 1)
+
+    first, second = (torch.randn(3, dtype=torch.complex64) for _ in range(2))
+    given = first.conj(), second.conj().imag
+    compiled = nimble_fx.compile(program, given, guards=False, **options)
+    for _ in range(2):
+        before = first.clone(), second.clone()
+        assert_same([*compiled(*given)], [*program(*given)])
+        assert torch.equal(first, before[0])
+        assert torch.equal(second, before[1])
+    with pytest.raises(InputError, match="dispatch key set mismatch"):
+        compiled(first, given[1])
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
 @settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["in place", "replaced", "moved", "swapped", "loaded"]), max_size=4),
@@ -124,7 +143,7 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
     assert torch.allclose(compiled(x), net(x), atol=1e-4)
 
 
-def test_folded_weights_notice_that_a_weight_is_conjugate_now() -> None:
+def test_a_weight_that_is_conjugated_now_does_not_fit_folded_weights() -> None:
     class Doubled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -136,7 +155,11 @@ def test_folded_weights_notice_that_a_weight_is_conjugate_now() -> None:
     model, x = Doubled(), torch.randn(2, 4, dtype=torch.complex64)
     compiled = nimble_fx.compile(model, x, guards=False, fold_weights=True)
     with torch.no_grad():
-        model.weight.data = model.weight.data.conj()
+        before = model.weight.data
+        model.weight.data = before.conj()
+        with pytest.raises(InputError, match=r"weight has the conjugate bit True, .*again"):
+            compiled(x)
+        model.weight.data = before.conj().resolve_conj()
         assert torch.allclose(compiled(x), model(x), atol=1e-5)
 
 

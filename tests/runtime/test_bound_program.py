@@ -1,6 +1,7 @@
 """Programs with parameters of their own: what does not fit is refused by name."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,22 @@ def test_a_parameter_that_does_not_fit_is_named(weight: Any, message: str) -> No
 def test_an_input_that_does_not_fit_is_named(inputs: tuple[Any, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         compiled(Branchy(), X).bind(Branchy())(*inputs)
+
+
+@pytest.mark.parametrize("lazily", [torch.conj, lambda z: z.conj().imag, lambda z: z])
+def test_a_loaded_program_takes_inputs_conjugated_and_negated_as_the_examples(
+    lazily: Callable[[Tensor], Tensor], tmp_path: Path
+) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x.resolve_conj().resolve_neg() + 1, torch.view_as_real(x + 0j), x * 2
+
+    z = torch.randn(3, dtype=torch.complex64)
+    torch.compile(program, backend="nimble")(lazily(z.clone()))
+    path = nimble_fx.programs()[-1].save(tmp_path / "program.json")
+    run = nimble_fx.load(path).bind({})
+    assert_same_bits(run(lazily(z)), [*program(lazily(z))])
+    with pytest.raises(InputError, match=r"has the (conjugate|negative) bit .*, .* compiled for"):
+        run(lazily(z.conj()))
 
 
 def test_where_a_size_is_1_its_stride_may_be_anything() -> None:

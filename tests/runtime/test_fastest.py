@@ -226,6 +226,49 @@ def test_tensors_that_are_written_are_not_touched_while_it_measures() -> None:
     assert y == 1
 
 
+def test_a_model_that_advances_a_position_is_called_at_the_same_one_each_time() -> None:
+    seen = list[int]()
+
+    def act(position: Tensor) -> None:
+        seen.append(int(position))
+        position.add_(1)
+
+    position = torch.tensor(3)
+    run, choice = fastest_of(Run("a", SHORT, act), Run("b", LONG, act), written=[0])
+    run([position])
+    assert set(seen) == {3}
+    assert position == 4
+    assert set(choice.times_ms) == {"a", "b"}
+
+
+class Cache(nn.Module):
+    """Holds rows for three calls, no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("position", torch.tensor(0))
+        self.register_buffer("rows", torch.zeros(6, 8))
+        self.position: Tensor
+        self.rows: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows.index_copy_(0, self.position + torch.arange(2), x)
+        self.position += 2
+        return self.rows.relu() + 1
+
+
+def test_the_first_call_leaves_as_much_of_a_cache_as_eagers() -> None:
+    cache, eager = Cache(), Cache()
+    compiled = torch.compile(cache, backend="nimble", options={"kernels": "auto"})
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 8)
+            assert_same([compiled(x), cache.position], [eager(x), eager.position])
+    (program,) = nimble_fx.programs()
+    assert program.kernel_choice is not None
+    assert program.kernel_choice.times_ms
+
+
 class Seen(TorchDispatchMode):
     """Counts operators."""
 

@@ -1,6 +1,7 @@
 """Task graphs as JSON: what comes back is what went in, and nothing else comes in."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,8 +63,17 @@ def test_the_graphs_of_all_models_come_back() -> None:
 def test_every_kind_of_type_comes_back() -> None:
     kinds = TupleType((SCALAR, None, ScalarType("s0*2"), TupleType(())))
     symbolic = TensorType(("s0", 3), (3, "s0//2"), torch.bfloat16, torch.device("cuda", 1))
-    inputs = tuple(Input(f"x{i}", kind) for i, kind in enumerate((SCALAR, kinds, symbolic, None)))
+    lazily = replace(SCALAR, is_conj=True), replace(SCALAR, is_neg=True)
+    every = SCALAR, kinds, symbolic, None, *lazily
+    inputs = tuple(Input(f"x{i}", kind) for i, kind in enumerate(every))
     assert_comes_back(TaskGraph("kinds", inputs, (), (), ()))
+
+
+def encoded(kind: TensorType) -> dict[str, Any]:
+    """A type as a file has it."""
+    graph = encode_graph(TaskGraph("program", (Input("x", kind, ("x",)),), (), (), ()))
+    members: dict[str, Any] = graph["inputs"][0]["type"]
+    return members
 
 
 def document(**task: Any) -> dict[str, Any]:
@@ -102,6 +112,8 @@ def document(**task: Any) -> dict[str, Any]:
             {"type": {"shape": [], "stride": [], "dtype": "int8", "device": "me"}},
             "name of a device",
         ),
+        ({"type": {**encoded(SCALAR), "is_neg": 1}}, "type.is_neg is 1, not true or false"),
+        ({"type": {**encoded(SCALAR), "is_real": True}}, "not a type"),
         ({"source": {"file": "a", "line": 1, "code": "\0"}}, "control characters"),
         ({"source": {"file": "a", "line": 1}}, "source has no code"),
         ({"reads": [["x"]]}, r"reads\[0\] is \['x'\], not text"),

@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
 from nimble_fx.rewrites.inductor.opaque_operators import (
     CONCATENATIONS,
@@ -43,11 +44,26 @@ def with_inductor_kernels(
     """
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
+    _check_inputs(gm)
     fused = _rewritten(gm, with_opaque_operators(gm, PRODUCTS))
     if predicted_us is None or not any(node.target in CONCATENATIONS for node in gm.graph.nodes):
         return fused
     apart = _rewritten(gm, with_opaque_operators(gm, [*PRODUCTS, *CONCATENATIONS]))
     return min(fused, apart, key=predicted_us)
+
+
+def _check_inputs(gm: GraphModule) -> None:
+    """Checks that Inductor reads what inputs say: its kernels know nothing of negative bits.
+
+    Raises:
+        UnsupportedError: an input is the negative of what is in its memory.
+    """
+    for node in inputs_and_constants(gm.graph):
+        if _is_fake(node) and node.meta["val"].is_neg():
+            raise UnsupportedError(
+                f"the input {node.name} is negated lazily, which Inductor's kernels would not see: "
+                "pass Tensor.resolve_neg() of it"
+            )
 
 
 def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:

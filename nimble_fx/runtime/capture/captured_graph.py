@@ -17,7 +17,7 @@ from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.torch_internals.names import DisableTorchFunction
-from nimble_fx.torch_internals.storages import n_uses, storage_key
+from nimble_fx.torch_internals.storages import n_uses, storage_key, with_math_bits
 
 WARM_UPS = 3
 """Warm-up runs before a capture, so that libraries load, tune and allocate outside of it."""
@@ -207,4 +207,5 @@ def _buffer_like(value: Any) -> Any:
     """A buffer that an input is copied to; a number itself."""
     if not isinstance(value, Tensor):
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    bare = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return with_math_bits(bare, value.is_conj(), value.is_neg())

@@ -189,9 +189,6 @@ def _input(k: int, view: _View, call: Call) -> Tensor:
 
 def _view_of_input(k: int, view: _View, call: Call) -> Tensor:
     base = call.inputs[k]
-    if base.is_conj() or base.is_neg():  # the program read a copy without these bits
-        conj, neg = base.is_conj() != view.is_conj, base.is_neg() != view.is_neg
-        view = replace(view, is_conj=conj, is_neg=neg)
     return view.on(base, shift=base.storage_offset())
 
 

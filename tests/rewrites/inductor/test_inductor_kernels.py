@@ -340,6 +340,13 @@ def test_sizes_that_depend_on_data_run_by_pytorchs_kernels_with_the_reason() -> 
         assert torch.equal(compiled(nonzero, on_fallback="warn")(x), nonzero(x))
 
 
+def test_negated_inputs_are_read_by_pytorchs_kernels_with_the_reason() -> None:
+    x = torch.randn(3, dtype=torch.complex64).conj().imag
+    with pytest.warns(NimbleWarning, match="PyTorch's kernels.*negated lazily"):
+        ours = compiled(lambda x: x * 2 + 1, on_fallback="warn")(x)
+    assert torch.equal(ours, x * 2 + 1)
+
+
 @pytest.mark.parametrize("function", [lambda x: x.shape, lambda x: (x, x.view(-1)), lambda x: 1])
 def test_what_computes_nothing_needs_no_kernels(function: Callable[[Tensor], Any]) -> None:
     x = torch.randn(3, 4)

@@ -193,6 +193,31 @@ def test_inputs_that_are_read_conjugated_or_negated_are_handed_back_so(
         assert_same(list(negated([z.imag])), [z.imag * 2, z.imag[1:]])
 
 
+def parts_of(z: Tensor) -> tuple[Tensor, ...]:
+    return z.real + 1, z.resolve_conj() * 3, z, z.conj(), z[1:].conj().imag
+
+
+def negated(x: Tensor) -> tuple[Tensor, ...]:
+    return x * 2, x.resolve_neg() + 1, x, x[1:]
+
+
+@pytest.mark.parametrize(
+    ("program", "lazily"), [(parts_of, torch.conj), (negated, lambda z: z.conj().imag)]
+)
+def test_what_was_compiled_for_a_conjugated_or_negated_input_reads_one(
+    program: Callable[[Tensor], tuple[Tensor, ...]],
+    lazily: Callable[[Tensor], Tensor],
+    device: ReplayingDevice,
+) -> None:
+    compiled = torch.compile(program, backend="nimble")
+    for _ in range(3):
+        x = lazily(torch.randn(3, dtype=torch.complex64))
+        ours, expected = compiled(x), program(x)
+        assert_same(list(ours), list(expected))
+        for one, other in zip(ours, expected, strict=True):
+            assert (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
+
+
 def test_gradients_through_conjugates_are_eagers(device: ReplayingDevice) -> None:
     def power(x: Tensor) -> Tensor:
         spectrum = torch.fft.rfft(x)
