@@ -54,4 +54,4 @@ def _parse(mode: str | None, options: Mapping[str, Any] | None) -> Options:
         return Options.parse(mode, options)
     except OptionError as error:
         here = inspect.currentframe()  # hides Dynamo's own frames from the user
-        raise for_user(error, OptionError, first_useful_frame=here) from None
+        raise for_user(error, first_useful_frame=here) from None

@@ -81,10 +81,8 @@ def lower(
         with compiling(backward_now=compiler.measures):
             run: Callable[..., Any] = compile_graphs(gm, example_inputs)
         return run
-    except UnsupportedError as error:
-        raise for_user(error, UnsupportedError) from None
-    except PassError as error:
-        raise for_user(error, PassError) from None  # Dynamo's own wrapper drops the cause
+    except (UnsupportedError, PassError) as error:
+        raise for_user(error) from None  # Dynamo's own wrapper drops the cause
 
 
 class Compiler:

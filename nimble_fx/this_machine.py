@@ -80,7 +80,7 @@ class _ThisMachine:
             return self._virtual
         if self._virtual is not None:
             what = f"option device='virtual' is for models on the CPU; {graph.name} is on {used}"
-            raise for_user(OptionError(what), OptionError)
+            raise for_user(OptionError(what))
         device = device_for(used)
         if device is None:
             raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import nimble_fx
-from nimble_fx.errors import NimbleWarning, UnsupportedError
+from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from tests.support.models import Branchy
@@ -83,7 +83,7 @@ def test_silent_says_nothing_and_lists_it() -> None:
 
 
 def test_error_raises_what_the_user_can_catch() -> None:
-    with pytest.raises(UnsupportedError, match=r"nonzero.*test_fallback.py") as raised:
+    with pytest.raises(FallbackError, match=r"nonzero.*test_fallback.py") as raised:
         compiled_with("error")(torch.eye(2))
     assert raised.value.node == "nonzero"
     assert raised.value.source is not None
@@ -96,7 +96,7 @@ def test_error_is_raised_by_each_call_that_cannot_be_captured(
     compiled = torch.compile(Branchy(), backend="nimble", options={"on_fallback": "error"})
     with torch.no_grad():
         for _ in range(2):
-            with pytest.raises(UnsupportedError, match="would run unfrozen: capture failed"):
+            with pytest.raises(FallbackError, match="would run unfrozen: capture failed"):
                 compiled(torch.randn(2, 4))
     assert len(nimble_fx.fallbacks()) == 1
 
@@ -148,7 +148,7 @@ def test_an_error_says_once_what_would_run_how_and_nothing_runs() -> None:
     for training in (False, True):
         torch.compiler.reset()
         compiled = torch.compile(Branchy(), backend="nimble", options=options)
-        with torch.set_grad_enabled(training), pytest.raises(UnsupportedError) as raised:
+        with torch.set_grad_enabled(training), pytest.raises(FallbackError) as raised:
             compiled(torch.randn(2, 4))
         message = str(raised.value)
         assert message.count(" would run ") == 1

@@ -80,7 +80,7 @@ def compile(  # noqa: A001  # as torch.compile
     Raises:
         OptionError: before any work, if an option is not valid or the example inputs are no
             arguments; later, if the model does not take them, or in training has no gradient.
-        UnsupportedError: with `on_fallback="error"`, if there would be a fallback.
+        FallbackError: with `on_fallback="error"`, if there would be a fallback.
 
     Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
     """

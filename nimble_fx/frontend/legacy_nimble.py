@@ -22,7 +22,16 @@ class Nimble:
     """
 
     def __init__(self, original_module: nn.Module) -> None:
-        """Wraps a module; `prepare` compiles it."""
+        """Wraps a module; `prepare` compiles it.
+
+        Raises:
+            OptionError: it is not a module.
+        """
+        if not isinstance(original_module, nn.Module):
+            raise OptionError(
+                f"Nimble takes a torch.nn.Module, not a {type(original_module).__name__}: "
+                "nimble_fx.compile takes functions and exported programs too"
+            )
         self.original_module = original_module
         self._compiled: Compiled | None = None
 

@@ -7,18 +7,15 @@ from nimble_fx.errors import NimbleError
 from nimble_fx.torch_internals.dynamo import ShortenTraceback
 
 
-def for_user(
-    error: NimbleError, kind: type[NimbleError], first_useful_frame: FrameType | None = None
-) -> ShortenTraceback:
+def for_user(error: NimbleError, first_useful_frame: FrameType | None = None) -> ShortenTraceback:
     """A copy of the error that Dynamo does not wrap in a BackendCompilerFailed.
 
     Args:
-        error: the error to raise from a backend.
-        kind: the public class of the error: the copy is an instance of it, prints under its name
-            and unpickles as one.
+        error: the error to raise from a backend. The copy is an instance of its class, prints under
+            its name and unpickles as one.
         first_useful_frame: Dynamo cuts the traceback off above this frame; None leaves it whole.
     """
-    attributes = dict(vars(error))
+    kind, attributes = type(error), dict(vars(error))
 
     def reduce(shown: ShortenTraceback) -> tuple[Any, ...]:
         return kind, shown.args, attributes

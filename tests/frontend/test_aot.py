@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.errors import NimbleWarning, OptionError, UnsupportedError
+from nimble_fx.errors import FallbackError, NimbleWarning, OptionError
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.launch import Launcher
 from tests.support.eager import (
@@ -260,7 +260,7 @@ def test_a_fallback_that_is_asked_to_be_an_error_is_one_and_leaves_all_as_it_was
 
     model, x = Conditional(), torch.randn(2, 3)
     before = snapshot(model, (x,))
-    with pytest.raises(UnsupportedError, match="higher-order operator"):
+    with pytest.raises(FallbackError, match="higher-order operator"):
         nimble_fx.compile(model, x, on_fallback="error")
     assert snapshot(model, (x,)) == before
     with pytest.warns(NimbleWarning, match="higher-order operator") as caught:

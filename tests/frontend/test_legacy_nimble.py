@@ -1,6 +1,7 @@
 """`nimble_fx.Nimble`: code written for `torch.cuda.Nimble` runs, and computes what eager does."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -110,6 +111,12 @@ def test_other_inputs_are_refused_with_a_value_error_as_by_the_original(bad: obj
     with pytest.raises(ValueError, match="dummy_inputs") as caught:
         nimble_fx.Nimble(Branchy()).prepare(bad)  # type: ignore[arg-type]
     assert isinstance(caught.value, OptionError)
+
+
+@pytest.mark.parametrize("model", ["a", torch.relu, nn.Linear])
+def test_what_is_no_module_is_refused_at_once(model: Any) -> None:
+    with pytest.raises(OptionError, match=r"Nimble takes a torch\.nn\.Module, not a"):
+        nimble_fx.Nimble(model)
 
 
 def test_a_call_before_prepare_says_what_to_do() -> None:
