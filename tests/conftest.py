@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from nimble_fx.backend import nimble
+from nimble_fx.backend import nimble, reset
 from tests.support.models import LARGE
 from tests.support.replaying import ReplayingDevice
 
@@ -57,6 +57,7 @@ def pytest_runtest_call() -> None:
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
+    reset()  # which PyTorch has not called if a test has deleted all that it compiled
     torch.manual_seed(0)
     yield
     torch.compiler.reset()
