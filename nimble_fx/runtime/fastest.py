@@ -20,6 +20,7 @@ from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import disable_modes
+from nimble_fx.torch_internals.storages import with_math_bits
 
 _log = logging.getLogger(__name__)
 
@@ -253,6 +254,6 @@ def _are_clear(samples: Samples) -> bool:
 
 
 def _copied(x: Tensor) -> Tensor:
-    """A copy with the same strides; `clone` would leave out gaps."""
-    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    return copy.copy_(x)
+    """A copy with the same strides and math bits; `clone` would leave out gaps."""
+    bare = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return with_math_bits(bare, x.is_conj(), x.is_neg()).copy_(x)

@@ -33,7 +33,7 @@ from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
 Json = dict[str, Any]
 
-_BITS = {"is_conj", "is_neg"}
+_BITS = "is_conj", "is_neg"
 """The members of a tensor's type that are left out where they are false."""
 
 _Record = TypeVar("_Record", Input, Task, Source)
@@ -170,12 +170,14 @@ def _decode_type(field: Field, depth: int = 0) -> ValueType | None:
     if depth > MAX_DEPTH:
         raise field.error(f"nested at most {MAX_DEPTH} deep")
     match sorted(members):
-        case ["device", "dtype", *bits, "shape", "stride"] if _BITS.issuperset(bits):
+        case ["device", "dtype", *bits, "shape", "stride"] if set(bits) <= set(_BITS):
             shape, stride = (_each(_decode_size, members[key]) for key in ("shape", "stride"))
             if len(shape) != len(stride):
                 raise field.error("a type with a stride for each size")
             device, dtype = decode_device(members["device"]), decode_dtype(members["dtype"])
             is_read = {bit: members[bit].boolean() for bit in bits}
+            if is_read.get("is_conj") and not dtype.is_complex:
+                raise field.error("conjugated only if its dtype is complex")
             return TensorType(shape, stride, dtype, device, **is_read)
         case ["expression"]:
             return ScalarType(members["expression"].line())

@@ -479,3 +479,56 @@ def test_written_inputs_with_gaps_are_timed_with_their_strides() -> None:
     (program,) = nimble_fx.programs()
     assert program.kernel_choice is not None
     assert set(program.kernel_choice.times_ms) == {"PyTorch's", "Inductor's"}
+
+
+@pytest.mark.parametrize(
+    "view",
+    [torch.conj, lambda z: z.conj().imag, torch._neg_view, lambda z: torch._neg_view(z.conj())],
+)
+def test_written_inputs_are_timed_with_their_math_bits(view: Callable[[Tensor], Tensor]) -> None:
+    seen = list[tuple[bool, bool]]()
+
+    def act(x: Tensor) -> None:
+        seen.append((x.is_conj(), x.is_neg()))
+        x.add_(1 + 1j if x.is_complex() else 1)
+
+    x, expected = (view(torch.full((2,), 2 + 3j)) for _ in range(2))
+    run, _ = fastest_of(Run("a", SHORT, act), Run("b", LONG, act), written=[0])
+    run([x])
+    act(expected)
+    assert set(seen) == {(expected.is_conj(), expected.is_neg())}
+    assert_same(x, expected)
+
+
+class Conjugated(nn.Module):
+    """Writes a buffer that is conjugated when it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = nn.Buffer(torch.zeros(4, dtype=torch.complex64).conj())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sum.add_(x)
+        return self.sum * 2
+
+
+def test_a_frozen_model_with_a_conjugated_buffer_has_the_kernels_that_were_measured() -> None:
+    model, eager = Conjugated(), Conjugated()
+    options: dict[str, Any] = {"kernels": "auto", "on_fallback": "error", "device": "virtual"}
+    run = torch.compile(model, backend="nimble", options=options)
+    with torch.no_grad():
+        for x in torch.arange(16.0).view(2, 2, 4):
+            z = torch.view_as_complex(x.view(4, 2).clone())
+            assert_same(run(z), eager(z))
+    assert_same(model.sum, eager.sum)
+
+
+def test_a_conjugated_input_whose_real_part_is_written_is_timed_with_its_bit() -> None:
+    def add_to_real(z: Tensor) -> Tensor:
+        z.real.add_(1)
+        return z * 2
+
+    run = torch.compile(add_to_real, backend="nimble", options={"kernels": "auto"})
+    z, expected = torch.full((2,), 1 + 3j).conj(), torch.full((2,), 1 + 3j).conj()
+    assert_same(run(z), add_to_real(expected))
+    assert_same(z, expected)

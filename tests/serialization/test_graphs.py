@@ -63,7 +63,8 @@ def test_the_graphs_of_all_models_come_back() -> None:
 def test_every_kind_of_type_comes_back() -> None:
     kinds = TupleType((SCALAR, None, ScalarType("s0*2"), TupleType(())))
     symbolic = TensorType(("s0", 3), (3, "s0//2"), torch.bfloat16, torch.device("cuda", 1))
-    lazily = replace(SCALAR, is_conj=True), replace(SCALAR, is_neg=True)
+    conjugated = replace(SCALAR, dtype=torch.complex64, is_conj=True)
+    lazily = conjugated, replace(SCALAR, is_neg=True), replace(conjugated, is_neg=True)
     every = SCALAR, kinds, symbolic, None, *lazily
     inputs = tuple(Input(f"x{i}", kind) for i, kind in enumerate(every))
     assert_comes_back(TaskGraph("kinds", inputs, (), (), ()))
@@ -113,6 +114,7 @@ def document(**task: Any) -> dict[str, Any]:
             "name of a device",
         ),
         ({"type": {**encoded(SCALAR), "is_neg": 1}}, "type.is_neg is 1, not true or false"),
+        ({"type": {**encoded(SCALAR), "is_conj": True}}, "conjugated only if its dtype is complex"),
         ({"type": {**encoded(SCALAR), "is_real": True}}, "not a type"),
         ({"source": {"file": "a", "line": 1, "code": "\0"}}, "control characters"),
         ({"source": {"file": "a", "line": 1}}, "source has no code"),
