@@ -4,6 +4,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from tests.cuda_runtime.cuda_libraries import runtime
+
 _NAMES = (
     *("issued", "captured", "launches", "replayed", "graphs", "graph_launches"),
     *("allocations", "frees", "events", "synchronizations"),
@@ -11,8 +13,6 @@ _NAMES = (
 
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_long)
 
-driver = ctypes.CDLL("libcuda.so.1")
-runtime = ctypes.CDLL("libcudart.so.13")
 runtime.standin_enqueue.argtypes = [
     *(ctypes.c_void_p, ctypes.c_char_p, HostFunction, ctypes.c_long),
 ]

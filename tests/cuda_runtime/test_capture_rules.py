@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda_runtime import library
-from tests.cuda_runtime.host_functions import enqueue
+from tests.cuda_runtime.cuda_libraries import driver, runtime
 
 pytestmark = pytest.mark.gpu
 
@@ -162,16 +161,14 @@ def test_an_unsafe_call_of_the_capturing_thread_is_allowed_in_a_relaxed_capture_
     mode: str, is_prohibited: bool
 ) -> None:
     address, said = ctypes.c_void_p(), list[int]()
-    ended = capture(
-        lambda _: said.append(library.runtime.cudaMalloc(ctypes.byref(address), 4096)), mode
-    )
+    ended = capture(lambda _: said.append(runtime.cudaMalloc(ctypes.byref(address), 4096)), mode)
     assert said == [UNSUPPORTED if is_prohibited else 0]
     assert (INVALIDATED in ended) == is_prohibited
 
 
 def test_a_callback_is_not_captured() -> None:
     stream = torch.cuda.Stream()
-    handle, runtime, graph = ctypes.c_void_p(stream.cuda_stream), library.runtime, ctypes.c_void_p()
+    handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
     assert runtime.cudaStreamBeginCapture(handle, THREAD_LOCAL) == 0
     assert runtime.cudaStreamAddCallback(handle, None, None, 0) == UNSUPPORTED
     assert runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)) == INVALIDATED_ERROR
@@ -182,7 +179,7 @@ def test_the_legacy_stream_is_not_used_while_a_blocking_stream_is_captured(
     flags: int, is_prohibited: bool
 ) -> None:
     torch.cuda.init()
-    stream, graph, runtime = ctypes.c_void_p(), ctypes.c_void_p(), library.runtime
+    stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
     assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), flags) == 0
     assert runtime.cudaStreamBeginCapture(stream, THREAD_LOCAL) == 0
     assert runtime.cudaStreamQuery(None) == (IMPLICIT if is_prohibited else 0)
@@ -194,7 +191,7 @@ def test_the_driver_says_whether_a_stream_is_captured() -> None:
     def is_captured() -> int:
         found = ctypes.c_int()
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        assert library.driver.cuStreamIsCapturing(stream, ctypes.byref(found)) == 0
+        assert driver.cuStreamIsCapturing(stream, ctypes.byref(found)) == 0
         return found.value
 
     said = list[int]()
@@ -204,7 +201,7 @@ def test_the_driver_says_whether_a_stream_is_captured() -> None:
 
 def test_a_capture_ends_in_the_thread_in_which_it_began() -> None:
     stream, graph = torch.cuda.Stream(), ctypes.c_void_p()
-    handle, runtime, said = ctypes.c_void_p(stream.cuda_stream), library.runtime, list[int]()
+    handle, said = ctypes.c_void_p(stream.cuda_stream), list[int]()
     assert runtime.cudaStreamBeginCapture(handle, THREAD_LOCAL) == 0
     end = partial(runtime.cudaStreamEndCapture, handle, ctypes.byref(graph))
     elsewhere(lambda: said.append(end()))
@@ -213,9 +210,9 @@ def test_a_capture_ends_in_the_thread_in_which_it_began() -> None:
 
 
 def test_a_graph_that_is_launched_in_a_capture_becomes_part_of_it() -> None:
-    torch.cuda.init()
-    stream, ran = torch.cuda.Stream(), list[str]()
-    handle, runtime = ctypes.c_void_p(stream.cuda_stream), library.runtime
+    x, stream = torch.zeros(1, device="cuda"), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    handle = ctypes.c_void_p(stream.cuda_stream)
 
     def graph_of(body: Callable[[], object]) -> ctypes.c_void_p:
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
@@ -227,18 +224,17 @@ def test_a_graph_that_is_launched_in_a_capture_becomes_part_of_it() -> None:
         assert runtime.cudaGraphInstantiateWithFlags(made, graph, ctypes.c_ulonglong(0)) == 0
         return executable
 
-    inner = graph_of(lambda: enqueue("inner", lambda: ran.append("inner")))
+    inner = graph_of(lambda: x.add_(1))
 
     def both() -> None:
         assert runtime.cudaGraphLaunch(inner, handle) == 0
-        enqueue("outer", lambda: ran.append("outer"))
+        x.mul_(2)
 
     outer = graph_of(both)
-    assert ran == []
     for _ in range(2):
         assert runtime.cudaGraphLaunch(outer, handle) == 0
     stream.synchronize()
-    assert ran == ["inner", "outer"] * 2
+    assert x.item() == ((0 + 1) * 2 + 1) * 2
 
 
 def _quietly(call: Callable[..., object], *args: object) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.cuda_runtime import library
+from tests.cuda_runtime.cuda_libraries import runtime
 
 pytestmark = pytest.mark.gpu
 
@@ -172,4 +173,4 @@ def test_a_copy_beyond_the_end_of_an_allocation_is_an_error() -> None:
     (segment,) = torch.cuda.memory_snapshot()
     size = ctypes.c_size_t(segment["total_size"] + 1)
     address = ctypes.c_void_p(x.data_ptr())
-    assert library.runtime.cudaMemset(address, 0, size) == 1
+    assert runtime.cudaMemset(address, 0, size) == 1

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.cuda_runtime import library
+from tests.cuda_runtime.cuda_libraries import runtime
 from tests.cuda_runtime.host_functions import enqueue
 
 pytestmark = pytest.mark.gpu
@@ -93,7 +94,7 @@ def test_the_legacy_stream_waits_for_blocking_streams_and_they_for_it() -> None:
 
 def _new_stream(flags: int) -> int:
     stream = ctypes.c_void_p()
-    assert library.runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), flags) == 0
+    assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), flags) == 0
     return stream.value or 0
 
 

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from tests.cuda_runtime import library
+from tests.cuda_runtime.cuda_libraries import driver
 
 pytestmark = pytest.mark.gpu
 
@@ -38,5 +38,5 @@ def test_the_driver_has_the_current_device_of_the_runtime(second: torch.device) 
     found = ctypes.c_int()
     for device in (second.index, 0):
         torch.cuda.set_device(device)
-        assert library.driver.cuCtxGetDevice(ctypes.byref(found)) == 0
+        assert driver.cuCtxGetDevice(ctypes.byref(found)) == 0
         assert found.value == device

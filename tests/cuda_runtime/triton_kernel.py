@@ -8,7 +8,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from tests.cuda_runtime.library import driver
+from tests.cuda_runtime.cuda_libraries import driver
 from tests.cuda_runtime.triton_language import Interpreted
 
 driver.standin_kernel_name.restype = ctypes.c_char_p

@@ -19,8 +19,8 @@ from triton.compiler import compiler
 from triton.runtime import jit
 
 from tests.cuda_runtime.below_dispatch import BelowDispatch, WithoutDynamo
+from tests.cuda_runtime.cuda_libraries import driver
 from tests.cuda_runtime.host_functions import note_error
-from tests.cuda_runtime.library import driver
 from tests.cuda_runtime.triton_kernel import TritonKernel, note_source, rewritten
 
 launches: Counter[str] = Counter()
