@@ -1,9 +1,10 @@
 """CUDA devices: the only place that touches `torch.cuda`."""
 
 import gc
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from math import ceil
 from statistics import median
@@ -20,6 +21,7 @@ from nimble_fx.torch_internals.names import (
     clear_cublas_workspaces,
     current_cuda_device,
     current_cuda_stream,
+    end_allocate_to_pool,
 )
 
 POOL_SIZE = 32
@@ -292,13 +294,30 @@ class Cuda:
                 except BaseException as error:
                     first.append(error)
                     raise
-        except BaseException:
+        except BaseException as error:
+            if first != [error]:
+                self._abandon_capture(pool, stream)
             if not first:
                 raise
         finally:
             torch.cuda.set_stream(caller)
         if first:
             raise first.pop()  # outside of the handlers, so that no reference cycle keeps memory
+
+    def _abandon_capture(self, pool: Any, stream: Any) -> None:
+        """Ends what PyTorch leaves open when it cannot end a capture.
+
+        Else freeing the pool would end the process, and operators that draw random numbers would
+        take themselves to be captured, and raise errors. A further capture ends that.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with suppress(RuntimeError), warnings.catch_warnings():  # the first error says more
+            warnings.simplefilter("ignore")  # that it is empty
+            with suppress(RuntimeError):  # some versions of PyTorch have ended it
+                end_allocate_to_pool(self._device.index or 0, pool.id)
+            with torch.cuda.stream(stream):
+                graph.capture_begin(capture_error_mode="thread_local")
+                graph.capture_end()
 
     def _caller(self) -> Any:
         """The caller's current stream. PyTorch makes a new object for it in each call."""

@@ -1,6 +1,7 @@
 """The order of streams around programs, warm-ups and captures on CUDA. Needs a GPU."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import Any
@@ -115,6 +116,31 @@ def test_a_broken_capture_leaves_the_caller_on_its_stream(cuda: Cuda) -> None:
         cuda.capture(2, fork, cuda.pool())
     assert torch.cuda.current_stream() == stream
     assert (torch.ones(2, device="cuda") + 1).tolist() == [2, 2]
+
+
+def test_the_pool_of_a_broken_capture_can_be_freed_and_others_be_used(cuda: Cuda) -> None:
+    pool, other = cuda.pool(), cuda.pool()
+    with pytest.raises(RuntimeError, match="unjoined"):
+        cuda.capture(2, fork, pool)
+    del pool  # which ends the process if PyTorch takes it to be in use
+    gc.collect()
+    captured = cuda.capture(1, lambda _: (torch.ones(2, device="cuda"),), other)
+    captured.replay()
+    assert captured.outputs[0].tolist() == [1, 1]
+
+
+def test_random_numbers_are_drawn_after_a_broken_capture_as_before(cuda: Cuda) -> None:
+    def numbers(between: Callable[[], object]) -> list[float]:
+        torch.manual_seed(0)
+        first = torch.rand(2, device="cuda").tolist()
+        between()
+        return first + torch.rand(2, device="cuda").tolist()
+
+    def broken() -> None:
+        with pytest.raises(RuntimeError, match="unjoined"):
+            cuda.capture(2, fork, cuda.pool())
+
+    assert numbers(broken) == numbers(lambda: None)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])

@@ -353,6 +353,7 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr("nimble_fx.devices.cuda.clear_cublas_workspaces", clear_cublas_workspaces)
+    monkeypatch.setattr("nimble_fx.devices.cuda.end_allocate_to_pool", lambda device, pool: None)
     monkeypatch.setattr(
         torch.backends.cuda, "cublas_workspace_size", lambda _=None: WORKSPACE_NBYTES, raising=False
     )

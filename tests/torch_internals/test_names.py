@@ -24,6 +24,7 @@ OUTSIDE = [
 ]
 ONLY_FOR_CUDA = {
     "torch._C._cuda_clearCublasWorkspaces",
+    "torch._C._cuda_endAllocateToPool",
     "torch._C._cuda_getCurrentRawStream",
     "torch._C._cuda_getDevice",
 }
