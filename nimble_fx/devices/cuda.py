@@ -99,6 +99,11 @@ def _gpu_seconds(call: Callable[[], object]) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
+def _is_on_gpu(value: object) -> bool:
+    """Whether it is a tensor of a GPU; the seeds of an attention's dropout may be the host's."""
+    return isinstance(value, torch.Tensor) and value.is_cuda
+
+
 class Cuda:
     """One CUDA device as a `DeviceRuntime`.
 
@@ -181,7 +186,7 @@ class Cuda:
         for side in sides:
             side.wait_stream(caller)
         for value in outputs:
-            if isinstance(value, torch.Tensor):
+            if _is_on_gpu(value):
                 value.record_stream(caller)
 
     def synchronize(self) -> None:

@@ -18,10 +18,13 @@ from nimble_fx.devices import DeviceRuntime, Stream
 from nimble_fx.ir.arguments import items_at
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
+from nimble_fx.runtime.attention_seeds import seed_inputs, with_seeds_on
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
+
+HOST = torch.device("cpu")
 
 InProgramOrder = Callable[[str, str], Boxed]
 
@@ -35,6 +38,8 @@ class Launcher:
         mutated_inputs, mutated_static: the positions among these of tensors that it writes to.
         shared_memory, shared_static: find tensors of a call, or parameters and buffers, that share
             memory which it writes, and did not when it was traced.
+        seeds: the positions among inputs of those that attentions read on the host, unless they are
+            captured; see `attention_seeds`.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class Launcher:
         self.shared_memory = SharedMemory(graph.inputs, written)
         self.shared_static = SharedMemory([graph.inputs[i] for i in self.static], written)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
+        seeds = seed_inputs(graph)
+        self.seeds = [k for k, i in enumerate(self.inputs) if graph.inputs[i].name in seeds]
         self.mutated_inputs = [k for k, i in enumerate(self.inputs) if mutated[i]]
         self.mutated_static = [k for k, i in enumerate(self.static) if mutated[i]]
 
@@ -77,6 +84,8 @@ class Launcher:
                 return self._in_program_order(*shared)(args)
         inputs, static = self.split(args)
         args.clear()
+        if self.seeds and not self.device.is_capturing:
+            inputs = with_seeds_on(HOST, inputs, self.seeds)
         outputs: Sequence[Any] = ()
         is_nested = self.device.exclusive().is_held_here
         with self.device.exclusive():

@@ -361,6 +361,7 @@ def install(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Gpu:
     monkeypatch.setattr(
         "nimble_fx.devices.cuda.current_cuda_stream", lambda index: current_stream().cuda_stream
     )
+    monkeypatch.setattr("nimble_fx.devices.cuda._is_on_gpu", lambda x: isinstance(x, Tensor))
     monkeypatch.setattr("nimble_fx.devices.cuda.Event", lambda device: Event())
     monkeypatch.setattr(Tensor, "record_stream", record_stream)
     for program in (Launcher, FrozenProgram):

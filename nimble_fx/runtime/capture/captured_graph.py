@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 from nimble_fx.devices import Capture, Stream
 from nimble_fx.errors import StateError
 from nimble_fx.ir.workspaces import workspace_limit
+from nimble_fx.runtime.attention_seeds import with_seeds_on
 from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
 from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
-from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.launch import HOST, Launcher
 from nimble_fx.torch_internals.names import DisableTorchFunction
 from nimble_fx.torch_internals.storages import n_uses, storage_key, with_math_bits
 
@@ -69,6 +71,7 @@ class CapturedGraph:
         """
         self.n_replays = 0
         self._device, self._pool_group, self._fixed = launcher.device, pool_group, fixed
+        inputs = with_seeds_on(launcher.graph.device, inputs, launcher.seeds)
         self._buffers = [_buffer_like(value) for value in inputs]
         for k in fixed:
             self._buffers[k] = inputs[k]
@@ -147,18 +150,20 @@ class CapturedGraph:
     ) -> Capture:
         n, urgent = launcher.loaded.n_streams, launcher.loaded.urgent
 
-        def run(streams: tuple[Stream, ...]) -> Sequence[Any]:
-            return launcher.enqueue(list(self._buffers), static, streams)
+        def enqueue(values: list[Any], streams: tuple[Stream, ...]) -> Sequence[Any]:
+            return launcher.enqueue(list(values), static, streams)
 
         self._pool_group.wait_for_last()
+        self._copy_inputs(inputs)
+        uncaptured = partial(enqueue, with_seeds_on(HOST, self._buffers, launcher.seeds))
         mutated = [static[k] for k in launcher.mutated_static]
         with self._device.limited_workspaces(workspace_limit(launcher.graph)):
             for i in range(WARM_UPS):
                 with _restored(mutated):  # each time: an index of calls could leave its table
                     self._copy_inputs(inputs)
                     may = i < WARM_UPS - 1
-                    self._device.warm_up(n, run, pool, may_synchronize=may, urgent=urgent)
-            return self._device.capture(n, run, pool, urgent=urgent)
+                    self._device.warm_up(n, uncaptured, pool, may_synchronize=may, urgent=urgent)
+            return self._device.capture(n, partial(enqueue, self._buffers), pool, urgent=urgent)
 
     def _in_place_inputs(self, inputs: list[Any], static: list[Tensor]) -> list[Tensor]:
         """The tensors that the graph reads in place."""
