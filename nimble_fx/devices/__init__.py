@@ -98,6 +98,9 @@ class DeviceRuntime(Protocol):
     def synchronize(self) -> None:
         """Waits until all that was enqueued on it is done."""
 
+    def free_garbage(self) -> None:
+        """Frees memory in reference cycles, before captures that may need it."""
+
     def pool(self) -> Any:
         """A new memory pool, for captures that never run at the same time."""
 

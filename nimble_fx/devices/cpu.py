@@ -72,6 +72,9 @@ class Cpu:
     def synchronize(self) -> None:
         """Does nothing: operators have run when they return."""
 
+    def free_garbage(self) -> None:
+        """Does nothing: there are no captures."""
+
     def pool(self) -> None:
         """None: there are no captures."""
 

@@ -193,6 +193,10 @@ class Cuda:
         """Waits until all that was enqueued on it is done."""
         torch.cuda.synchronize(self._device)
 
+    def free_garbage(self) -> None:
+        """Collects garbage, which takes some tenths of a second."""
+        gc.collect()
+
     def pool(self) -> Any:
         """A pool of the caching allocator."""
         new: Any = torch.cuda.MemPool
@@ -240,7 +244,6 @@ class Cuda:
     ) -> Capture:
         """Captures a program into a CUDA graph with its own cuBLAS workspaces."""
         graph, streams = torch.cuda.CUDAGraph(), self._capture_streams(n, urgent)
-        gc.collect()  # frees memory in reference cycles, which the capture may need
         with (
             torch.cuda.device(self._device),  # setting a stream makes its device the current one
             _fresh_workspaces(),

@@ -121,6 +121,9 @@ class Virtual:
         if not self.is_capturing:
             self.synchronize()
 
+    def free_garbage(self) -> None:
+        """Does nothing: memory is not scarce."""
+
     def synchronize(self) -> None:
         """Runs all queues to their ends.
 

@@ -265,6 +265,7 @@ class FrozenProgram:
         writes to any: then it is never called outside of that mode. Else it is off, so that calls
         in any mode can copy inputs to the graph's buffers.
         """
+        self._launcher.device.free_garbage()  # once for all schedules
         inference = any(static[k].is_inference() for k in self._launcher.mutated_static)
         with (
             gc_guard.paused(),
