@@ -15,8 +15,9 @@ pytestmark = pytest.mark.gpu
 
 INVALIDATED = "previous error during capture"
 UNSUPPORTED, INVALIDATED_ERROR, IMPLICIT, WRONG_THREAD = 900, 901, 906, 908  # of cudaError_t
+ILLEGAL_STATE = 401
 BLOCKING, NON_BLOCKING = 0, 1  # flags of cudaStreamCreateWithFlags
-THREAD_LOCAL = 1  # of cudaStreamCaptureMode
+THREAD_LOCAL, RELAXED = 1, 2  # of cudaStreamCaptureMode
 
 
 def capture(body: Callable[[Tensor], object], mode: str = "global") -> str:
@@ -117,7 +118,7 @@ def test_asking_for_a_captured_event_is_an_error() -> None:
 def test_a_captured_event_is_of_no_use_once_the_capture_has_ended() -> None:
     event = torch.cuda.Event()
     assert capture(lambda _: event.record()) == ""
-    with pytest.raises(RuntimeError, match="event last recorded in a capturing stream"):
+    with pytest.raises(RuntimeError, match="invalid argument"):
         torch.cuda.current_stream().wait_event(event)
 
 
@@ -169,22 +170,32 @@ def test_an_unsafe_call_of_the_capturing_thread_is_allowed_in_a_relaxed_capture_
 def test_a_callback_is_not_captured() -> None:
     stream = torch.cuda.Stream()
     handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
+    callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(
+        lambda *_: None
+    )
     assert runtime.cudaStreamBeginCapture(handle, THREAD_LOCAL) == 0
-    assert runtime.cudaStreamAddCallback(handle, None, None, 0) == UNSUPPORTED
+    assert runtime.cudaStreamAddCallback(handle, callback, None, 0) == UNSUPPORTED
     assert runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)) == INVALIDATED_ERROR
 
 
-@pytest.mark.parametrize(("flags", "is_prohibited"), [(BLOCKING, True), (NON_BLOCKING, False)])
-def test_the_legacy_stream_is_not_used_while_a_blocking_stream_is_captured(
-    flags: int, is_prohibited: bool
+@pytest.mark.parametrize(
+    ("flags", "mode", "error"),
+    [
+        (BLOCKING, RELAXED, IMPLICIT),
+        (NON_BLOCKING, RELAXED, 0),
+        (NON_BLOCKING, THREAD_LOCAL, UNSUPPORTED),
+    ],
+)
+def test_the_legacy_stream_is_asked_in_relaxed_captures_of_non_blocking_streams_alone(
+    flags: int, mode: int, error: int
 ) -> None:
     torch.cuda.init()
     stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
     assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), flags) == 0
-    assert runtime.cudaStreamBeginCapture(stream, THREAD_LOCAL) == 0
-    assert runtime.cudaStreamQuery(None) == (IMPLICIT if is_prohibited else 0)
+    assert runtime.cudaStreamBeginCapture(stream, mode) == 0
+    assert runtime.cudaStreamQuery(None) == error
     ended = runtime.cudaStreamEndCapture(stream, ctypes.byref(graph))
-    assert ended == (INVALIDATED_ERROR if is_prohibited else 0)
+    assert ended == (INVALIDATED_ERROR if error else 0)
 
 
 def test_the_driver_says_whether_a_stream_is_captured() -> None:
@@ -205,7 +216,7 @@ def test_a_capture_ends_in_the_thread_in_which_it_began() -> None:
     assert runtime.cudaStreamBeginCapture(handle, THREAD_LOCAL) == 0
     end = partial(runtime.cudaStreamEndCapture, handle, ctypes.byref(graph))
     elsewhere(lambda: said.append(end()))
-    assert [*said, end()] == [WRONG_THREAD, INVALIDATED_ERROR]
+    assert [*said, end()] == [WRONG_THREAD, ILLEGAL_STATE]  # it has ended there, invalid
     assert not graph.value
 
 

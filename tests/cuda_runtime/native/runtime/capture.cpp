@@ -39,15 +39,15 @@ bool is_joined(const Capture& capture) {
 // cudaStreamBeginCapture. If capture was invalidated, due to a violation of the rules of stream
 // capture, then a NULL graph will be returned. If the mode argument to cudaStreamBeginCapture was
 // not cudaStreamCaptureModeRelaxed, this call must be from the same thread".
-cudaError_t ending_elsewhere(const CapturePointer& capture, const CUstream_st* stream) {
+bool is_ended_elsewhere(const CapturePointer& capture) {
   const bool is_own = capture->thread == std::this_thread::get_id();
-  if (!is_own && capture->mode != cudaStreamCaptureModeRelaxed) {
-    invalidate(capture, __func__);
-    return cudaErrorStreamCaptureWrongThread;
-  }
-  if (capture->origin == stream) return cudaSuccess;
-  invalidate(capture, __func__);
-  return cudaErrorStreamCaptureUnmatched;
+  return !is_own && capture->mode != cudaStreamCaptureModeRelaxed;
+}
+
+cudaError_t ended(const CapturePointer& capture) {
+  if (is_ended_elsewhere(capture)) return cudaErrorStreamCaptureWrongThread;
+  if (capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
+  return is_joined(*capture) ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
 }
 
 void end(const CapturePointer& capture) {
@@ -118,11 +118,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   const auto capture = stream->capture;
   *graph = nullptr;
   if (!capture) STANDIN_RETURN(cudaErrorIllegalState);
-  STANDIN_RETURN_IF(ending_elsewhere(capture, stream));
-  const cudaError_t error = capture->is_invalid    ? cudaErrorStreamCaptureInvalidated
-                            : !is_joined(*capture) ? cudaErrorStreamCaptureUnjoined
-                                                   : cudaSuccess;
-  end(capture);
+  if (capture->origin != stream) {
+    invalidate(capture, __func__);
+    STANDIN_RETURN(cudaErrorStreamCaptureUnmatched);
+  }
+  const cudaError_t error = ended(capture);
+  end(capture);  // also from another thread, as CUDA 13.0 on an H100
   if (error)
     delete capture->graph;
   else

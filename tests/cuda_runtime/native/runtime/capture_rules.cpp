@@ -79,7 +79,7 @@ cudaError_t waiting_for_device(int device, const char* function) {
 cudaError_t wait_in_capture(CUstream_st* stream, cudaEvent_t event, const char* function) {
   const CapturePointer& capture = event->capture;
   if (stream->capture && stream->capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
-  if (capture->is_ended) return cudaErrorCapturedEvent;
+  if (capture->is_ended) return cudaErrorInvalidValue;  // as CUDA 13.0 on an H100
   if (capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
   if (stream->is_legacy) {
     invalidate(capture, function);

@@ -132,12 +132,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return cudaSuccess;
 }
 
-// A host that polls sees progress: each call that answers "not ready" runs a task.
+// A host that polls sees progress: each call that answers "not ready" runs a task. CUDA 13.0 takes
+// the call to be a potentially unsafe one, as an H100 has shown.
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
   Locked locked;
   auto* stream = resolved(handle);
   STANDIN_RETURN_IF(waiting_for_captured(stream, __func__));
   STANDIN_RETURN_IF(legacy_use(stream, __func__));
+  STANDIN_RETURN_IF(unsafe_call(__func__));
   const Tasks waited = stream->is_legacy ? position(stream) : stream->last;
   if (are_finished(waited)) return cudaSuccess;
   poll(waited);
