@@ -24,8 +24,8 @@ Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
 
 ALL_PEERS = (
     *("eager", "dynamo", "aot_eager", "cudagraphs", "inductor", "reduce-overhead"),
-    *("max-autotune", "freezing", "fused", "measured", "frozen", "finite", "unfolded"),
-    "onnxruntime",
+    *("max-autotune", "freezing", "fused", "fused-serial", "measured"),
+    *("frozen", "finite", "folded", "unfolded", "onnxruntime"),
 )
 
 
@@ -47,9 +47,10 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
     On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
     without faster kernels, and "unfolded" is nimble_fx without them: with `fold_weights=False`.
     "freezing" is Inductor with its option of that name, "finite" nimble_fx with `assume_finite`,
-    which that takes for granted. "fused" is nimble_fx with Inductor's kernels, "measured" with the
-    faster of these and PyTorch's; "frozen" has the latter without guards and weights, as "freezing"
-    takes the weights to be constant.
+    which that takes for granted. "fused" is nimble_fx with Inductor's kernels, "fused-serial" with
+    these on one stream, "measured" with the faster of these and PyTorch's; "folded" is nimble_fx on
+    a GPU with `fold_weights=True`; "frozen", on a CPU, has the faster kernels without guards and
+    weights, as "freezing" takes the weights to be constant.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -63,6 +64,11 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["inductor"] = _by_torch()
     fused = {"kernels": "inductor", "on_fallback": "error"}
     found["fused"] = _by_torch(backend=nimble, options=fused)
+    if device.type == "cuda":
+        found["fused-serial"] = _by_torch(backend=nimble, options={**fused, "policy": "serial"})
+    if device.type == "cuda" and not training:
+        folded = {"fold_weights": True, "on_fallback": "error"}
+        found["folded"] = _by_torch(backend=nimble, options=folded)
     found["measured"] = _by_torch(backend=nimble, options={"kernels": "auto"})
     if not training and device.type == "cpu":
         found["freezing"] = _by_torch(options={"freezing": True})
