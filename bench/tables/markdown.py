@@ -172,27 +172,45 @@ def gains(documents: Sequence[Document]) -> list[str]:
     Args:
         documents: results of `bench.inference`.
     """
-    lines: list[str] = []
+    by_gpu: dict[str, list[Row]] = {}
     for document in documents:
-        if not document["options"]["device"].startswith("cuda"):
-            continue
-        rows = rows_of(document)
-        names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != OURS]
-        body = [[row.title, *(_times(row, name) for name in names)] for row in rows]
-        title = f"{document['environment']['gpus'][0]}, PyTorch {document['environment']['torch']}"
+        if document["options"]["device"].startswith("cuda"):
+            at = document["environment"]
+            title = f"{at['gpus'][0]}, PyTorch {at['torch']}"
+            by_gpu.setdefault(title, []).extend(rows_of(document))
+    lines = [line for title, rows in by_gpu.items() for line in _gains_on_gpu(title, rows)]
+    return [*(lines or [NO_GAINS]), *_gains_on_cpu(documents)]
+
+
+def _gains_on_gpu(title: str, rows: Sequence[Row]) -> list[str]:
+    """What each contestant takes over ours, and one stream of Inductor's kernels over several."""
+    names = dict.fromkeys(name for row in rows for name in row.results if name != OURS)
+    found = {name: _ratios(rows, name, over=OURS) for name in names}
+    body = [[name, *_range(ratios)] for name, ratios in found.items() if ratios]
+    lines = [f"{title}, inference: time of a call over {OURS}'s, the default.", ""]
+    lines += [*table(["", "geometric mean", "least", "greatest", "models"], body), ""]
+    ratios = _ratios(rows, "reduce-overhead", over="fused")
+    if ratios:
+        mean, least, greatest, _ = _range(ratios)
         lines += [
-            f"{title}: time of a call over {OURS}'s, the default.",
-            "",
-            *table(["model", *names], body),
+            "PyTorch's `reduce-overhead`, Inductor's kernels on one stream, takes "
+            f"{mean} times as long as these kernels on several streams (*fused*, "
+            f'`kernels="inductor"`), {least} to {greatest}.',
             "",
         ]
-    return [*(lines[:-1] or [NO_GAINS]), *_gains_on_cpu(documents)]
+    return lines
+
+
+def _range(ratios: Sequence[float]) -> list[str]:
+    """Their geometric mean, the least, the greatest, and how many they are."""
+    figures = geometric_mean(ratios), min(ratios), max(ratios)
+    return [*(f"{figure:.2f}" for figure in figures), str(len(ratios))]
 
 
 def _gains_on_cpu(documents: Sequence[Document]) -> list[str]:
     """How many times faster nimble_fx is than eager, over all models of a result."""
     on_cpu = [rows_of(each) for each in documents if each["options"]["device"] == "cpu"]
-    times = [_times_ours(rows, "eager") for rows in on_cpu if len(rows) >= MANY_MODELS]
+    times = [_ratios(rows, "eager", over=OURS) for rows in on_cpu if len(rows) >= MANY_MODELS]
     figures = sorted(geometric_mean(each) for each in times if each)
     if not figures:
         return []
@@ -239,27 +257,21 @@ def _result(row: Row, name: str) -> str:
 
 def _mean(rows: Sequence[Row], name: str) -> str:
     """The geometric mean of a contestant's times over ours, of the models that both ran."""
-    times = _times_ours(rows, name)
+    times = _ratios(rows, name, over=OURS)
     if name == OURS or not times:
         return "-"
     return f"{geometric_mean(times):.2f} x of {plural(len(times), 'model')}"
 
 
-def _times_ours(rows: Sequence[Row], name: str) -> list[float]:
-    """How many times ours a contestant's time is, for each model that both ran."""
-    ratios = [row.ratio(name, over=OURS) for row in rows]
+def _ratios(rows: Sequence[Row], name: str, *, over: str) -> list[float]:
+    """A contestant's time over another's, for each model that both ran."""
+    ratios = [row.ratio(name, over=over) for row in rows]
     return [ratio.median for ratio in ratios if ratio is not None]
 
 
 def _milliseconds(spread: Spread) -> tuple[str, str, str]:
     low, middle, high = (f"{1e3 * x:.3g}" for x in (spread.min, spread.median, spread.max))
     return low, middle, high
-
-
-def _times(row: Row, name: str) -> str:
-    ratio = row.ratio(name, over=OURS)
-    failed = row.results.get(name, Result()).error is not None
-    return f"{ratio.median:.2f}" if ratio is not None else "failed" if failed else "-"
 
 
 def _mib(row: MemoryRow, name: str) -> str:

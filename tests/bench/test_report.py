@@ -109,7 +109,21 @@ def test_gains_are_those_on_a_gpu(results: Path) -> None:
     write_json(results / "nvidia-x", "inference", document(["NVIDIA X"], [ROW]))
     text = with_gains(f"{BEGIN}{END}", read(results))
     assert "NVIDIA X, PyTorch 2.11.0" in text
-    assert "| Model M, batch 1 | 3.00 | failed |" in text
+    assert "| eager | 3.00 | 3.00 | 3.00 | 1 |" in text
+    assert "rival" not in text  # which failed
+    assert "reduce-overhead" not in text
+
+
+def test_one_stream_of_inductors_kernels_is_compared_with_several(results: Path) -> None:
+    for name, factor in (("one", 2), ("other", 8)):
+        auto = ROW.results["auto"]
+        slower = replace(auto, samples=[factor * each for each in auto.samples])
+        row = replace(ROW, results={"auto": auto, "fused": auto, "reduce-overhead": slower})
+        write_json(results / "nvidia-x", name, document(["NVIDIA X"], [row]))
+    text = with_gains(f"{BEGIN}{END}", read(results))
+    assert "| reduce-overhead | 4.00 | 2.00 | 8.00 | 2 |" in text
+    assert "takes 4.00 times as long" in text
+    assert "2.00 to 8.00." in text
 
 
 def test_a_readme_without_a_place_for_gains_is_an_error(results: Path) -> None:

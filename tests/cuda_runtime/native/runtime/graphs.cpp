@@ -30,22 +30,6 @@ TaskPointer replay(const std::shared_ptr<const Nodes>& nodes, const Tasks& befor
   return issue("end of a graph", all, nullptr);
 }
 
-// Adds copies of a graph's nodes to the graph that a stream is captured into.
-cudaError_t capture_child(CUstream_st* stream, const Nodes& nodes) {
-  if (stream->capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
-  cudaGraph_t graph = stream->capture->graph;
-  std::vector<CUgraphNode_st*> copies;
-  const auto before = stream->captured_last;
-  for (const auto& node : nodes) {
-    auto earlier = before;
-    for (const auto* each : node->before) earlier.push_back(copies[each->index]);
-    copies.push_back(add_node(graph, node->label, earlier, node->body));
-    copies.back()->is_immediate = node->is_immediate;
-    if (!node->is_immediate) join_nodes(stream->captured_last, {copies.back()});
-  }
-  return cudaSuccess;
-}
-
 std::vector<cudaGraphNode_t> visible(const Nodes& nodes) {
   std::vector<cudaGraphNode_t> found;
   for (const auto& node : nodes)
@@ -109,7 +93,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   Locked locked;
   auto* stream = resolved(handle);
-  if (stream->capture) STANDIN_RETURN(capture_child(stream, *executable->nodes));
+  if (stream->capture) STANDIN_RETURN(cudaErrorStreamCaptureUnsupported);  // CUDA 13.0, an H100
   STANDIN_RETURN_IF(legacy_use(stream, __func__));
   Tasks before = position(stream);
   if (executable->last_replay) before.push_back(executable->last_replay);
