@@ -22,7 +22,8 @@ from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fill_masked import fill_masked
-from nimble_fx.rewrites.fold_weights import fold_weights
+from nimble_fx.rewrites.fold_weights import Library, fold_weights
+from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.reinplace_updates import reinplace_updates
@@ -37,6 +38,7 @@ from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.target import Target
+from nimble_fx.torch_internals import cudnn
 from nimble_fx.torch_internals.boxed import Boxed
 from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, compiling
 from nimble_fx.torch_internals.dynamo_errors import for_user
@@ -146,10 +148,10 @@ class Compiler:
             gm: writes to none of its inputs, one of which could be a view of a weight.
             device: runs it.
         """
-        on_cpu = device.name == "cpu"
-        if not on_cpu and self._options.fold_weights == "auto":
+        library = _library(device)
+        if library != "oneDNN" and self._options.fold_weights == "auto":
             return None  # changes of weights are noticed less well
-        return fold_weights(gm, self._inputs.weights, on_cpu, self._options.assume_finite)
+        return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime) -> Boxed:
         """The callable of a graph whose weights are folded."""
@@ -267,7 +269,7 @@ class Compiler:
         """The graph with each kind of kernels that the options ask for."""
         kernels, graphs = self._options.kernels, dict[str, GraphModule]()
         if kernels != "inductor":
-            graphs[PYTORCHS] = gm
+            graphs[PYTORCHS] = fuse_product_relu(gm)
         if kernels != "aten":
             try:
                 several = self._may_have_several_streams(gm)
@@ -368,3 +370,10 @@ def dump_source(
 
 def _n_operators(gm: GraphModule) -> int:
     return sum(isinstance(node.target, OpOverload) for node in gm.graph.nodes)
+
+
+def _library(device: DeviceRuntime) -> Library | None:
+    """The library of convolutions on a device; None for the virtual one, which runs a CPU's."""
+    if device.name == "cpu":
+        return "oneDNN"
+    return "cuDNN" if device.name.startswith("cuda") and cudnn.is_enabled() else None

@@ -21,7 +21,8 @@ from nimble_fx.ir.task_graph import (
     Type,
     target_name,
 )
-from nimble_fx.torch_internals.onednn import FILTER_POSITION, LINEAR
+from nimble_fx.torch_internals import cudnn, onednn
+from nimble_fx.torch_internals.onednn import LINEAR
 
 _aten = torch.ops.aten
 _SAME_FORMULA = {
@@ -29,11 +30,13 @@ _SAME_FORMULA = {
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
         _aten._scaled_dot_product_flash_attention_backward
     ),
+    _aten._addmm_activation: _aten.addmm,
 }
 """Operators that PyTorch has no formula for, by equivalents that have one."""
 
 _CONVOLUTIONS = {_aten.convolution, _aten.convolution_backward}
-_FILTER_POSITION = {_aten.convolution.default: 1, **FILTER_POSITION}
+_FUSED_FILTER_POSITION = {**onednn.FILTER_POSITION, **cudnn.FILTER_POSITION}
+_FILTER_POSITION = {_aten.convolution.default: 1, **_FUSED_FILTER_POSITION}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _LOOK_UPS = {
     _aten.embedding, _aten._embedding_bag, _aten._embedding_bag_forward_only, _aten.gather,
@@ -123,8 +126,8 @@ def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None
     if task.target in (LINEAR, _aten.linear.default):
         (*n_rows, n_in), weight = (_shape(types[arg.name]) for arg in task.args[:2])
         return float(flop_registry[_aten.mm]((prod(n_rows), n_in), weight[::-1]))
-    if task.target in FILTER_POSITION:
-        x, weight = task.args[0], task.args[FILTER_POSITION[task.target]]
+    if task.target in _FUSED_FILTER_POSITION:
+        x, weight = task.args[0], task.args[_FUSED_FILTER_POSITION[task.target]]
         same = (x, weight, None, (), (), (), False)
         task = task.updated(target=_aten.convolution.default, args=same)
     packet = _packet(task)
@@ -204,7 +207,7 @@ def _is_channels_last(image: Tensor) -> bool:
 
 
 def _is_convolution(task: Task) -> bool:
-    return _packet(task) in _CONVOLUTIONS or task.target in FILTER_POSITION
+    return _packet(task) in _CONVOLUTIONS or task.target in _FUSED_FILTER_POSITION
 
 
 def _packet(task: Task) -> Any:

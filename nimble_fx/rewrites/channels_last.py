@@ -1,4 +1,4 @@
-"""Lets convolutions on a CPU work in the channels-last memory format.
+"""Lets convolutions work in the channels-last memory format.
 
 Before: convolution(x, weight), with weights and images in the default format, which the library
 converts in each call and back.
@@ -9,7 +9,7 @@ and where a value is returned, it is copied back.
 
 import operator
 from collections.abc import Collection
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -44,9 +44,9 @@ _TAKE_ANY_FORMAT = {
 def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """The graph with convolutions in the channels-last format; the graph itself if there is none.
 
-    Requires: a convolution in two dimensions, not transposed, on a CPU, of floating-point numbers,
-    whose weight is among `weights`; all images among the other inputs are in the default format
-    (others are likely to be in this one already).
+    Requires: a convolution in two dimensions, not transposed, of floating-point numbers, whose
+    weight is among `weights`, on a CPU, or on a GPU by cuDNN; all images among the other inputs are
+    in the default format (others are likely to be in this one already).
     Ensures: the same values up to rounding; outputs of the same shapes and strides. What is not in
     `_TAKE_ANY_FORMAT` gets its arguments as they were.
 
@@ -72,7 +72,7 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
     if not isinstance(weight, Node) or weight not in weights:
         return False
     value: Tensor = weight.meta["val"]
-    is_image = value.dim() == 4 and value.device.type == "cpu" and value.is_floating_point()
+    is_image = value.dim() == 4 and value.is_floating_point()
     return bool(is_image and value.is_contiguous())
 
 
@@ -103,7 +103,7 @@ class _Conversion:
             copy = self._graph.node_copy(node, self._copies.__getitem__)
         elif _takes_any_format(node):
             copy = self._graph.node_copy(node, self._copies.__getitem__)
-            copy.meta = node.meta | {"val": fake_result(copy)}
+            copy.meta = node.meta | {"val": _result(copy)}
         else:
             restored = {arg: self._as_it_was(arg) for arg in node.all_input_nodes}
             copy = self._graph.node_copy(node, restored.__getitem__)
@@ -118,7 +118,7 @@ class _Conversion:
                 self._graph, weight, _aten.clone.default, weight, memory_format=torch.channels_last
             )
         convolution.update_arg(1, converted)
-        convolution.meta = convolution.meta | {"val": fake_result(convolution)}
+        convolution.meta = convolution.meta | {"val": _result(convolution)}
 
     def _has_changed(self, node: Node) -> bool:
         """Whether the strides of a value are others than in the graph that is copied."""
@@ -140,6 +140,17 @@ class _Conversion:
                 memory_format=torch.contiguous_format,
             )
         return self._restored[node]
+
+
+def _result(node: Node) -> Any:
+    """What an operator returns of which an argument is in the format.
+
+    PyTorch does not know which kernels a plan's tensors are for: cuDNN's, which keep the format.
+    """
+    result = fake_result(node)
+    if node.target is _aten.convolution.default and result.device.type == "meta":
+        return result.contiguous(memory_format=torch.channels_last)
+    return result
 
 
 def _strides(node: Node) -> list[object]:

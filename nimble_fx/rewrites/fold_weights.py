@@ -1,12 +1,14 @@
 """All rewrites that need weights that stay: computed once, and not in each call."""
 
 from collections.abc import Collection
+from typing import Literal
 
 from torch.fx import GraphModule
 
 from nimble_fx.rewrites.channels_last import channels_last
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
 from nimble_fx.rewrites.fuse_activations import fuse_activations
+from nimble_fx.rewrites.fuse_cudnn_relu import fuse_cudnn_relu
 from nimble_fx.rewrites.hoist_weights import (
     Hoisted,
     fixed_nodes,
@@ -18,9 +20,15 @@ from nimble_fx.rewrites.pointwise_products import pointwise_products
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.leaves import devices_of
 
+Library = Literal["oneDNN", "cuDNN"]
+"""Of kernels for convolutions: on a CPU, and on a GPU."""
+
 
 def fold_weights(
-    gm: GraphModule, static: Collection[str], for_cpu: bool, assume_finite: bool = False
+    gm: GraphModule,
+    static: Collection[str],
+    library: Library | None,
+    assume_finite: bool = False,
 ) -> Hoisted | None:
     """The rewritten graph, in two parts; None if nothing in it depends on weights alone.
 
@@ -29,15 +37,18 @@ def fold_weights(
     Args:
         gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
-        for_cpu: whether it is for the kernels of a CPU, which have rewrites of their own.
+        library: has the kernels; None for PyTorch's alone.
         assume_finite: see `fuse_activations`.
     """
     if len(devices_of(gm.graph)) != 1:
         return None
     gm = copied(gm)
     gm = fold_batch_norm(gm, unshared_weights(gm, static))
-    if for_cpu:
+    if library is not None:
         gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    if library == "cuDNN":
+        gm = fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    if library == "oneDNN":
         gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
         gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
         gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.rewrites.epilogues import added_to, only_user
 from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
@@ -89,9 +90,9 @@ class _Fusion:
     def of(convolution: Node, assume_finite: bool) -> "_Fusion":
         """A convolution with what can be fused with it."""
         activations = _ACTIVATIONS | (_IF_FINITE if assume_finite else {})
-        user = _only_user(convolution)
-        if user is not None and _is_fusible_addition(user, convolution):
-            after = _only_user(user)
+        user = only_user(convolution)
+        if user is not None and added_to(convolution, user) is not None:
+            after = only_user(user)
             is_relu = assume_finite and after is not None and after.target is _aten.relu.default
             return _Fusion(convolution, user, after if is_relu else None)
         if user is None or user.target not in activations:
@@ -117,7 +118,7 @@ class _Fusion:
             bias = without_gaps(graph, bias, self.convolution)
         window = (padding, stride, dilation, groups)
         if self.addition is not None:
-            (other,) = (n for n in self.addition.all_input_nodes if n is not self.convolution)
+            other = added_to(self.convolution, self.addition)
             added: tuple[Any, ...] = ("add", 1.0, "relu" if self.activation else None, [], None)
             return CONVOLUTION_ADD, x, other, weight, bias, *window, *added
         return CONVOLUTION, x, weight, bias, *window, *_described(self.activation)
@@ -158,40 +159,3 @@ def _values(node: Node) -> dict[str, Any]:
     values = {p.name: p.default_value for p in parameters if p.has_default_value()}
     names = [parameter.name for parameter in parameters]
     return {**values, **dict(zip(names, node.args, strict=False)), **node.kwargs}
-
-
-def _only_user(node: Node) -> Node | None:
-    """The node that alone reads a result, if its own has the same strides.
-
-    None too if something is written in between, which might be what the fused operator reads late.
-    """
-    if len(node.users) != 1:
-        return None
-    (user,) = node.users
-    is_same = _strides(user) == _strides(node)
-    return user if is_same and not _is_written_between(node, user) else None
-
-
-def _strides(node: Node) -> object:
-    value = node.meta.get("val")
-    return value.stride() if isinstance(value, Tensor) else None
-
-
-def _is_fusible_addition(user: Node, convolution: Node) -> bool:
-    """Whether it adds the result of a convolution and something of the same type."""
-    if user.target is not _aten.add.Tensor or user.kwargs.get("alpha", 1) != 1:
-        return False
-    operands = user.all_input_nodes
-    if len(operands) != 2 or len(user.args) != 2:
-        return False
-    one, other = (operand.meta["val"] for operand in operands)
-    return bool(one.shape == other.shape and one.dtype == other.dtype)
-
-
-def _is_written_between(start: Node, end: Node) -> bool:
-    node = start.next
-    while node is not end:
-        if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable:
-            return True
-        node = node.next
-    return False

@@ -1,15 +1,18 @@
 """Rewritten graphs compute what the graphs did, in the same shapes and strides."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
-from nimble_fx.rewrites.fold_weights import fold_weights
+from nimble_fx.rewrites.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.hoist_weights import Hoisted
 from tests.strategies.image_networks import ImageNetwork, image_networks
 from tests.support.accuracy import assert_as_accurate
+from tests.support.cudnn_on_cpu import cudnn_on_cpu
 from tests.support.inference_graphs import inference_graph
 
 
@@ -35,7 +38,7 @@ class WritesItsStatistics(nn.Module):
 
 def test_a_normalization_by_what_the_model_writes_is_left_alone() -> None:
     graph = inference_graph(WritesItsStatistics().eval(), torch.randn(1, 2, 3, 3))
-    parts = fold_weights(graph.gm, graph.static, for_cpu=True)
+    parts = fold_weights(graph.gm, graph.static, library="oneDNN")
     assert parts is not None  # the format of the weight
     assert any("batch_norm" in str(node.target) for node in parts.main.graph.nodes)
 
@@ -56,7 +59,7 @@ class OfWeights(nn.Module):
 def test_layers_of_weights_alone_are_computed_once() -> None:
     model, x = OfWeights().eval(), torch.randn(512)
     graph = inference_graph(model, x)
-    parts = fold_weights(graph.gm, graph.static, for_cpu=True)
+    parts = fold_weights(graph.gm, graph.static, library="oneDNN")
     assert parts is not None
     calls = [node for node in parts.main.graph.nodes if node.op == "call_function"]
     assert not any("linear" in str(n.target) or "convolution" in str(n.target) for n in calls)
@@ -64,11 +67,20 @@ def test_layers_of_weights_alone_are_computed_once() -> None:
         assert_as_accurate(model, (x,), run(parts, graph.arguments))
 
 
+@pytest.fixture(params=["oneDNN", "cuDNN", None])
+def library(request: pytest.FixtureRequest) -> Iterator[Library | None]:
+    with cudnn_on_cpu():
+        yield request.param
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(image_networks())
-def test_parts_compute_what_the_network_does(drawn: tuple[ImageNetwork, Tensor]) -> None:
+def test_parts_compute_what_the_network_does(
+    library: Library | None, drawn: tuple[ImageNetwork, Tensor]
+) -> None:
     model, x = drawn
     graph = inference_graph(model, x)
-    parts = fold_weights(graph.gm, graph.static, for_cpu=True)
+    parts = fold_weights(graph.gm, graph.static, library)
     if parts is not None:
         with torch.no_grad():
             assert_as_accurate(model, (x,), run(parts, graph.arguments))

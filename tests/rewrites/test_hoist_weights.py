@@ -75,7 +75,7 @@ def test_it_is_computed_once(function: Callable[..., Any], n_results: int) -> No
 )
 def test_it_stays_in_the_calls(function: Callable[..., Any]) -> None:
     graph = inference_graph(Of(function), torch.randn(4, 4))
-    assert fold_weights(graph.gm, graph.static, for_cpu=True) is None
+    assert fold_weights(graph.gm, graph.static, library="oneDNN") is None
 
 
 def test_results_are_named_after_their_largest_weight() -> None:

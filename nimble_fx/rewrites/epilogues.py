@@ -1,0 +1,50 @@
+"""Finds what the kernel of an operator could do to its result itself."""
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
+
+_aten = torch.ops.aten
+
+
+def only_user(node: Node) -> Node | None:
+    """The node that alone reads a result, if its own has the same strides.
+
+    None too if something is written in between, which might be what the fused operator reads late.
+    """
+    if len(node.users) != 1:
+        return None
+    (user,) = node.users
+    is_same = _strides(user) == _strides(node)
+    return user if is_same and not _is_written_between(node, user) else None
+
+
+def added_to(node: Node, user: Node) -> Node | None:
+    """What an operator adds to a result, of the same shape and type; None if it does not."""
+    if user.target is not _aten.add.Tensor or user.kwargs.get("alpha", 1) != 1:
+        return None
+    operands = user.all_input_nodes
+    if len(operands) != 2 or len(user.args) != 2:
+        return None
+    one, other = (operand.meta["val"] for operand in operands)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return None
+    (added,) = (operand for operand in operands if operand is not node)
+    return added
+
+
+def _strides(node: Node) -> object:
+    value = node.meta.get("val")
+    return value.stride() if isinstance(value, Tensor) else None
+
+
+def _is_written_between(start: Node, end: Node) -> bool:
+    node = start.next
+    while node is not end:
+        if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable:
+            return True
+        node = node.next
+    return False

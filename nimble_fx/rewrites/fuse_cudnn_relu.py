@@ -1,0 +1,106 @@
+"""Lets cuDNN's convolutions on a GPU add their bias, maybe a tensor, and apply relu themselves.
+
+Before: y = convolution(x, weight, bias); z = relu(y), or z = relu(y + other).
+After: z = `cudnn_convolution_relu`, or z = `cudnn_convolution_add_relu`: one kernel, where
+PyTorch's convolution alone launches a second one for its bias.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from nimble_fx.rewrites.epilogues import added_to, only_user
+from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
+from nimble_fx.torch_internals.cudnn import (
+    CONVOLUTION_ADD_RELU,
+    CONVOLUTION_RELU,
+    DTYPES,
+    is_deterministic,
+)
+
+_aten = torch.ops.aten
+
+MAX_ELEMENTS = 2**31 - 1
+"""Of an image. PyTorch splits a larger one, or takes other kernels than cuDNN's."""
+
+
+def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
+    """Replaces convolutions, with the addition and the relu after them, by cuDNN's.
+
+    Requires: a convolution in two dimensions, not transposed, without groups (whose fused kernels
+    are slower), with a bias, of a type of `DTYPES`, which is not among `fixed`, as its weight is,
+    whose sizes are known, and whose result is in the channels-last format, in which cuDNN has the
+    fastest kernels; nothing else reads what is replaced. An addition's other operand has the same
+    shape and type, and nothing is written in place between the two.
+    Ensures: the same values up to rounding, of the same shapes and strides.
+
+    Args:
+        gm: an ATen graph for a GPU, with fake tensors in `meta["val"]`; it is changed and returned.
+        fixed: nodes that are computed outside of the calls.
+    """
+    if not is_deterministic():
+        for node in gm.graph.find_nodes(op="call_function", target=_aten.convolution.default):
+            fusion = _Fusion.of(node) if _is_convertible(node, fixed) else None
+            if fusion is not None:
+                fusion.replace(gm)
+        gm.recompile()
+    return gm
+
+
+def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
+    arguments: tuple[Any, ...] = node.args
+    x, weight, bias, _, _, _, is_transposed, _, n_groups = arguments
+    images: list[Tensor] = [x.meta["val"], node.meta["val"]]
+    is_plain = n_groups == 1 and not is_transposed and bias is not None
+    is_in_calls = weight in fixed and node not in fixed
+    return is_plain and is_in_calls and all(map(_is_small, images)) and _is_last(images[1])
+
+
+def _is_small(image: Tensor) -> bool:
+    is_known = all(type(n) is int for n in image.shape)
+    return is_known and image.numel() <= MAX_ELEMENTS and image.dtype in DTYPES
+
+
+def _is_last(image: Tensor) -> bool:
+    """Whether it is in the channels-last format, and not in the default format too."""
+    is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
+    return is_last and not image.is_contiguous()
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """A convolution, the addition of its result if there is one, and relu."""
+
+    convolution: Node
+    addition: Node | None
+    relu: Node
+
+    @staticmethod
+    def of(convolution: Node) -> "_Fusion | None":
+        """A convolution with what can be fused with it; None without a relu."""
+        user = only_user(convolution)
+        addition = user if user is not None and added_to(convolution, user) else None
+        relu = user if addition is None else only_user(addition)
+        if relu is None or relu.target is not _aten.relu.default:
+            return None
+        return _Fusion(convolution, addition, relu)
+
+    def replace(self, gm: GraphModule) -> None:
+        """Makes the relu the operator that does it all."""
+        x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
+        with gm.graph.inserting_before(self.relu):
+            bias = without_gaps(gm.graph, cast(Node, bias), self.convolution)
+        window = (bias, stride, padding, dilation, groups)
+        if self.addition is None:
+            self.relu.target, self.relu.args = CONVOLUTION_RELU, (x, weight, *window)
+        else:
+            other = added_to(self.convolution, self.addition)
+            self.relu.target = CONVOLUTION_ADD_RELU
+            self.relu.args = (x, weight, other, 1.0, *window)
+        self.relu.meta = self.relu.meta | {"val": fake_result(self.relu)}
+        for node in filter(None, (self.addition, self.convolution)):
+            gm.graph.erase_node(node)

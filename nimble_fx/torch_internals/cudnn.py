@@ -1,0 +1,84 @@
+"""cuDNN's convolutions that add a bias, and maybe a tensor, and apply relu, on a GPU.
+
+`CONVOLUTION_RELU` takes (x, weight, bias, stride, padding, dilation, groups), and
+`CONVOLUTION_ADD_RELU` (x, weight, other, factor of other, bias, stride, padding, dilation, groups).
+They leave NaN, as PyTorch's relu does. Without a bias they make one of zeros in each call.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
+
+CONVOLUTION_RELU = lookup("torch.ops.aten.cudnn_convolution_relu.default")
+CONVOLUTION_ADD_RELU = lookup("torch.ops.aten.cudnn_convolution_add_relu.default")
+
+FILTER_POSITION = {CONVOLUTION_RELU: 1, CONVOLUTION_ADD_RELU: 1}
+"""The place of the weight among the arguments."""
+
+DTYPES = {torch.float16, torch.bfloat16, torch.float32}
+
+
+def is_enabled() -> bool:
+    """Whether convolutions on a GPU are cuDNN's: the user has not turned it off."""
+    backend: Any = torch.backends.cudnn
+    return bool(backend.enabled) and torch.version.hip is None
+
+
+def is_deterministic() -> bool:
+    """Whether the user wants the same bits each time, for which these operators have no form."""
+    backend: Any = torch.backends.cudnn
+    return bool(backend.deterministic) or torch.are_deterministic_algorithms_enabled()
+
+
+def _convolution_relu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """What `CONVOLUTION_RELU` returns for tensors without data, which PyTorch does not say."""
+    window = (stride, padding, dilation, False, [0] * len(stride), groups)
+    result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, *window)
+    is_last = any(map(_is_channels_last, (x, weight)))
+    memory_format = torch.channels_last if is_last else torch.contiguous_format
+    return torch.empty_like(result, memory_format=memory_format)
+
+
+def _convolution_add_relu(
+    x: Tensor,
+    weight: Tensor,
+    other: Tensor,
+    _factor: float | None,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """What `CONVOLUTION_ADD_RELU` returns for tensors without data."""
+    result = _convolution_relu(x, weight, bias, stride, padding, dilation, groups)
+    if result.shape != other.shape:
+        raise ValueError(f"adds a tensor of {list(other.shape)} to one of {list(result.shape)}")
+    return result
+
+
+def _is_channels_last(image: Tensor) -> bool:
+    """Whether it is in the format, and not in the default format too."""
+    is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
+    return is_last and not image.is_contiguous()
+
+
+_meta_kernels: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
+for _operator, _returns in (
+    (CONVOLUTION_RELU, _convolution_relu),
+    (CONVOLUTION_ADD_RELU, _convolution_add_relu),
+):
+    if not has_kernel_for_dispatch_key(_operator.name(), "Meta"):
+        _meta_kernels.impl(_operator, _returns)

@@ -1,0 +1,137 @@
+"""cuDNN's convolutions add and apply relu themselves, where nothing else reads what is between."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.rewrites.channels_last import channels_last
+from nimble_fx.rewrites.fuse_cudnn_relu import fuse_cudnn_relu
+from nimble_fx.rewrites.hoist_weights import fixed_nodes, unshared_weights
+from nimble_fx.torch_internals.cudnn import CONVOLUTION_ADD_RELU, CONVOLUTION_RELU
+from tests.support.accuracy import assert_as_accurate
+from tests.support.cudnn_on_cpu import cudnn_on_cpu
+from tests.support.inference_graphs import inference_graph
+
+X = torch.randn(2, 4, 6, 6)
+OTHER = torch.randn(2, 6, 4, 4)
+aten = torch.ops.aten
+COPIES = {aten.clone.default, aten.transpose.int}
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    with cudnn_on_cpu():
+        yield
+
+
+class Then(nn.Module):
+    """A function of a convolution's result, and of another tensor of its shape."""
+
+    def __init__(self, layer: nn.Module, function: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.function = layer, function
+
+    def forward(self, x: Tensor, other: Tensor = OTHER) -> object:
+        return self.function(self.layer(x), other)
+
+
+def operators(model: nn.Module, *inputs: Tensor) -> list[object]:
+    """The operators of the calls after the rewrite, without copies; it computes the same."""
+    graph = inference_graph(model.eval(), *inputs)
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, unshared_weights(graph.gm, graph.static)))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, graph.static)))
+    gm.graph.lint()
+    with torch.no_grad():
+        assert_as_accurate(model, inputs, gm(*graph.arguments))
+    targets = [node.target for node in gm.graph.nodes if node.op == "call_function"]
+    return [target for target in targets if target not in COPIES]
+
+
+def layer(**options: Any) -> nn.Module:
+    return nn.Conv2d(4, 6, 3, **options)
+
+
+def last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+FUSED: dict[str, tuple[Callable[[Tensor, Tensor], object], object]] = {
+    "relu": (lambda y, _: torch.relu(y), CONVOLUTION_RELU),
+    "relu in place": (lambda y, _: torch.relu_(y), CONVOLUTION_RELU),
+    "added": (lambda y, z: torch.relu(y + z), CONVOLUTION_ADD_RELU),
+    "added to": (
+        lambda y, z: torch.relu(last(z) + y),
+        CONVOLUTION_ADD_RELU,
+    ),
+    "added in place": (lambda y, z: torch.relu_(y.add_(z)), CONVOLUTION_ADD_RELU),
+    "of other strides": (lambda y, z: torch.relu(y + z.transpose(2, 3)), CONVOLUTION_ADD_RELU),
+}
+
+
+@pytest.mark.parametrize(("function", "fused"), FUSED.values(), ids=FUSED)
+def test_relu_is_fused(function: Callable[[Tensor, Tensor], object], fused: object) -> None:
+    assert operators(Then(layer(), function), X, OTHER) == [fused]
+
+
+WINDOWS: list[dict[str, Any]] = [
+    {"padding": (2, 1), "stride": (1, 2)},
+    {"stride": 2, "padding": 2, "dilation": (1, 2)},
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_it_has_the_same_window(window: dict[str, Any]) -> None:
+    model = Then(layer(**window), lambda y, _: torch.relu(y))
+    assert operators(model, X) == [CONVOLUTION_RELU]
+
+
+def test_a_block_of_a_residual_network_is_two_kernels() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(self.two(torch.relu(self.one(x))) + x)
+
+    assert operators(Block(), X) == [CONVOLUTION_RELU, CONVOLUTION_ADD_RELU]
+
+
+LEFT_ALONE: dict[str, tuple[nn.Module, Callable[[Tensor, Tensor], object]]] = {
+    "depthwise": (nn.Conv2d(4, 4, 3, groups=4), lambda y, _: torch.relu(y)),
+    "no bias": (layer(bias=False), lambda y, _: torch.relu(y)),
+    "transposed": (nn.ConvTranspose2d(4, 6, 3), lambda y, _: torch.relu(y)),
+    "one dimension": (nn.Sequential(nn.Flatten(2), nn.Conv1d(4, 6, 3)), lambda y, _: y.relu()),
+    "of doubles": (layer().double(), lambda y, _: torch.relu(y)),
+    "another activation": (layer(), lambda y, _: torch.sigmoid(y)),
+    "read by others": (layer(), lambda y, _: torch.relu(y) + y),
+    "returned": (layer(), lambda y, _: (torch.relu(y), y)),
+    "added to itself": (layer(), lambda y, _: torch.relu(y + y)),
+    "multiplied": (layer(), lambda y, z: torch.relu(torch.add(y, z, alpha=2))),
+    "a row": (layer(), lambda y, z: torch.relu(y + z[:1, :, :1, :1])),
+    "a sum that is read": (layer(), lambda y, z: (torch.relu(y + z), y + z)),
+    "one pixel": (nn.Conv2d(4, 6, 6), lambda y, _: torch.relu(y)),
+}
+
+
+@pytest.mark.parametrize(("module", "function"), LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_others_are_left_alone(
+    module: nn.Module, function: Callable[[Tensor, Tensor], object]
+) -> None:
+    x = X.double() if next(module.parameters()).dtype == torch.float64 else X
+    found = operators(Then(module, function), x, OTHER)
+    assert not {CONVOLUTION_RELU, CONVOLUTION_ADD_RELU} & set(found)
+
+
+def test_so_are_all_where_results_must_be_deterministic() -> None:
+    model = Then(layer(), lambda y, _: torch.relu(y))
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+        assert CONVOLUTION_RELU not in operators(model, X)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert CONVOLUTION_RELU not in operators(model, X)
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -1,0 +1,75 @@
+"""Products on a GPU apply relu themselves, where nothing else reads what is between."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
+from tests.support.accuracy import assert_as_accurate
+from tests.support.inference_graphs import inference_graph
+
+aten = torch.ops.aten
+FUSED = aten._addmm_activation.default
+
+
+class Then(nn.Module):
+    """A function of the result of a layer."""
+
+    def __init__(self, function: Callable[[Tensor], Any], layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer, self.function = layer or nn.Linear(4, 6), function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.layer(x))
+
+
+def operators(model: nn.Module, x: Tensor, device: str = "meta") -> list[object]:
+    """The operators after the rewrite of the graph for a device; it computes the same."""
+    model.eval()
+    arguments = inference_graph(model, x).arguments
+    graph = inference_graph(copy.deepcopy(model).to(device), x.to(device))
+    gm = fuse_product_relu(graph.gm)
+    gm.graph.lint()
+    with torch.no_grad():
+        assert_as_accurate(model, (x,), gm(*arguments))
+    return [node.target for node in gm.graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
+def test_relu_is_fused(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    found = operators(Then(torch.relu).to(dtype), torch.randn(shape, dtype=dtype))
+    assert FUSED in found
+    assert not {aten.addmm.default, aten.relu.default} & set(found)
+
+
+def test_numbers_that_are_not_finite_stay() -> None:
+    x = torch.tensor([[float("nan"), 1, 2, 3], [float("inf"), 0, 0, 1]])
+    assert FUSED in operators(Then(torch.relu), x)
+
+
+LEFT_ALONE: dict[str, Callable[[Tensor], Any]] = {
+    "another activation": torch.sigmoid,
+    "read by others": lambda y: torch.relu(y) + y,
+    "returned": lambda y: (torch.relu(y), y),
+    "viewed and read": lambda y: torch.relu(y.view(3, 2, 3)) + y.view(3, 2, 3),
+    "read as a view by others": lambda y: [f(y.view(3, 2, 3)) for f in (torch.relu, torch.tanh)],
+    "a part of it": lambda y: torch.relu(y[:, 1:]),
+    "with factors": lambda y: torch.relu(torch.addmm(y, y, y.t() @ y, beta=2)),
+}
+
+
+@pytest.mark.parametrize("function", LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_others_are_left_alone(function: Callable[[Tensor], Any]) -> None:
+    assert FUSED not in operators(Then(function), torch.randn(3, 4))
+
+
+def test_so_are_those_of_doubles_and_without_bias_and_on_a_cpu() -> None:
+    x = torch.randn(3, 4)
+    assert FUSED not in operators(Then(torch.relu).double(), x.double())
+    assert FUSED not in operators(Then(torch.relu, nn.Linear(4, 6, bias=False)), x)
+    assert FUSED not in operators(Then(torch.relu), x, "cpu")
