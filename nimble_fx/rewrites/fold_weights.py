@@ -6,6 +6,7 @@ from typing import Literal
 from torch.fx import GraphModule
 
 from nimble_fx.rewrites.channels_last import channels_last
+from nimble_fx.rewrites.default_format_pools import default_format_pools
 from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
 from nimble_fx.rewrites.fuse_activations import fuse_activations
 from nimble_fx.rewrites.fuse_cudnn_relu import fuse_cudnn_relu
@@ -47,6 +48,7 @@ def fold_weights(
     if library is not None:
         gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
     if library == "cuDNN":
+        gm = default_format_pools(gm)
         gm = fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, static)))
     if library == "oneDNN":
         gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)

@@ -2,7 +2,8 @@
 
 Before: y = convolution(x, weight, bias); z = relu(y), or z = relu(y + other).
 After: z = `cudnn_convolution_relu`, or z = `cudnn_convolution_add_relu`: one kernel, where
-PyTorch's convolution alone launches a second one for its bias.
+PyTorch's convolution alone launches a second one for its bias. Of `hardtanh(y, 0, most)`, such as
+relu6, `clamp_max(z, most)` is left.
 """
 
 from collections.abc import Collection
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import added_to, only_user
-from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
+from nimble_fx.rewrites.new_nodes import call, without_gaps
 from nimble_fx.torch_internals.cudnn import (
     CONVOLUTION_ADD_RELU,
     CONVOLUTION_RELU,
@@ -31,11 +32,11 @@ MAX_ELEMENTS = 2**31 - 1
 def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     """Replaces convolutions, with the addition and the relu after them, by cuDNN's.
 
-    Requires: a convolution in two dimensions, not transposed, without groups (whose fused kernels
-    are slower), with a bias, of a type of `DTYPES`, which is not among `fixed`, as its weight is,
-    whose sizes are known, and whose result is in the channels-last format, in which cuDNN has the
-    fastest kernels; nothing else reads what is replaced. An addition's other operand has the same
-    shape and type, and nothing is written in place between the two.
+    Requires: a convolution in two dimensions, not transposed, not depthwise (whose fused kernels
+    take several times as long), with a bias, of a type of `DTYPES`, which is not among `fixed`, as
+    its weight is, whose sizes are known, and whose result is in the channels-last format, in which
+    cuDNN has the fastest kernels; nothing else reads what is replaced. An addition's other operand
+    has the same shape and type, and nothing is written in place between the two.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
@@ -53,9 +54,10 @@ def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
 
 def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
     arguments: tuple[Any, ...] = node.args
-    x, weight, bias, _, _, _, is_transposed, _, n_groups = arguments
+    x, weight, bias, _, _, _, is_transposed, *_ = arguments
     images: list[Tensor] = [x.meta["val"], node.meta["val"]]
-    is_plain = n_groups == 1 and not is_transposed and bias is not None
+    is_depthwise = weight.meta["val"].shape[1] == 1
+    is_plain = not (is_transposed or is_depthwise or bias is None)
     is_in_calls = weight in fixed and node not in fixed
     return is_plain and is_in_calls and all(map(_is_small, images)) and _is_last(images[1])
 
@@ -73,34 +75,50 @@ def _is_last(image: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A convolution, the addition of its result if there is one, and relu."""
+    """A convolution, the addition of its result if there is one, and an activation."""
 
     convolution: Node
     addition: Node | None
-    relu: Node
+    activation: Node
 
     @staticmethod
     def of(convolution: Node) -> "_Fusion | None":
         """A convolution with what can be fused with it; None without a relu."""
         user = only_user(convolution)
         addition = user if user is not None and added_to(convolution, user) else None
-        relu = user if addition is None else only_user(addition)
-        if relu is None or relu.target is not _aten.relu.default:
+        activation = user if addition is None else only_user(addition)
+        if activation is None or not _begins_with_relu(activation):
             return None
-        return _Fusion(convolution, addition, relu)
+        return _Fusion(convolution, addition, activation)
 
     def replace(self, gm: GraphModule) -> None:
-        """Makes the relu the operator that does it all."""
-        x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
-        with gm.graph.inserting_before(self.relu):
-            bias = without_gaps(gm.graph, cast(Node, bias), self.convolution)
-        window = (bias, stride, padding, dilation, groups)
-        if self.addition is None:
-            self.relu.target, self.relu.args = CONVOLUTION_RELU, (x, weight, *window)
+        """Adds the operator that does it all, and removes what it does."""
+        with gm.graph.inserting_before(self.activation):
+            fused = self._fused(gm)
+        if self.activation.target is _aten.relu.default:
+            self.activation.replace_all_uses_with(fused)
+            gm.graph.erase_node(self.activation)
         else:
-            other = added_to(self.convolution, self.addition)
-            self.relu.target = CONVOLUTION_ADD_RELU
-            self.relu.args = (x, weight, other, 1.0, *window)
-        self.relu.meta = self.relu.meta | {"val": fake_result(self.relu)}
+            self.activation.target = _aten.clamp_max.default
+            self.activation.args = (fused, self.activation.args[2])
         for node in filter(None, (self.addition, self.convolution)):
             gm.graph.erase_node(node)
+
+    def _fused(self, gm: GraphModule) -> Node:
+        x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
+        bias = without_gaps(gm.graph, cast(Node, bias), self.convolution)
+        window = (bias, stride, padding, dilation, groups)
+        if self.addition is None:
+            return call(gm.graph, self.activation, CONVOLUTION_RELU, x, weight, *window)
+        other = added_to(self.convolution, self.addition)
+        operands = (x, weight, other, 1.0)
+        return call(gm.graph, self.activation, CONVOLUTION_ADD_RELU, *operands, *window)
+
+
+def _begins_with_relu(activation: Node) -> bool:
+    """Whether it is relu, or relu and then a bound: both leave NaN."""
+    if activation.target is _aten.relu.default:
+        return True
+    arguments: tuple[Any, ...] = activation.args
+    is_bounded = activation.target is _aten.hardtanh.default and len(arguments) == 3
+    return is_bounded and bool(arguments[1] == 0)

@@ -76,9 +76,21 @@ def test_relu_is_fused(function: Callable[[Tensor, Tensor], object], fused: obje
     assert operators(Then(layer(), function), X, OTHER) == [fused]
 
 
+BOUNDED = [nn.functional.relu6, lambda y: nn.functional.hardtanh(y, 0, 0.5)]
+
+
+@pytest.mark.parametrize("function", BOUNDED)
+def test_of_relu_with_a_bound_the_bound_is_left(function: Callable[[Tensor], Tensor]) -> None:
+    bound = aten.clamp_max.default
+    assert operators(Then(layer(), lambda y, _: function(y)), X) == [CONVOLUTION_RELU, bound]
+    added = operators(Then(layer(), lambda y, z: function(y + z)), X, OTHER)
+    assert added == [CONVOLUTION_ADD_RELU, bound]
+
+
 WINDOWS: list[dict[str, Any]] = [
     {"padding": (2, 1), "stride": (1, 2)},
     {"stride": 2, "padding": 2, "dilation": (1, 2)},
+    {"groups": 2},
 ]
 
 
@@ -107,6 +119,7 @@ LEFT_ALONE: dict[str, tuple[nn.Module, Callable[[Tensor, Tensor], object]]] = {
     "one dimension": (nn.Sequential(nn.Flatten(2), nn.Conv1d(4, 6, 3)), lambda y, _: y.relu()),
     "of doubles": (layer().double(), lambda y, _: torch.relu(y)),
     "another activation": (layer(), lambda y, _: torch.sigmoid(y)),
+    "hardtanh below nothing": (layer(), lambda y, _: nn.functional.hardtanh(y)),
     "read by others": (layer(), lambda y, _: torch.relu(y) + y),
     "returned": (layer(), lambda y, _: (torch.relu(y), y)),
     "added to itself": (layer(), lambda y, _: torch.relu(y + y)),
