@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from os import killpg
+from os import cpu_count, killpg
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, signal
 from threading import Timer
@@ -33,8 +33,14 @@ TELLING = (
 TRAINED = ("resnet50", "mobilenet_v2", "efficientnet_b0", "googlenet", "ensemble_8", "lstm_stack")
 """Those that Nimble's paper trains, and some with wide backwards."""
 
-GPU_TESTS = ("--continue-on-collection-errors", "--ignore=tests/bench")
-"""A file that cannot be imported costs its own tests alone."""
+GPU_TESTS = ("--continue-on-collection-errors", "--ignore=tests/bench", "-vv", "--tb=short")
+"""A file that cannot be imported costs its own tests alone; a test that hangs is seen by name."""
+
+MOST_JOBS = 8
+"""Models that share a GPU's memory and a machine's; what of them is not timed in time is lost."""
+
+LAST_SECONDS = 20.0
+"""What a step with `--minutes` has for its imports and its last timing."""
 
 MIN_SECONDS = 30.0
 """What a step needs at least: PyTorch takes some to import."""
@@ -52,11 +58,18 @@ class Step:
         name: what it is called.
         arguments: of `python -m`.
         share: of the time that is left when it begins, the most that it may take.
+        takes_minutes: whether its command has the option `--minutes`.
     """
 
     name: str
     arguments: Sequence[str]
     share: float
+    takes_minutes: bool = False
+
+    def within(self, seconds: float) -> list[str]:
+        """The arguments for a run of so many seconds."""
+        minutes = max(0.0, seconds - LAST_SECONDS) / 60
+        return [*self.arguments, *(("--minutes", f"{minutes:.3f}") if self.takes_minutes else ())]
 
 
 @dataclass(frozen=True)
@@ -83,27 +96,32 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     usual = ("reduce-overhead", "fused") if on_gpu else ("aot_eager",)
     others = ("cudagraphs", "inductor") if on_gpu else ()
     strongest = "max-autotune" if on_gpu else "inductor"
-    inference, training = ("bench.inference", *here), ("bench.training", *here)
+    jobs = max(1, min(MOST_JOBS, (cpu_count() or 1) // 2)) if on_gpu else 1
+    compared = (*here, "--jobs", str(jobs))
+    inference, training = ("bench.inference", *compared), ("bench.training", *compared)
     rivals = ("--peers", *others, "--policies", *POLICIES, "--name", "inference_rivals")
     autotuned = ("--peers", strongest, "--name", "inference_autotuned")
     # those of bench take minutes, for what is measured below
     tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS)
     yield Step("tests", tests, 0.35)
-    yield Step("inference", (*inference, "--peers", *usual, "--models", *models), 0.5)
-    yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4)
+    yield Step(
+        "inference", (*inference, "--peers", *usual, "--models", *models), 0.5, takes_minutes=True
+    )
+    yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4, takes_minutes=True)
     yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)
     simulation = ("bench.simulation", *here, "--rounds", "5", "--models", *models)
     yield Step("simulation", simulation, 0.25)
-    yield Step("training", (*training, "--peers", *usual, "--models", *TRAINED), 0.4)
+    trained = (*training, "--peers", *usual, "--models", *TRAINED)
+    yield Step("training", trained, 0.4, takes_minutes=True)
     yield Step("memory", ("bench.memory", *here, "--models", *models), 0.4)
-    yield Step("autotuned", (*inference, *autotuned, "--models", *TELLING), 1.0)
+    yield Step("autotuned", (*inference, *autotuned, "--models", *TELLING), 1.0, takes_minutes=True)
 
 
 def run(step: Step, seconds: float) -> Outcome:
     """Runs a step; what it prints is shown as it comes."""
     say(f"{step.name}: at most {seconds:.0f} s")
     start = monotonic()
-    command = [sys.executable, "-m", *step.arguments]
+    command = [sys.executable, "-m", *step.within(seconds)]
     pipe = subprocess.PIPE
     printed: list[str] = []
     with subprocess.Popen(

@@ -2,20 +2,25 @@
 
 import argparse
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import astuple
+from functools import partial
 from math import inf
+from os import cpu_count
 from time import monotonic
 from typing import Any
 
 import torch
+from torch._inductor import config
 
-from bench.command_line.console import print_table, progress, say
+from bench.command_line.console import Begin, print_table, progress, say
 from bench.command_line.record import Target, finish, keep
-from bench.command_line.selection import Chosen, at_least_one, chosen, selecting_parser, zoo
+from bench.command_line.selection import at_least_one, chosen, selecting_parser, zoo
 from bench.measuring.timing import Spread
 from bench.peers.baselines import ALL_PEERS, Compile, peers, policies, refuse_unknown_peers
-from bench.peers.comparison_case import Contest, hold
+from bench.peers.comparison_case import Contest, failed, hold
+from bench.peers.side_by_side import Died, side_by_side
 from bench.tables.rows import OURS, Result, Row
 
 HEADER = ("", "a call", f"times {OURS}'s", "off float64", "same bits", "first call, s")
@@ -39,24 +44,20 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
         argv: the arguments; None for those of the process.
     """
     args = _parse(name, description, training, argv)
-    contestants = _contestants(args, training)
-    cases = chosen(args, training)
-    rows: list[Row] = []
-    end = inf if args.minutes is None else monotonic() + 60 * args.minutes
-    with progress(args.name, len(cases)) as begin:
-        for model, form, batch in cases:
-            if monotonic() > end:
-                break
-            contest = Contest(model, form, batch, training, torch.device(args.device), args.rounds)
-            begin(contest.title)
-            rows.append(hold(contest, contestants))
-            gc.collect()
-            print_row(rows[-1])
-            keep(name, args, results(rows, cases), targets(rows, args.device), args.name)
+    contests = _contests(args, training)
+    rows: dict[int, Row] = {}
+    with (
+        progress(args.name, len(contests)) as begin,
+        closing(_rows(args, training, contests, begin)) as held,
+    ):
+        for i, row in held:
+            rows[i] = row
+            print_row(row)
+            keep(name, args, results(rows, contests), targets(rows, args.device), args.name)
     if torch.device(args.device).type == "cpu":
         say(ON_A_CPU)
-    finish(name, args, results(rows, cases), targets(rows, args.device), args.name)
-    return int(any(result.error for row in rows for result in row.results.values()))
+    finish(name, args, results(rows, contests), targets(rows, args.device), args.name)
+    return int(any(result.error for row in rows.values() for result in row.results.values()))
 
 
 def _parse(
@@ -74,6 +75,12 @@ def _parse(
     )
     options.add_argument("--name", default=name, help="what the results are kept under")
     options.add_argument("--minutes", type=float, help="begin no model after so long")
+    options.add_argument(
+        "--jobs",
+        type=at_least_one,
+        default=1,
+        help="models compiled side by side, each by a process of its own; timed one at a time",
+    )
     args = options.parse_args(argv)
     if args.peers is None:
         args.peers = list(peers(torch.device(args.device), training))
@@ -88,19 +95,66 @@ def _contestants(args: argparse.Namespace, training: bool) -> dict[str, Compile]
     return wanted | policies(args.policies)
 
 
-def results(rows: Sequence[Row], cases: Sequence[Chosen]) -> dict[str, Any]:
-    """What is kept: rows, and the models that there was no time for."""
-    left = [f"{model.title}, {form.title}, batch {batch}" for model, form, batch in cases]
-    return {"rows": rows, "not_reached": left[len(rows) :]}
+def _contests(args: argparse.Namespace, training: bool) -> list[Contest]:
+    """What was asked for, in order."""
+    device = torch.device(args.device)
+    return [
+        Contest(model, form, batch, training, device, args.rounds)
+        for model, form, batch in chosen(args, training)
+    ]
 
 
-def targets(rows: Sequence[Row], device: str) -> list[Target]:
+def _rows(
+    args: argparse.Namespace, training: bool, contests: Sequence[Contest], begin: Begin
+) -> Generator[tuple[int, Row], None, None]:
+    """The rows that there is time for, each with its contest's number, as soon as it is there."""
+    end = inf if args.minutes is None else monotonic() + 60 * args.minutes
+    if args.jobs > 1:
+        yield from _rows_side_by_side(args, training, contests, end, begin)
+        return
+    contestants = _contestants(args, training)
+    for i, contest in enumerate(contests):
+        if monotonic() > end:
+            return
+        begin(contest.title)
+        row = hold(contest, contestants)
+        gc.collect()
+        yield i, row
+
+
+def _rows_side_by_side(
+    args: argparse.Namespace, training: bool, contests: Sequence[Contest], end: float, begin: Begin
+) -> Iterator[tuple[int, Row]]:
+    work = partial(_hold_apart, args, training)
+    with closing(
+        side_by_side(work, len(contests), args.jobs, end, lambda i: begin(contests[i].title))
+    ) as held:
+        for i, row in held:
+            yield i, failed(contests[i], row.how) if isinstance(row, Died) else row
+
+
+def _hold_apart(
+    args: argparse.Namespace, training: bool, i: int, wait_for_turn: Callable[[], None]
+) -> Row:
+    """The row of a contest in a process of its own, made anew: lambdas cannot be sent to it."""
+    share = max(1, (cpu_count() or 1) // args.jobs)
+    config.compile_threads = min(config.compile_threads or share, share)
+    return hold(_contests(args, training)[i], _contestants(args, training), wait_for_turn)
+
+
+def results(rows: Mapping[int, Row], contests: Sequence[Contest]) -> dict[str, Any]:
+    """What is kept: rows, by the numbers of their contests, and what there was no time for."""
+    left = [contest.title for i, contest in enumerate(contests) if i not in rows]
+    return {"rows": list(rows.values()), "not_reached": left}
+
+
+def targets(rows: Mapping[int, Row], device: str) -> list[Target]:
     """On a CPU, where streams gain nothing, nimble_fx must not cost anything either."""
     if torch.device(device).type != "cpu":
         return []
     return [
         Target(f"{row.title}: {OURS} / {other}", ratio.median, CPU_LIMIT)
-        for row in rows
+        for row in rows.values()
         for other in ("eager", "aot_eager")
         if (ratio := row.ratio(OURS, over=other)) is not None
     ]

@@ -1,6 +1,6 @@
 """One row of a comparison: contestants on one model, checked against eager, then timed in turn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 from time import perf_counter
@@ -134,20 +134,29 @@ class Case:
         return lambda: self.run(run, next(order))
 
 
-def hold(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
+def hold(
+    contest: Contest,
+    contestants: Mapping[str, Compile],
+    wait_for_turn: Callable[[], None] = lambda: None,
+) -> Row:
     """Prepares, checks and times the contestants; what fails is a result that says so.
 
-    "eager" must be one of them.
+    Args:
+        contest: what they are to do.
+        contestants: by name; "eager" must be one of them.
+        wait_for_turn: called when all are prepared and checked; from its return on they are timed.
     """
     # Past the limit, which a model with a graph break meets, Dynamo would run eager in silence.
     with torch._dynamo.config.patch(recompile_limit=NO_LIMIT, fail_on_recompile_limit_hit=True):
         try:
-            return _held(contest, contestants)
+            return _held(contest, contestants, wait_for_turn)
         except Exception as error:  # the next model may do better
-            return _failed(contest, one_line(error))
+            return failed(contest, one_line(error))
 
 
-def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
+def _held(
+    contest: Contest, contestants: Mapping[str, Compile], wait_for_turn: Callable[[], None]
+) -> Row:
     torch.compiler.reset()
     case = Case.of(contest)
     runs: dict[str, Run] = {}
@@ -159,6 +168,7 @@ def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
         runs |= {} if run is None else {name: run}
         schedules += _schedules(name, known)
     calls = {name: case.endless(run) for name, run in runs.items()}
+    wait_for_turn()
     for name, samples in _timed(calls, contest).items():
         results[name] = _last_calls(case, runs[name], results[name], samples)
     floor_of_tasks, floor_error = _floor(case)
@@ -175,7 +185,7 @@ def _held(contest: Contest, contestants: Mapping[str, Compile]) -> Row:
     )
 
 
-def _failed(contest: Contest, error: str) -> Row:
+def failed(contest: Contest, error: str) -> Row:
     """The row of a model that does not even run in eager, or whose timing broke off."""
     return Row(
         model=contest.model.name,

@@ -33,6 +33,30 @@ def test_the_tests_come_first_and_the_telling_models_before_the_others(tmp_path:
     assert sorted(models) == sorted(ZOO)
 
 
+@pytest.mark.parametrize(
+    ("device", "n_cpus", "jobs"),
+    [("cpu", 16, "1"), ("cuda:0", 16, "8"), ("cuda:0", 6, "3"), ("cuda:0", 1, "1")],
+)
+def test_on_a_gpu_models_are_compiled_side_by_side_by_half_of_the_cpus(
+    device: str, n_cpus: int, jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "cpu_count", lambda: n_cpus)
+    given = {
+        step.name: step.arguments[step.arguments.index("--jobs") + 1]
+        for step in steps(tmp_path, device)
+        if "--jobs" in step.arguments
+    }
+    assert given == dict.fromkeys(("inference", "rivals", "training", "autotuned"), jobs)
+
+
+def test_a_comparison_is_told_to_end_before_it_is_cut_short(tmp_path: Path) -> None:
+    for step in steps(tmp_path, "cuda:0"):
+        told = step.within(80)
+        if "--jobs" in step.arguments:
+            assert told[-2:] == ["--minutes", "1.000"]
+        assert ("--minutes" in told) == ("--jobs" in step.arguments)
+
+
 @pytest.mark.parametrize("device", ["cpu"])
 def test_each_step_is_a_command_with_valid_arguments(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

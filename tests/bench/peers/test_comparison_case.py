@@ -58,6 +58,35 @@ def test_all_that_are_right_are_timed_in_each_round(training: bool) -> None:
     assert row.inputs == ["f32[2, 4]"]
 
 
+def test_the_turn_comes_after_all_first_calls_and_before_all_timing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    def recorded(name: str) -> Compile:
+        def compile_(model: nn.Module, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
+            def run(x: Tensor) -> Tensor:
+                events.append(name)
+                result: Tensor = model(x)
+                return result
+
+            return run
+
+        return compile_
+
+    def no_floor(case: object) -> tuple[None, str]:
+        events.append("floor")
+        return None, ""
+
+    monkeypatch.setattr("bench.peers.comparison_case._floor", no_floor)
+    hold(contest(), {"eager": recorded("eager"), "b": recorded("b")}, lambda: events.append("turn"))
+    turn = events.index("turn")
+    assert events[:turn] == ["eager"] * 7 + ["b"] * 7
+    assert events.count("turn") == 1
+    assert {*events[turn:-1]} == {"turn", "eager", "b"}
+    assert events[-1] == "floor"
+
+
 def off_by(factor: float, after: int = 0) -> Compile:
     """A compiler whose result is wrong once it was called so often."""
 
