@@ -63,8 +63,9 @@ class Options:
             one matrix become one. A weight that changes is folded again at the next call; a write
             of a few numbers in a way that PyTorch does not count, such as `.data`, may be missed.
             "auto": where the first call of a program measures that this is faster. On a GPU True
-            alone folds: what depends on weights alone, and batch normalization; no write is
-            noticed there that PyTorch does not count.
+            alone folds: what depends on weights alone, and batch normalization, into convolutions
+            in the channels-last format, which cuDNN computes with their relu; no write is noticed
+            there that PyTorch does not count.
         assume_finite: whether oneDNN's convolutions on folded weights may apply relu, hardtanh,
             hardsigmoid and gelu themselves, which makes a number of NaN, where PyTorch's leave it.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators

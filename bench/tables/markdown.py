@@ -264,9 +264,9 @@ def _mean(rows: Sequence[Row], name: str) -> str:
 
 
 def _ratios(rows: Sequence[Row], name: str, *, over: str) -> list[float]:
-    """A contestant's time over another's, for each model that both ran."""
-    ratios = [row.ratio(name, over=over) for row in rows]
-    return [ratio.median for ratio in ratios if ratio is not None]
+    """A contestant's time over another's, for each model that both ran, by its last row."""
+    ratios = {row.title: row.ratio(name, over=over) for row in rows if name in row.results}
+    return [ratio.median for ratio in ratios.values() if ratio is not None]
 
 
 def _milliseconds(spread: Spread) -> tuple[str, str, str]:
