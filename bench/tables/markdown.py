@@ -1,6 +1,7 @@
 """Results as Markdown: one table a command and device, and the table of gains for the README."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from statistics import geometric_mean
 from typing import Any
 
@@ -23,6 +24,12 @@ Document = Mapping[str, Any]
 NO_GAINS = (
     "No gain on a GPU has been measured yet: there is no result of one in "
     "[`bench/results/`](bench/results/README.md)."
+)
+
+
+EXPLANATION = (
+    f"How many times {OURS}'s, the default, a call takes in inference, geometric means; "
+    "*fused* is Inductor's kernels on several streams, *reduce-overhead* on one."
 )
 
 
@@ -172,39 +179,37 @@ def gains(documents: Sequence[Document]) -> list[str]:
     Args:
         documents: results of `bench.inference`.
     """
-    by_gpu: dict[str, list[Row]] = {}
-    for document in documents:
-        if document["options"]["device"].startswith("cuda"):
-            at = document["environment"]
-            title = f"{at['gpus'][0]}, PyTorch {at['torch']}"
-            by_gpu.setdefault(title, []).extend(rows_of(document))
-    lines = [line for title, rows in by_gpu.items() for line in _gains_on_gpu(title, rows)]
-    return [*(lines or [NO_GAINS]), *_gains_on_cpu(documents)]
+    on_gpu = [each for each in documents if each["options"]["device"].startswith("cuda")]
+    lines = [EXPLANATION, ""] if on_gpu else [NO_GAINS]
+    for where, results in groupby(on_gpu, _where):
+        lines += [f"{where}:", "", *map(_gains_on_gpu, results), ""]
+    return [*lines, *_gains_on_cpu(documents)]
 
 
-def _gains_on_gpu(title: str, rows: Sequence[Row]) -> list[str]:
+def _where(document: Document) -> str:
+    at = document["environment"]
+    return f"{at['gpus'][0]}, PyTorch {at['torch']}"
+
+
+def _gains_on_gpu(document: Document) -> str:
     """What each contestant takes over ours, and one stream of Inductor's kernels over several."""
+    rows = rows_of(document)
     names = dict.fromkeys(name for row in rows for name in row.results if name != OURS)
-    found = {name: _ratios(rows, name, over=OURS) for name in names}
-    body = [[name, *_range(ratios)] for name, ratios in found.items() if ratios]
-    lines = [f"{title}, inference: time of a call over {OURS}'s, the default.", ""]
-    lines += [*table(["", "geometric mean", "least", "greatest", "models"], body), ""]
-    ratios = _ratios(rows, "reduce-overhead", over="fused")
-    if ratios:
-        mean, least, greatest, _ = _range(ratios)
-        lines += [
-            "PyTorch's `reduce-overhead`, Inductor's kernels on one stream, takes "
-            f"{mean} times as long as these kernels on several streams (*fused*, "
-            f'`kernels="inductor"`), {least} to {greatest}.',
-            "",
-        ]
-    return lines
+    found = [f"{name} {_mean_or_failures(rows, name)}" for name in names]
+    streams = _ratios(rows, "reduce-overhead", over="fused")
+    if streams:
+        least, greatest = min(streams), max(streams)
+        mean = f"{geometric_mean(streams):.2f}"
+        found.append(f"reduce-overhead/fused {mean} ({least:.2f} to {greatest:.2f})")
+    return f"- {plural(len(rows), 'model')}: {', '.join(found)}"
 
 
-def _range(ratios: Sequence[float]) -> list[str]:
-    """Their geometric mean, the least, the greatest, and how many they are."""
-    figures = geometric_mean(ratios), min(ratios), max(ratios)
-    return [*(f"{figure:.2f}" for figure in figures), str(len(ratios))]
+def _mean_or_failures(rows: Sequence[Row], name: str) -> str:
+    """The mean of a contestant's times over ours, and on how many models it failed."""
+    ratios = _ratios(rows, name, over=OURS)
+    n_failed = sum(row.results.get(name, Result()).error is not None for row in rows)
+    failures = [f"failed on {plural(n_failed, 'model')}"] if n_failed else []
+    return "; ".join([*([f"{geometric_mean(ratios):.2f}"] if ratios else []), *failures])
 
 
 def _gains_on_cpu(documents: Sequence[Document]) -> list[str]:
@@ -264,9 +269,9 @@ def _mean(rows: Sequence[Row], name: str) -> str:
 
 
 def _ratios(rows: Sequence[Row], name: str, *, over: str) -> list[float]:
-    """A contestant's time over another's, for each model that both ran, by its last row."""
-    ratios = {row.title: row.ratio(name, over=over) for row in rows if name in row.results}
-    return [ratio.median for ratio in ratios.values() if ratio is not None]
+    """A contestant's time over another's, for each model that both ran."""
+    ratios = [row.ratio(name, over=over) for row in rows]
+    return [ratio.median for ratio in ratios if ratio is not None]
 
 
 def _milliseconds(spread: Spread) -> tuple[str, str, str]:
