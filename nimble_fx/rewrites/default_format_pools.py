@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call, fake_result
+from nimble_fx.torch_internals.memory_formats import is_channels_last
 
 _aten = torch.ops.aten
 _POOL = _aten.max_pool2d_with_indices.default
@@ -52,9 +53,7 @@ def _gains(pool: Node) -> bool:
     value: Tensor = image.meta["val"]
     is_known = all(type(n) is int for n in value.shape)
     is_small = is_known and value.numel() <= MAX_ELEMENTS and prod(window) >= MIN_WINDOW
-    is_last = value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
-    is_clear = is_small and is_last and not value.is_contiguous()
-    return is_clear and all(map(_is_first_result, pool.users))
+    return is_small and is_channels_last(value) and all(map(_is_first_result, pool.users))
 
 
 def _is_first_result(user: Node) -> bool:

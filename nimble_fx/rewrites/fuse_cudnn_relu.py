@@ -22,6 +22,7 @@ from nimble_fx.torch_internals.cudnn import (
     DTYPES,
     is_deterministic,
 )
+from nimble_fx.torch_internals.memory_formats import is_channels_last
 
 _aten = torch.ops.aten
 
@@ -59,18 +60,13 @@ def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
     is_depthwise = weight.meta["val"].shape[1] == 1
     is_plain = not (is_transposed or is_depthwise or bias is None)
     is_in_calls = weight in fixed and node not in fixed
-    return is_plain and is_in_calls and all(map(_is_small, images)) and _is_last(images[1])
+    are_supported = all(map(_is_supported, images))
+    return is_plain and is_in_calls and are_supported and is_channels_last(images[1])
 
 
-def _is_small(image: Tensor) -> bool:
+def _is_supported(image: Tensor) -> bool:
     is_known = all(type(n) is int for n in image.shape)
     return is_known and image.numel() <= MAX_ELEMENTS and image.dtype in DTYPES
-
-
-def _is_last(image: Tensor) -> bool:
-    """Whether it is in the channels-last format, and not in the default format too."""
-    is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
-    return is_last and not image.is_contiguous()
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,8 @@ class _Fusion:
     def of(convolution: Node) -> "_Fusion | None":
         """A convolution with what can be fused with it; None without a relu."""
         user = only_user(convolution)
-        addition = user if user is not None and added_to(convolution, user) else None
+        is_added = user is not None and added_to(convolution, user) is not None
+        addition = user if is_added else None
         activation = user if addition is None else only_user(addition)
         if activation is None or not _begins_with_relu(activation):
             return None

@@ -21,8 +21,9 @@ _DEVICES = {"cuda", "meta"}
 def fuse_product_relu(gm: GraphModule) -> GraphModule:
     """The graph with one operator for a product and the relu of it; itself if it has none.
 
-    Requires: a product with a bias and without factors, on a GPU or in a plan for one, of a type of
-    `_DTYPES`, whose result only the relu reads, itself or as a view, as of a layer of sequences.
+    Requires: a product with a row as bias and without factors, on a GPU or in a plan for one, of a
+    type of `_DTYPES`, whose result only the relu reads, itself or as a view, as of a layer of
+    sequences.
     Ensures: the same values, of the same shapes and strides.
 
     Args:
@@ -48,9 +49,10 @@ def _products(gm: GraphModule) -> Iterable[Node]:
 def _relu_of(product: Node) -> Node | None:
     """The relu that a product can apply itself."""
     value, relu = product.meta["val"], only_user(_viewed(product))
-    is_convertible = value.device.type in _DEVICES and value.dtype in _DTYPES
+    is_on_gpu = value.device.type in _DEVICES and value.dtype in _DTYPES
+    has_row = product.all_input_nodes[0].meta["val"].shape == value.shape[1:]
     is_relu = relu is not None and relu.target is _aten.relu.default
-    return relu if is_convertible and is_relu and not product.kwargs else None
+    return relu if is_on_gpu and has_row and is_relu and not product.kwargs else None
 
 
 def _viewed(product: Node) -> Node:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nimble_fx.torch_internals.memory_formats import is_channels_last
 from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
 
 CONVOLUTION_RELU = lookup("torch.ops.aten.cudnn_convolution_relu.default")
@@ -46,7 +47,7 @@ def _convolution_relu(
     """What `CONVOLUTION_RELU` returns for tensors without data, which PyTorch does not say."""
     window = (stride, padding, dilation, False, [0] * len(stride), groups)
     result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, *window)
-    is_last = any(map(_is_channels_last, (x, weight)))
+    is_last = any(map(is_channels_last, (x, weight)))
     memory_format = torch.channels_last if is_last else torch.contiguous_format
     return torch.empty_like(result, memory_format=memory_format)
 
@@ -67,12 +68,6 @@ def _convolution_add_relu(
     if result.shape != other.shape:
         raise ValueError(f"adds a tensor of {list(other.shape)} to one of {list(result.shape)}")
     return result
-
-
-def _is_channels_last(image: Tensor) -> bool:
-    """Whether it is in the format, and not in the default format too."""
-    is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
-    return is_last and not image.is_contiguous()
 
 
 _meta_kernels: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]

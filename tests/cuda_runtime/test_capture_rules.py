@@ -2,7 +2,7 @@
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -18,6 +18,13 @@ UNSUPPORTED, INVALIDATED_ERROR, IMPLICIT, WRONG_THREAD = 900, 901, 906, 908  # o
 ILLEGAL_STATE = 401
 BLOCKING, NON_BLOCKING = 0, 1  # flags of cudaStreamCreateWithFlags
 THREAD_LOCAL, RELAXED = 1, 2  # of cudaStreamCaptureMode
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_left() -> Iterator[None]:
+    """What a call returned without PyTorch would be raised at the next launch, in another test."""
+    yield
+    runtime.cudaGetLastError()
 
 
 def capture(body: Callable[[Tensor], object], mode: str = "global") -> str:

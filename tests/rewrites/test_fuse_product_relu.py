@@ -59,6 +59,7 @@ LEFT_ALONE: dict[str, Callable[[Tensor], Any]] = {
     "viewed and read": lambda y: torch.relu(y.view(3, 2, 3)) + y.view(3, 2, 3),
     "read as a view by others": lambda y: [f(y.view(3, 2, 3)) for f in (torch.relu, torch.tanh)],
     "a part of it": lambda y: torch.relu(y[:, 1:]),
+    "with a matrix as bias": lambda y: torch.relu(torch.addmm(y, y, y.t() @ y)),
     "with factors": lambda y: torch.relu(torch.addmm(y, y, y.t() @ y, beta=2)),
 }
 

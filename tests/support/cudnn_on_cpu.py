@@ -18,9 +18,9 @@ def _convolution_relu(
     dilation: list[int],
     groups: int,
 ) -> Tensor:
-    zeros = [0] * len(stride)
-    window = (stride, padding, dilation, False, zeros, groups)
-    return _aten.convolution(x, weight, bias, *window).relu()
+    zeros = torch.zeros((), dtype=x.dtype)
+    window = (bias, stride, padding, dilation, groups)
+    return _convolution_add_relu(x, weight, zeros, 1.0, *window)
 
 
 def _convolution_add_relu(

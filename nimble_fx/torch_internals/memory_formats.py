@@ -1,0 +1,13 @@
+"""In which memory format an image is."""
+
+import torch
+from torch import Tensor
+
+
+def is_channels_last(image: Tensor) -> bool:
+    """Whether an image is in the channels-last format, and not in the default format too.
+
+    One of a single channel or pixel is in both, and kernels may take either for its result.
+    """
+    is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
+    return is_last and not image.is_contiguous()
