@@ -60,7 +60,8 @@ LEFT_ALONE: dict[str, Callable[[Tensor], Any]] = {
     "read as a view by others": lambda y: [f(y.view(3, 2, 3)) for f in (torch.relu, torch.tanh)],
     "a part of it": lambda y: torch.relu(y[:, 1:]),
     "with a matrix as bias": lambda y: torch.relu(torch.addmm(y, y, y.t() @ y)),
-    "with factors": lambda y: torch.relu(torch.addmm(y, y, y.t() @ y, beta=2)),
+    "with a factor of the product": lambda y: torch.relu(torch.addmm(y[0], y, y.t() @ y, alpha=2)),
+    "with a factor of the bias": lambda y: torch.relu(torch.addmm(y[0], y, y.t() @ y, beta=2)),
 }
 
 
