@@ -37,7 +37,8 @@ from nimble_fx.devices import Capture
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.fallback import Reporter
-from nimble_fx.ir.task_graph import Input, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Input, TaskGraph
+from nimble_fx.ir.types import TensorType
 from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup

@@ -22,11 +22,11 @@ from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fill_masked import fill_masked
-from nimble_fx.rewrites.fold_weights import Library, fold_weights
+from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
+from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
-from nimble_fx.rewrites.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
-from nimble_fx.rewrites.reinplace_updates import reinplace_updates
+from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions

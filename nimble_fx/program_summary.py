@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import extent, numbers
-from nimble_fx.ir.task_graph import Ref, ScalarType, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Ref, TaskGraph
+from nimble_fx.ir.types import ScalarType, TensorType
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.selection.candidate import Candidate, candidate_table

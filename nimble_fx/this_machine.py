@@ -18,7 +18,7 @@ from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
-from nimble_fx.rewrites.reinplace_updates import reinplace_updates
+from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.checks import why_not_captured
 from nimble_fx.runtime.capture.freeze import CaptureOptions

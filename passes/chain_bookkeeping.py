@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from nimble_fx.ir.dependencies import unplaced_host_tasks
-from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type, ref_names
+from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
+from nimble_fx.ir.types import TensorType, TupleType, Type
 
 SMALL_BYTES = 64 * 1024
 """A kernel on fewer bytes takes no longer than its launch: its own stream would gain nothing."""

@@ -13,7 +13,8 @@ from math import prod
 
 import torch
 
-from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, TensorType, Type, ref_names
+from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, ref_names
+from nimble_fx.ir.types import TensorType, Type
 from nimble_fx.torch_internals.in_place_forms import (
     allocates_results,
     elementwise_in_place_form,

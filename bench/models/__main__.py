@@ -12,7 +12,7 @@ from bench.command_line.console import print_table
 from bench.models.model import Form, Model
 from bench.models.packages import count
 from bench.models.registry import ZOO, UnknownModelError, find
-from nimble_fx.ir.task_graph import dtype_name
+from nimble_fx.ir.types import dtype_name
 
 
 def described(model: Model) -> dict[str, Any]:

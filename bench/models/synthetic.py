@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from nimble_fx.ir.dependencies import hazards
-from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
+from nimble_fx.ir.types import TensorType
 
 # Relus in a row on the left and on the right branch of each of a cell's blocks, as in NASNet-A's
 # normal cell: a separable convolution is 8 operators, a pooling 1, the identity none.

@@ -20,7 +20,7 @@ from bench.peers.baselines import Compile, Run
 from bench.tables.rows import Result, Row, Schedule
 from nimble_fx.errors import one_line
 from nimble_fx.frontend.model_function import unique_function
-from nimble_fx.ir.task_graph import dtype_name
+from nimble_fx.ir.types import dtype_name
 
 N_SETS = 3
 """Sets of inputs, which each contestant is checked with and takes in turn."""

@@ -4,7 +4,8 @@ from math import prod
 
 import torch
 
-from nimble_fx.ir.task_graph import Task, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import Task
+from nimble_fx.ir.types import TensorType, TupleType, Type
 
 _PRODUCTS = {
     *("mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "convolution"),

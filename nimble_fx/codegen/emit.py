@@ -14,17 +14,8 @@ from typing import Any
 import torch
 
 from nimble_fx.ir.display import plural
-from nimble_fx.ir.task_graph import (
-    Arg,
-    Input,
-    Ref,
-    ScalarType,
-    Source,
-    Task,
-    TaskGraph,
-    ref_names,
-    target_name,
-)
+from nimble_fx.ir.task_graph import Arg, Input, Ref, Source, Task, TaskGraph, ref_names, target_name
+from nimble_fx.ir.types import ScalarType
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.version import __version__

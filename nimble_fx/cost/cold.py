@@ -3,7 +3,8 @@
 from math import ceil
 
 from nimble_fx.ir.symbolic_sizes import n_elements
-from nimble_fx.ir.task_graph import TaskGraph, TensorType
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import TensorType
 
 MAX_COLD_NBYTES = 64 << 20
 """More than a CPU's third-level cache (32 MiB and up) or a GPU's second-level cache (50 MB)."""

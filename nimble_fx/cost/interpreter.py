@@ -13,7 +13,8 @@ from nimble_fx.cost.cold import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import is_expanded, random_rows, randomize, synthetic
 from nimble_fx.errors import UnsupportedError, one_line
 from nimble_fx.ir.operators import runtime_function
-from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, Type
+from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph
+from nimble_fx.ir.types import Type
 from nimble_fx.torch_internals.leaves import tensors_in
 
 LEAST, GREATEST = 1e-6, 20.0

@@ -3,17 +3,9 @@
 from collections.abc import Mapping
 
 from nimble_fx.ir.symbolic_sizes import number, numbers
-from nimble_fx.ir.task_graph import (
-    Arg,
-    Ref,
-    ScalarType,
-    Task,
-    TensorType,
-    TupleType,
-    Type,
-    dtype_name,
-)
+from nimble_fx.ir.task_graph import Arg, Ref, Task
 from nimble_fx.ir.task_graph import target_name as operator_name
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type, dtype_name
 
 
 def signature(task: Task, types: Mapping[str, Type | None], cold: Mapping[str, int]) -> str:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import number, numbers
-from nimble_fx.ir.task_graph import Arg, Ref, ScalarType, Task, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import Arg, Ref, Task
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.storages import with_math_bits
 
 _aten = torch.ops.aten

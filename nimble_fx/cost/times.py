@@ -16,7 +16,8 @@ from nimble_fx.cost.table import MeasuredTime, MeasuredTimes
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import one_line
-from nimble_fx.ir.task_graph import Task, TaskGraph, Type, target_name
+from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
+from nimble_fx.ir.types import Type
 from nimble_fx.torch_internals.names import disable_modes, no_python_dispatcher
 
 _TasksBySignature = Mapping[str, list[Task]]

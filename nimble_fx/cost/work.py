@@ -11,16 +11,8 @@ from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import n_elements, numbers
-from nimble_fx.ir.task_graph import (
-    Arg,
-    Ref,
-    Task,
-    TaskGraph,
-    TensorType,
-    TupleType,
-    Type,
-    target_name,
-)
+from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
+from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.torch_internals import cudnn, onednn
 from nimble_fx.torch_internals.onednn import LINEAR
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.ir.task_graph import dtype_name
+from nimble_fx.ir.types import dtype_name
 
 
 class _Place(NamedTuple):

@@ -16,7 +16,8 @@ from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.frontend.planned_kernels import as_traced, planned_kernels
 from nimble_fx.ir.arguments import map_leaves
-from nimble_fx.ir.task_graph import TaskGraph, TensorType, Type
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import TensorType, Type
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime

@@ -4,7 +4,7 @@ import ast
 from collections import Counter
 
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.task_graph import Size
+from nimble_fx.ir.types import Size
 
 _MAX_TERMS, _MAX_POWER = 4096, 32
 """A product of more terms, or a greater power, is one term with its text for a symbol."""

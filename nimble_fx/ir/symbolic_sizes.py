@@ -11,7 +11,8 @@ from typing import Any
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.task_graph import ScalarType, Size, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type
 
 Sizes = Mapping[str, int]
 """The value of each symbol, such as {"s0": 8}."""

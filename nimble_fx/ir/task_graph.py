@@ -16,23 +16,14 @@ import torch
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.bipartite_matching import width
 from nimble_fx.ir.display import aligned
+from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.torch_internals.names import OpOverload
 
 if TYPE_CHECKING:
     import networkx as nx
 
-Size = int | str
-"""A size: a number, or a symbolic expression such as "s0*2"."""
-
 Arg = Any
 """An argument: a Ref, a constant (number, string, dtype, device, ...), or lists of arguments."""
-
-_DTYPE_NAMES = {
-    torch.bool: "b8",
-    torch.bfloat16: "bf16",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +31,6 @@ class Ref:
     """A value, named by the task, input or constant that defines it."""
 
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """The shape, stride, dtype and device of a tensor, and whether it is read as another.
-
-    Attributes:
-        is_conj: whether PyTorch conjugates what is in memory when it reads the tensor.
-        is_neg: whether it negates that.
-    """
-
-    shape: tuple[Size, ...]
-    stride: tuple[Size, ...]
-    dtype: torch.dtype
-    device: torch.device
-    is_conj: bool = False
-    is_neg: bool = False
-
-    def __str__(self) -> str:
-        bits = " conjugated" * self.is_conj + " negated" * self.is_neg
-        return f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]{bits}"
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarType:
-    """A number on the host: a size that is known when the program runs, or a constant."""
-
-    expression: str
-
-    def __str__(self) -> str:
-        return f"Sym({self.expression})"
-
-
-@dataclass(frozen=True, slots=True)
-class TupleType:
-    """The types of an operator's several results; None for a result that is absent."""
-
-    items: tuple["Type | None", ...]
-
-    def __str__(self) -> str:
-        return f"({', '.join(map(str, self.items))})"
-
-
-Type = TensorType | ScalarType | TupleType
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,14 +334,6 @@ def _collect_names(args: Iterable[Arg], names: dict[str, None]) -> None:
             _collect_names(arg, names)
         elif kind is slice:
             _collect_names((arg.start, arg.stop, arg.step), names)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A short name: f32, bf16, i64, b8, ..."""
-    if dtype in _DTYPE_NAMES:
-        return _DTYPE_NAMES[dtype]
-    name = str(dtype).removeprefix("torch.")
-    return name.replace("float", "f").replace("uint", "u").replace("int", "i")
 
 
 @lru_cache(maxsize=4096)

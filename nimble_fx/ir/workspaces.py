@@ -11,7 +11,8 @@ from math import ceil, prod
 
 import torch
 
-from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, TensorType, Type
+from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
+from nimble_fx.ir.types import TensorType, Type
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import does_what_its_schema_says
 

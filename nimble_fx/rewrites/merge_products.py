@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.hoist_weights import fixed_nodes, unshared_weights
+from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes, unshared_weights
 from nimble_fx.rewrites.live_memory import MAX_GROWTH, LiveMemory
 from nimble_fx.rewrites.new_nodes import call, fake_result
 from nimble_fx.torch_internals.graph_modules import copied

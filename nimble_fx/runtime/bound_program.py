@@ -12,7 +12,8 @@ from nimble_fx.devices import device_here
 from nimble_fx.errors import InputError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.task_graph import Input, ScalarType, Size, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Input, TaskGraph
+from nimble_fx.ir.types import ScalarType, Size, TensorType
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import folded_weights

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.symbolic_sizes import Sizes, extent, number
-from nimble_fx.ir.task_graph import Input, ScalarType, Size, TensorType, dtype_name
+from nimble_fx.ir.task_graph import Input
+from nimble_fx.ir.types import ScalarType, Size, TensorType, dtype_name
 
 _NUMBERS = (int, float, bool)
 

@@ -6,7 +6,8 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from nimble_fx.ir.dependencies import unplaced_host_tasks
-from nimble_fx.ir.task_graph import ScalarType, Task, TaskGraph, TupleType
+from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.ir.types import ScalarType, TupleType
 
 Earlier = Mapping[str, Sequence[str]]
 """For each task of a launch order, the tasks that must be launched before it."""

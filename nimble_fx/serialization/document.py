@@ -15,7 +15,8 @@ from torch import Tensor
 from nimble_fx.devices import device_named
 from nimble_fx.errors import FileError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.task_graph import TaskGraph, TensorType
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import TensorType
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.serialization.graphs import decode_graph, encode_graph
 from nimble_fx.serialization.json_field import Field

@@ -8,17 +8,9 @@ from typing import Any, TypeVar
 
 from nimble_fx.errors import FileError
 from nimble_fx.ir.operators import function_by_name, operators_by_name, serialized_name
-from nimble_fx.ir.task_graph import (
-    Input,
-    ScalarType,
-    Size,
-    Source,
-    Task,
-    TaskGraph,
-    TensorType,
-    TupleType,
-)
-from nimble_fx.ir.task_graph import Type as ValueType
+from nimble_fx.ir.task_graph import Input, Source, Task, TaskGraph
+from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType
+from nimble_fx.ir.types import Type as ValueType
 from nimble_fx.serialization.arguments import (
     MAX_DEPTH,
     constant_name,

@@ -4,7 +4,8 @@ import operator
 from collections.abc import Iterator
 
 from nimble_fx.errors import FileError, ScheduleError
-from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TensorType, TupleType, Type, ref_names
+from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, ref_names
+from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.serialization.operator_results import CallResult
 from nimble_fx.verify.parse.schemas import Effects, Storages, effects
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.ir.task_graph import Arg, ScalarType, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import Arg
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.names import FakeTensorMode, disable_modes
 from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nimble_fx.errors import FileError
 from nimble_fx.ir.symbolic_sizes import extent
-from nimble_fx.ir.task_graph import Input, TensorType
+from nimble_fx.ir.task_graph import Input
+from nimble_fx.ir.types import TensorType
 from nimble_fx.serialization.json_field import Field
 from nimble_fx.torch_internals.names import disable_modes
 from nimble_fx.torch_internals.storages import with_math_bits

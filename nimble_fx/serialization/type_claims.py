@@ -10,18 +10,8 @@ import torch
 from nimble_fx.errors import FileError, one_line
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.symbolic_sizes import symbols_in
-from nimble_fx.ir.task_graph import (
-    Arg,
-    Input,
-    Ref,
-    ScalarType,
-    Size,
-    Task,
-    TensorType,
-    TupleType,
-    Type,
-    dtype_name,
-)
+from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
+from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
 from nimble_fx.serialization.type_parts import n_parts
 from nimble_fx.torch_internals.names import OpOverload

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from nimble_fx.ir.task_graph import Arg, TensorType
+from nimble_fx.ir.task_graph import Arg
+from nimble_fx.ir.types import TensorType
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import schema_of
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nimble_fx.ir.symbolic_sizes import extent, numbers
-from nimble_fx.ir.task_graph import Task, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.ir.workspaces import takes_workspace, workspace_limit
 from nimble_fx.simulation.caching_allocator import Allocator, Block
 

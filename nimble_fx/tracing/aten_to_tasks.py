@@ -18,17 +18,8 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.operator_aliasing import UNDECLARED_VIEWS, is_view, written_or_returned
 from nimble_fx.ir.operators import is_importable
-from nimble_fx.ir.task_graph import (
-    Arg,
-    Input,
-    Ref,
-    ScalarType,
-    Task,
-    TaskGraph,
-    TensorType,
-    TupleType,
-    Type,
-)
+from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.leaves import nodes_in, tensors_in, tensors_of
 from nimble_fx.torch_internals.names import HigherOrderOperator, OpOverload, pytree
 from nimble_fx.torch_internals.operators import (

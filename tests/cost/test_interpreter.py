@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.cost import interpreter
 from nimble_fx.cost.interpreter import GREATEST, LEAST, TimingInterpreter
-from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
+from nimble_fx.ir.types import TensorType
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 from tests.support.cost_playing import Clock, program, step
 

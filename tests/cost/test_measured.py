@@ -20,7 +20,8 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.specs import DEVICES
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FileError, UnsupportedError
-from nimble_fx.ir.task_graph import ScalarType, TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import ScalarType
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 from tests.support.models import Branchy
 

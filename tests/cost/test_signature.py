@@ -9,7 +9,8 @@ from nimble_fx.cost.signature import signature
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete
-from nimble_fx.ir.task_graph import ScalarType, TaskGraph, TensorType, TupleType
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 from tests.support.models import Branchy
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from nimble_fx.cost.synthetic import random_rows, synthetic
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.task_graph import Ref, ScalarType, Task, TensorType, TupleType
+from nimble_fx.ir.task_graph import Ref, Task
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType
 from tests.support.cost_graphs import tensor_type, traced
 
 STATM = Path("/proc/self/statm")

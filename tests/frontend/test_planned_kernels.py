@@ -13,7 +13,7 @@ import nimble_fx
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.errors import NimbleWarning, UnsupportedError
 from nimble_fx.frontend import planned_kernels
-from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.ir.types import TensorType
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.rewrites.inductor.opaque_operators import CONCATENATIONS
 from nimble_fx.torch_internals.operators import KERNELS

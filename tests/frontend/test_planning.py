@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import nimble_fx
 from nimble_fx.devices.cuda import MAX_STREAMS
 from nimble_fx.errors import OptionError
-from nimble_fx.ir.task_graph import TensorType, TupleType
+from nimble_fx.ir.types import TensorType, TupleType
 from tests.support.kinds import exported, graph_module, jit_traced, scripted
 from tests.support.models import CASES, Branchy, GoogLeNet, Inception, Tables
 from tests.support.snapshot import snapshot

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete, number, numbers, symbols_of
-from nimble_fx.ir.task_graph import Input, ScalarType, TaskGraph, TensorType, TupleType, Type
+from nimble_fx.ir.task_graph import Input, TaskGraph
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 
 SYMBOLS = {"s0": 5, "s1": 12, "u2": 3}
 

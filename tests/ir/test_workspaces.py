@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.ir.symbolic_sizes import numbers
-from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.ir.types import TensorType
 from nimble_fx.ir.workspaces import SMALL_WORKSPACE, takes_workspace, workspace_limit
 from tests.support.schedules import traced
 

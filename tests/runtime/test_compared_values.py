@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import nimble_fx
-from nimble_fx.rewrites import fold_batch_norm
+from nimble_fx.rewrites.folding import fold_batch_norm
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
 from tests.support.inference_graphs import inference_graph

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from nimble_fx.ir.task_graph import Input, TensorType
+from nimble_fx.ir.task_graph import Input
+from nimble_fx.ir.types import TensorType
 from nimble_fx.runtime.shared_memory import SharedMemory
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 from transformers import StaticCache
 
 import nimble_fx
-from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.ir.types import TensorType
 from nimble_fx.program import Program
 from tests.support.replaying import ReplayingDevice
 from tests.support.writing import (

@@ -10,16 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import FileError
-from nimble_fx.ir.task_graph import (
-    Input,
-    Ref,
-    ScalarType,
-    Task,
-    TaskGraph,
-    TensorType,
-    TupleType,
-    Type,
-)
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.program import Program
 from nimble_fx.serialization import check_claims
 from tests.support.saved import programs_of_models

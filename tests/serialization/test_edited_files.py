@@ -22,7 +22,8 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FileError
-from nimble_fx.ir.task_graph import Arg, Input, Ref, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Arg, Input, Ref, TaskGraph
+from nimble_fx.ir.types import TensorType
 from tests.support.bits import assert_same_bits
 from tests.support.playing import SEED
 from tests.support.saved import mutations, program_of

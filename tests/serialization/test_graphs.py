@@ -9,15 +9,8 @@ import torch
 from hypothesis import given
 
 from nimble_fx.errors import FileError
-from nimble_fx.ir.task_graph import (
-    Input,
-    ScalarType,
-    Source,
-    Task,
-    TaskGraph,
-    TensorType,
-    TupleType,
-)
+from nimble_fx.ir.task_graph import Input, Source, Task, TaskGraph
+from nimble_fx.ir.types import ScalarType, TensorType, TupleType
 from nimble_fx.serialization.graphs import decode_graph, encode_graph
 from nimble_fx.serialization.json_field import Field
 from tests.support.saved import programs_of_models

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from nimble_fx.errors import FileError
-from nimble_fx.ir.task_graph import Input, ScalarType, TensorType
+from nimble_fx.ir.task_graph import Input
+from nimble_fx.ir.types import ScalarType, TensorType
 from nimble_fx.serialization.arguments import DTYPES
 from nimble_fx.serialization.json_field import Field
 from nimble_fx.serialization.tensors import decode_tensor, encode_tensor

@@ -6,7 +6,8 @@ import torch
 from hypothesis import strategies as st
 
 from nimble_fx.ir.dependencies import hazards
-from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
+from nimble_fx.ir.types import TensorType
 
 SCALAR = TensorType((2, 3), (3, 1), torch.float32, torch.device("cpu"))
 aten = torch.ops.aten

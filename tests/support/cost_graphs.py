@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
+from nimble_fx.ir.types import Size, TensorType
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.this_machine import this_machine

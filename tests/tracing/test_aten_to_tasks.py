@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.task_graph import Ref, ScalarType, Task, TaskGraph, TupleType
+from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
+from nimble_fx.ir.types import ScalarType, TupleType
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.verify import verify
 from tests.support.schedules import aten_graph, scheduled, traced

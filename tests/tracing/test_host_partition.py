@@ -14,7 +14,7 @@ from nimble_fx import this_machine
 from nimble_fx.devices import device_for
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.ir.types import TensorType
 from nimble_fx.tracing.host_partition import Partition, copy_to_device, split
 from nimble_fx.tracing.move_to_device import move_to_device, other_device
 from tests.support.bits import assert_same_bits

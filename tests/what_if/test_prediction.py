@@ -14,7 +14,7 @@ import nimble_fx
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import FileError, OptionError, UnsupportedError
-from nimble_fx.ir.task_graph import ScalarType
+from nimble_fx.ir.types import ScalarType
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.simulation.schedule_model import predict
 from nimble_fx.traces import read

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.task_graph import Size
+from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.declarations import read_declarations
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_operator, short_name
 from nimble_fx.rewrites.inductor.kernel_signature import (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import OperatorError, UnsupportedError
-from nimble_fx.ir.task_graph import Size
+from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
     Argument,

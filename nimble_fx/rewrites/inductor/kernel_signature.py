@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from nimble_fx.ir.task_graph import Size
+from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_sizes import symbols_in, value_of
 
 MAX_PARAMETERS = 64

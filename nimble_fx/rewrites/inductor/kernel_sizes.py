@@ -12,7 +12,7 @@ from torch import SymInt
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.symbolic_sizes import names_in
-from nimble_fx.ir.task_graph import Size
+from nimble_fx.ir.types import Size
 from nimble_fx.torch_internals.symbolic import known_number, python_text
 
 _OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {

@@ -13,7 +13,7 @@ import torch
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.task_graph import Size
+from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_sizes import is_size
 
 _ALLOCATIONS = {"empty_strided_cpu": "cpu", "empty_strided_cuda": "cuda"}

@@ -7,7 +7,8 @@ import torch
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.size_polynomials import are_equal
-from nimble_fx.ir.task_graph import Input, Ref, Size, Task, TaskGraph, TensorType, ref_names
+from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
+from nimble_fx.ir.types import Size, TensorType
 
 _aten = torch.ops.aten
 

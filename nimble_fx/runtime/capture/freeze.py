@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nimble_fx.errors import StateError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.ir.task_graph import ScalarType
+from nimble_fx.ir.types import ScalarType
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph, OutputPolicy

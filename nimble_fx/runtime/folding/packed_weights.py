@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, TensorType
+from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
+from nimble_fx.ir.types import TensorType
 from nimble_fx.torch_internals.onednn import (
     FILTER_POSITION,
     LINEAR,

@@ -13,7 +13,7 @@ from torch import Tensor
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.task_graph import TensorType
+from nimble_fx.ir.types import TensorType
 from nimble_fx.runtime.capture.checks import check_capturable, why_not_captured
 from tests.support.replaying import ReplayingDevice
 from tests.support.schedules import schedule_of

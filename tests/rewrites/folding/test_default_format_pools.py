@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.rewrites.default_format_pools import MAX_ELEMENTS, default_format_pools
+from nimble_fx.rewrites.folding.default_format_pools import MAX_ELEMENTS, default_format_pools
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import inference_graph
 

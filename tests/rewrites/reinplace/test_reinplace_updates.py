@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 import nimble_fx
 from nimble_fx.ir.task_graph import Ref
 from nimble_fx.rewrites.new_nodes import call
-from nimble_fx.rewrites.reinplace_updates import reinplace_updates
+from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.tracing.escape_analysis import storages
 from tests.grammar import PRODUCTIONS, AtenProgram
 from tests.strategies import aten_programs

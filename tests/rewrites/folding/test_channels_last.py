@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.rewrites.channels_last import channels_last
-from nimble_fx.rewrites.hoist_weights import fixed_nodes
+from nimble_fx.rewrites.folding.channels_last import channels_last
+from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import inference_graph
 

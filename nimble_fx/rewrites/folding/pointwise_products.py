@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.rewrites.fuse_activations import applies_activation
+from nimble_fx.rewrites.folding.fuse_activations import applies_activation
 from nimble_fx.rewrites.new_nodes import call
 
 _aten = torch.ops.aten

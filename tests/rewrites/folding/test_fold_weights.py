@@ -8,8 +8,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor, nn
 
-from nimble_fx.rewrites.fold_weights import Library, fold_weights
-from nimble_fx.rewrites.hoist_weights import Hoisted
+from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
+from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from tests.strategies.image_networks import ImageNetwork, image_networks
 from tests.support.accuracy import assert_as_accurate
 from tests.support.cudnn_on_cpu import cudnn_on_cpu

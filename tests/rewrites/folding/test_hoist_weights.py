@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.rewrites.fold_weights import fold_weights
-from nimble_fx.rewrites.hoist_weights import Hoisted, hoist_weights
+from nimble_fx.rewrites.folding.fold_weights import fold_weights
+from nimble_fx.rewrites.folding.hoist_weights import Hoisted, hoist_weights
 from tests.support.bits import assert_same_bits
 from tests.support.inference_graphs import inference_graph
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from nimble_fx.rewrites.memory_accesses import memories_of
+from nimble_fx.rewrites.reinplace.memory_accesses import memories_of
 from tests.support.schedules import aten_graph
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nimble_fx
-from nimble_fx.rewrites.reinplace_updates import reinplace_updates
-from tests.rewrites.test_reinplace_updates import COPY_THE_WHOLE, rows
+from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
+from tests.rewrites.reinplace.test_reinplace_updates import COPY_THE_WHOLE, rows
 from tests.support.bits import assert_same_bits
 from tests.support.eager import assert_same
 from tests.support.schedules import aten_graph

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx.rewrites.parts_of_memory import (
+from nimble_fx.rewrites.reinplace.parts_of_memory import (
     are_disjoint,
     have_same_layout,
     is_same_part,

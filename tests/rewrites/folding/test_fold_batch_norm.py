@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
+from nimble_fx.rewrites.folding.fold_batch_norm import fold_batch_norm
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import inference_graph
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.ir.operator_aliasing import is_view
-from nimble_fx.rewrites.memory_accesses import memories_of
 from nimble_fx.rewrites.new_nodes import call, fake_call, fake_result
-from nimble_fx.rewrites.parts_of_memory import (
+from nimble_fx.rewrites.reinplace.memory_accesses import memories_of
+from nimble_fx.rewrites.reinplace.parts_of_memory import (
     are_disjoint,
     have_same_layout,
     is_same_part,

@@ -5,19 +5,19 @@ from typing import Literal
 
 from torch.fx import GraphModule
 
-from nimble_fx.rewrites.channels_last import channels_last
-from nimble_fx.rewrites.default_format_pools import default_format_pools
-from nimble_fx.rewrites.fold_batch_norm import fold_batch_norm
-from nimble_fx.rewrites.fuse_activations import fuse_activations
-from nimble_fx.rewrites.fuse_cudnn_relu import fuse_cudnn_relu
-from nimble_fx.rewrites.hoist_weights import (
+from nimble_fx.rewrites.folding.channels_last import channels_last
+from nimble_fx.rewrites.folding.default_format_pools import default_format_pools
+from nimble_fx.rewrites.folding.fold_batch_norm import fold_batch_norm
+from nimble_fx.rewrites.folding.fuse_activations import fuse_activations
+from nimble_fx.rewrites.folding.fuse_cudnn_relu import fuse_cudnn_relu
+from nimble_fx.rewrites.folding.hoist_weights import (
     Hoisted,
     fixed_nodes,
     hoist_weights,
     unshared_weights,
 )
-from nimble_fx.rewrites.pack_matrices import pack_matrices
-from nimble_fx.rewrites.pointwise_products import pointwise_products
+from nimble_fx.rewrites.folding.pack_matrices import pack_matrices
+from nimble_fx.rewrites.folding.pointwise_products import pointwise_products
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.leaves import devices_of
 

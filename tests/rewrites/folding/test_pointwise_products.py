@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nimble_fx.rewrites.channels_last import channels_last
-from nimble_fx.rewrites.hoist_weights import fixed_nodes
-from nimble_fx.rewrites.pointwise_products import (
+from nimble_fx.rewrites.folding.channels_last import channels_last
+from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
+from nimble_fx.rewrites.folding.pointwise_products import (
     MAX_ELEMENTS,
     MAX_FLOPS,
     MIN_CHANNELS,
