@@ -22,7 +22,7 @@ from bench.command_line.console import print_table, progress
 from bench.command_line.record import finish, keep
 from bench.command_line.selection import chosen, selecting_parser, zoo
 from bench.models.model import Form
-from nimble_fx.torch_internals.dynamo import aot_autograd
+from nimble_fx.torch_internals.dynamo.names import aot_autograd
 from nimble_fx.tracing.aten_to_tasks import trace
 
 WAYS: Mapping[str, Mapping[str, Any]] = {

@@ -25,7 +25,7 @@ from bench.command_line.console import print_table
 from bench.command_line.record import Target, finish, parser
 from bench.overhead import Net, now
 from nimble_fx.frontend.model_function import unique_function
-from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 
 N_LIVES = 2000
 N_SAMPLES = 5

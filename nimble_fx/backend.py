@@ -12,7 +12,7 @@ from nimble_fx.fallback import clear_fallbacks
 from nimble_fx.options import Options
 from nimble_fx.program import clear_programs
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.dynamo_errors import for_user
+from nimble_fx.torch_internals.dynamo.errors import for_user
 
 
 def nimble(

@@ -38,11 +38,11 @@ from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.target import Target
-from nimble_fx.torch_internals import cudnn
-from nimble_fx.torch_internals.boxed import Boxed
-from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd, compiling
-from nimble_fx.torch_internals.dynamo_errors import for_user
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.errors import for_user
+from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd, compiling
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs, size_hints
 from nimble_fx.tracing.aten_to_tasks import trace

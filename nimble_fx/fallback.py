@@ -10,8 +10,8 @@ from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.internal_files import is_internal
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.registry import WeakList
-from nimble_fx.torch_internals.counters import count_event
-from nimble_fx.torch_internals.trace_log import trace_artifact
+from nimble_fx.torch_internals.dynamo.counters import count_event
+from nimble_fx.torch_internals.dynamo.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
 

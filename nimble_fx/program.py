@@ -29,7 +29,7 @@ from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.runtime.launch import InProgramOrder
 from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.verify import verify, verify_source
 

@@ -13,7 +13,7 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 if TYPE_CHECKING:
     from nimble_fx.compiler import Compiler

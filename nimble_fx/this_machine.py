@@ -28,10 +28,10 @@ from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.target import CaptureDecision, Target
-from nimble_fx.torch_internals.boxed import Boxed
-from nimble_fx.torch_internals.dynamo_errors import for_user
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.errors import for_user
+from nimble_fx.torch_internals.dynamo.trace_log import trace_artifact
 from nimble_fx.torch_internals.graph_modules import function_of
-from nimble_fx.torch_internals.trace_log import trace_artifact
 
 _log = logging.getLogger(__name__)
 

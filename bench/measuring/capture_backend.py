@@ -13,7 +13,7 @@ from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
 class KeptPrograms:

@@ -18,7 +18,7 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
 """A graph as it was traced, with no order that a pass added, and seconds by launching task."""

@@ -12,7 +12,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 
 class Traces:

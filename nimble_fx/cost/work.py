@@ -13,8 +13,8 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import n_elements, numbers
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.ir.types import TensorType, TupleType, Type
-from nimble_fx.torch_internals import cudnn, onednn
-from nimble_fx.torch_internals.onednn import LINEAR
+from nimble_fx.torch_internals.kernels import cudnn, onednn
+from nimble_fx.torch_internals.kernels.onednn import LINEAR
 
 _aten = torch.ops.aten
 _SAME_FORMULA = {

@@ -31,8 +31,8 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.registry import WeakList
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.counters import graph_breaks
-from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+from nimble_fx.torch_internals.dynamo.caches import drop_compiled
+from nimble_fx.torch_internals.dynamo.counters import graph_breaks
 from nimble_fx.torch_internals.leaves import tensors_in
 
 _NO_REASON = "what it skipped once it skips at once: after torch.compiler.reset() it says why"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from nimble_fx.torch_internals.dynamo_entries import DynamoEntry, is_ordinary_call, latest_entry
+from nimble_fx.torch_internals.dynamo.entries import DynamoEntry, is_ordinary_call, latest_entry
 
 MAX_ENTRIES = 8
 """The most entries of Dynamo's cache that are called so: as many as it keeps by default."""

@@ -25,7 +25,7 @@ from nimble_fx.runtime.capture.checks import check_capturable
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.this_machine import constants_here
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 META = torch.device("meta")

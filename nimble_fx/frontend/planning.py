@@ -26,8 +26,8 @@ from nimble_fx.frontend.preserve_state import tensors_of
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.torch_internals.dynamo import BackendCompilerFailed
-from nimble_fx.torch_internals.dynamo_caches import drop_compiled
+from nimble_fx.torch_internals.dynamo.caches import drop_compiled
+from nimble_fx.torch_internals.dynamo.names import BackendCompilerFailed
 from nimble_fx.torch_internals.names import pytree
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.runtime.folding.folded_weights import FoldedRun
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ PyTorch then reads the backend from its table.
 """
 
 from nimble_fx import backend
-from nimble_fx.torch_internals.dynamo import lookup_backend, register_backend
+from nimble_fx.torch_internals.dynamo.names import lookup_backend, register_backend
 
 
 def _reads_its_table() -> bool:

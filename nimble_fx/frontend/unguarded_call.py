@@ -15,7 +15,7 @@ from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import Arguments, name_of
 from nimble_fx.frontend.preserve_state import tensors_of
 from nimble_fx.ir.display import plural
-from nimble_fx.torch_internals.dynamo_entries import PytorchState
+from nimble_fx.torch_internals.dynamo.entries import PytorchState
 from nimble_fx.torch_internals.names import lookup, pytree
 
 _TensorGuards = lookup("torch._C._dynamo.guards.TensorGuards")

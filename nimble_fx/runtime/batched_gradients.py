@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import is_legacy_batched
 
 _GRADIENT = "tangents"

@@ -19,7 +19,7 @@ from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.runtime.input_types import check_strides, check_type
 from nimble_fx.runtime.shared_memory import SharedMemory
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableAutocast
 

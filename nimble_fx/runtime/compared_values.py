@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Interpreter
 
 from nimble_fx.errors import RewriteError, UnsupportedError
 from nimble_fx.ir.effects import Effects
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.names import lookup, pytree
 from nimble_fx.tracing.aten_to_tasks import trace

@@ -16,7 +16,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import StateError
 from nimble_fx.ir.effects import Effects
 from nimble_fx.runtime.capture.autotuning import Samples, select_winner
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import disable_modes

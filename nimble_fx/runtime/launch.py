@@ -20,7 +20,7 @@ from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.attention_seeds import seed_inputs, with_seeds_on
 from nimble_fx.runtime.shared_memory import SharedMemory
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
 

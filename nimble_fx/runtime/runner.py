@@ -11,7 +11,7 @@ from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import InProgramOrder, Launcher
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 
 def runner(

@@ -14,7 +14,7 @@ from nimble_fx import serialization
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.selection.traced_program import TracedProgram
-from nimble_fx.torch_internals.counters import count_event
+from nimble_fx.torch_internals.dynamo.counters import count_event
 from nimble_fx.verify import verify, verify_source
 
 

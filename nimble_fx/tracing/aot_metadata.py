@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from nimble_fx.torch_internals.dynamo import (
+from nimble_fx.torch_internals.dynamo.names import (
     OutputType,
     SubclassCreationMeta,
     ViewAndMutationMeta,

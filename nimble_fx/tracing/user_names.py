@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
-from nimble_fx.torch_internals.dynamo import ViewAndMutationMeta
+from nimble_fx.torch_internals.dynamo.names import ViewAndMutationMeta
 
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'

@@ -12,7 +12,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.types import TupleType
-from nimble_fx.torch_internals.onednn import LINEAR
+from nimble_fx.torch_internals.kernels.onednn import LINEAR
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 

@@ -167,8 +167,8 @@ def test_a_graph_may_be_retained() -> None:
 
 
 def test_where_pytorch_lacks_a_name_dynamo_makes_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nimble_fx.torch_internals.dynamo_entries._are_there", False)
-    monkeypatch.setattr("nimble_fx.torch_internals.dynamo_entries._entries", None)
+    monkeypatch.setattr("nimble_fx.torch_internals.dynamo.entries._are_there", False)
+    monkeypatch.setattr("nimble_fx.torch_internals.dynamo.entries._entries", None)
     net, x = Branchy(), torch.randn(2, 4)
     compiled = nimble_fx.compile(net, x)
     for _ in range(3):

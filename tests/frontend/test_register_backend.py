@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nimble_fx.backend import nimble
-from nimble_fx.torch_internals import dynamo
+from nimble_fx.torch_internals.dynamo import names
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,8 +77,8 @@ def test_a_pytorch_that_takes_no_none_is_handed_the_backend(
     def lookup(name: str) -> None:
         raise what_pytorch_says
 
-    monkeypatch.setattr(dynamo, "lookup_backend", lookup)
-    monkeypatch.setattr(dynamo, "register_backend", lambda _, name: registered.append(name))
+    monkeypatch.setattr(names, "lookup_backend", lookup)
+    monkeypatch.setattr(names, "register_backend", lambda _, name: registered.append(name))
     loaded: dict[str, Any] = runpy.run_module("nimble_fx.frontend.register_backend")
     takes_none = what_pytorch_says is KeyError
     assert loaded["entry_point"] is (None if takes_none else nimble)

@@ -18,7 +18,7 @@ from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, ref_names
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form
-from nimble_fx.torch_internals.onednn import CONVOLUTION, LINEAR
+from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, LINEAR
 from nimble_fx.verify import verify_contents
 from tests.grammar import AtenProgram
 from tests.strategies import aten_programs

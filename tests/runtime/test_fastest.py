@@ -28,7 +28,7 @@ from nimble_fx.runtime.fastest import (
 )
 from nimble_fx.runtime.folding.folded_weights import FoldedWeights
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from tests.support.eager import assert_same
 
 SHORT, LONG = 0.01, 0.02

@@ -15,7 +15,7 @@ from nimble_fx.ir.types import Size, TensorType
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.this_machine import this_machine
-from nimble_fx.torch_internals.boxed import Boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.torch_internals.boxed import boxed
+from nimble_fx.torch_internals.dynamo.boxed import boxed
 
 
 class Faulty:

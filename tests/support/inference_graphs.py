@@ -9,7 +9,7 @@ from functorch.compile import make_boxed_func
 from torch import nn
 from torch.fx import GraphModule
 
-from nimble_fx.torch_internals.dynamo import TracingContext, aot_autograd
+from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd
 
 
 @dataclass

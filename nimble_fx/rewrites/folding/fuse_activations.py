@@ -15,8 +15,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import added_to, only_user
 from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
+from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.operators import schema_of
 
 _aten = torch.ops.aten

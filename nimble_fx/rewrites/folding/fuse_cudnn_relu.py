@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import added_to, only_user
 from nimble_fx.rewrites.new_nodes import call, without_gaps
-from nimble_fx.torch_internals.cudnn import (
+from nimble_fx.torch_internals.kernels.cudnn import (
     CONVOLUTION_ADD_RELU,
     CONVOLUTION_RELU,
     DTYPES,

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call, without_gaps
-from nimble_fx.torch_internals.onednn import LINEAR, is_available
+from nimble_fx.torch_internals.kernels.onednn import LINEAR, is_available
 
 _aten = torch.ops.aten
 

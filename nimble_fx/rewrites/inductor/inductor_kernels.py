@@ -20,7 +20,7 @@ from nimble_fx.rewrites.inductor.opaque_operators import (
     with_opaque_operators,
 )
 from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
-from nimble_fx.torch_internals.inductor import compile_with_inductor
+from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
 
 PredictedTime = Callable[[GraphModule], float]

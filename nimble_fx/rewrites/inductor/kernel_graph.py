@@ -44,7 +44,7 @@ from nimble_fx.rewrites.inductor.statements import (
 )
 from nimble_fx.rewrites.inductor.triton_launch import triton_launch
 from nimble_fx.rewrites.new_nodes import fake_result
-from nimble_fx.torch_internals.inductor import InductorModule
+from nimble_fx.torch_internals.kernels.inductor import InductorModule
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
 from nimble_fx.torch_internals.symbolic import (

@@ -12,8 +12,8 @@ import torch
 from torch.fx import GraphModule
 
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.kernels.onednn import LINEAR
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
 CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.stack.default)

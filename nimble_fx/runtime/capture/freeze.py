@@ -26,8 +26,8 @@ from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.torch_internals.boxed import boxed
-from nimble_fx.torch_internals.counters import count_event
+from nimble_fx.torch_internals.dynamo.boxed import boxed
+from nimble_fx.torch_internals.dynamo.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 

@@ -13,7 +13,7 @@ from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
-from nimble_fx.torch_internals.counters import count_event
+from nimble_fx.torch_internals.dynamo.counters import count_event
 
 BREAK_EVEN_CALLS = 8
 """A capture costs about as much time as so many unfrozen calls."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nimble_fx.devices import DeviceRuntime, Stream
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
 class PoolGroup:

@@ -22,7 +22,7 @@ from nimble_fx.runtime.folding.packed_weights import Pack, packings
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.torch_internals.boxed import Boxed, boxed
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.storages import storage_key

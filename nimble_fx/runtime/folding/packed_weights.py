@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph
 from nimble_fx.ir.types import TensorType
-from nimble_fx.torch_internals.onednn import (
+from nimble_fx.torch_internals.kernels.onednn import (
     FILTER_POSITION,
     LINEAR,
     WEIGHT_POSITION,

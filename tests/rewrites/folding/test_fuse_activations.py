@@ -13,7 +13,7 @@ from torch.nn import functional
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.fuse_activations import fuse_activations
 from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
-from nimble_fx.torch_internals.onednn import CONVOLUTION, CONVOLUTION_ADD
+from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, CONVOLUTION_ADD
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import InferenceGraph, inference_graph
 

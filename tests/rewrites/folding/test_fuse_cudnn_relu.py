@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.fuse_cudnn_relu import fuse_cudnn_relu
 from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes, unshared_weights
-from nimble_fx.torch_internals.cudnn import CONVOLUTION_ADD_RELU, CONVOLUTION_RELU
+from nimble_fx.torch_internals.kernels.cudnn import CONVOLUTION_ADD_RELU, CONVOLUTION_RELU
 from tests.support.accuracy import assert_as_accurate
 from tests.support.cudnn_on_cpu import cudnn_on_cpu
 from tests.support.inference_graphs import inference_graph

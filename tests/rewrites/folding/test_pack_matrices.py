@@ -13,7 +13,7 @@ from torch.nn import functional
 from nimble_fx.rewrites.folding import pack_matrices as pack_matrices_module
 from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
 from nimble_fx.rewrites.folding.pack_matrices import MANY_COLUMNS, MIN_ELEMENTS, pack_matrices
-from nimble_fx.torch_internals.onednn import LINEAR
+from nimble_fx.torch_internals.kernels.onednn import LINEAR
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import InferenceGraph, inference_graph
 

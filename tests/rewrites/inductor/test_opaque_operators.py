@@ -15,7 +15,7 @@ from nimble_fx.rewrites.inductor.opaque_operators import (
     original_of,
     with_opaque_operators,
 )
-from nimble_fx.torch_internals.onednn import LINEAR
+from nimble_fx.torch_internals.kernels.onednn import LINEAR
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.accuracy import assert_as_accurate
 

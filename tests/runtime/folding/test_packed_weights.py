@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.folding.packed_weights import packings
-from nimble_fx.torch_internals.onednn import CONVOLUTION, LINEAR
+from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, LINEAR
 from nimble_fx.tracing.aten_to_tasks import trace
 
 MATRIX, IMAGE, FILTER = torch.randn(8, 8), torch.randn(2, 4, 6, 6), torch.randn(6, 4, 3, 3)

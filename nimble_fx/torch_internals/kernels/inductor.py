@@ -17,11 +17,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.torch_internals.dynamo import TracingContext
+from nimble_fx.torch_internals.dynamo.names import TracingContext
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.kernels.upsampling import UPSAMPLING
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
 from nimble_fx.torch_internals.symbolic import has_unbacked_size
-from nimble_fx.torch_internals.upsampling import UPSAMPLING
 
 _SETTINGS = {
     "allow_buffer_reuse": False,  # memory that two values share would order their tasks

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from nimble_fx.torch_internals.upsampling import upsampling_as_one_operator
+from nimble_fx.torch_internals.kernels.upsampling import upsampling_as_one_operator
 
 try:
     from torch._dynamo import lookup_backend, register_backend

@@ -10,7 +10,7 @@ from torch._dynamo import eval_frame, pgo
 from torch.fx import GraphModule
 
 from nimble_fx.frontend.model_function import unique_function
-from nimble_fx.torch_internals.dynamo_caches import BACKENDS, drop_compiled
+from nimble_fx.torch_internals.dynamo.caches import BACKENDS, drop_compiled
 
 
 class Eager:

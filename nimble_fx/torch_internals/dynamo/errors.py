@@ -4,7 +4,7 @@ from types import FrameType
 from typing import Any
 
 from nimble_fx.errors import NimbleError
-from nimble_fx.torch_internals.dynamo import ShortenTraceback
+from nimble_fx.torch_internals.dynamo.names import ShortenTraceback
 
 
 def for_user(error: NimbleError, first_useful_frame: FrameType | None = None) -> ShortenTraceback:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.torch_internals.dynamo_entries import (
+from nimble_fx.torch_internals.dynamo.entries import (
     DynamoEntry,
     is_ordinary_call,
     latest_entry,

@@ -7,7 +7,7 @@ import torch
 from functorch.compile import aot_function
 from torch.fx import GraphModule
 
-from nimble_fx.torch_internals.boxed import boxed
+from nimble_fx.torch_internals.dynamo.boxed import boxed
 
 received: list[object] = []
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 import nimble_fx
-from nimble_fx.torch_internals.upsampling import upsampling_as_one_operator
+from nimble_fx.torch_internals.kernels.upsampling import upsampling_as_one_operator
 
 MODES = [
     *((1, "nearest"), (1, "nearest-exact"), (1, "linear")),

@@ -8,7 +8,7 @@ import pytest
 FIRST_COMPILE = """
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from nimble_fx.torch_internals.inductor import compile_with_inductor
+from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
 
 pool = make_fx(lambda x: (torch.nn.functional.max_pool2d(x, 2),), tracing_mode="fake")
 module = compile_with_inductor(pool(torch.randn(1, 1, 4, 4)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nimble_fx.torch_internals.cudnn import CONVOLUTION_ADD_RELU
+from nimble_fx.torch_internals.kernels.cudnn import CONVOLUTION_ADD_RELU
 
 WINDOW = ([1, 1], [0, 0], [1, 1], 1)
 

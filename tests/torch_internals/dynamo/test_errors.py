@@ -15,7 +15,7 @@ from nimble_fx.errors import (
     PassError,
     UnsupportedError,
 )
-from nimble_fx.torch_internals.dynamo_errors import for_user
+from nimble_fx.torch_internals.dynamo.errors import for_user
 
 ERRORS: list[NimbleError] = [
     OptionError("no such option"),

@@ -1,0 +1,1 @@
+"""Dynamo and AOTAutograd: their private names, calling convention, caches, errors and logs."""
