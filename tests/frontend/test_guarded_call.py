@@ -21,9 +21,8 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize("options", DEVICES, ids=str)
 @settings(deadline=None)
-@given(STEPS)
+@given(st.sampled_from(DEVICES), STEPS)
 def test_calls_are_eagers_after_any_change(
     options: dict[str, Any], steps: list[tuple[str, str, str]]
 ) -> None:
@@ -74,9 +73,9 @@ def gradients(net: Net, call: Callable[..., Any], arguments: tuple[Any, ...]) ->
     return [results, found]
 
 
-@pytest.mark.parametrize("options", DEVICES, ids=str)
 @settings(deadline=None)
 @given(
+    st.sampled_from(DEVICES),
     st.lists(
         st.tuples(
             st.sampled_from(list(CHANGES)),
@@ -84,7 +83,7 @@ def gradients(net: Net, call: Callable[..., Any], arguments: tuple[Any, ...]) ->
             st.booleans(),
         ),
         max_size=3,
-    )
+    ),
 )
 def test_training_is_eagers_after_any_change(
     options: dict[str, Any], steps: list[tuple[str, str, bool]]
