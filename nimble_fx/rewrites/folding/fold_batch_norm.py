@@ -3,7 +3,8 @@
 Before: y = convolution(x, weight, bias); z = batch_norm(y) with running statistics.
 After: z = convolution(x, weight * scale, (bias - mean) * scale + shift), with
 scale = gamma / sqrt(variance + eps) for each channel. What has `scale` in it depends on parameters
-and buffers alone, so that `hoist_weights` takes it out of the calls.
+and buffers alone, so that `hoist_weights` takes it out of the calls. For half types it is computed
+in float32, as the normalization itself, and rounded once.
 
 Source: Jacob et al.: "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
@@ -12,6 +13,8 @@ Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
 import operator
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -21,15 +24,20 @@ from nimble_fx.torch_internals.names import OpOverload
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_no_training.default
+_HALVES = {torch.float16, torch.bfloat16}
+
+MIN_EPS_OF_FLOAT16 = 1e-5
+"""PyTorch's default, with which a folded weight is at most 316 times gamma times the weight: by a
+smaller `eps` it may leave the range of float16, where the variance is 0."""
 
 
 def fold_batch_norm(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """Replaces each convolution and the batch normalization of its result by a convolution.
 
     Requires: nothing else reads the convolution's result; its weight and bias and the arguments of
-    the normalization are among `weights`, all of the type of the result, but not float16, in which
-    `eps` may be 0. It has several channels: the normalization may return another format than an
-    image of one channel has.
+    the normalization are among `weights`. In float16 `eps` is at least `MIN_EPS_OF_FLOAT16`. The
+    result has several channels: the normalization may return another format than an image of one
+    channel has.
     Ensures: the same values up to rounding, and the same shapes and strides.
 
     Args:
@@ -62,38 +70,51 @@ class _Pair:
         if list(convolution.users) != [norm] or not all(map(_is_first_result, norm.users)):
             return None
         used = [*convolution.all_input_nodes[1:], *norm.all_input_nodes[1:]]
-        dtypes = {node.meta["val"].dtype for node in [*used, convolution]}
-        is_folded = len(dtypes) == 1 and all(node in weights for node in used)
-        result = convolution.meta["val"]
-        is_folded = is_folded and result.shape[1] > 1 and result.dtype != torch.float16
+        result, eps = convolution.meta["val"], norm.args[6]
+        is_in_range = result.dtype != torch.float16 or eps >= MIN_EPS_OF_FLOAT16  # type: ignore[operator]
+        is_folded = is_in_range and result.shape[1] > 1 and all(node in weights for node in used)
         return _Pair(convolution, norm) if is_folded else None
 
     def replace(self, gm: GraphModule) -> None:
         """Makes the convolution do both."""
         graph, (x, weight, bias, *rest) = gm.graph, self.convolution.args
         n_others = self.convolution.meta["val"].dim() - 1
-        _, gamma, beta, mean, variance, _, eps = self.norm.args
         with graph.inserting_before(self.convolution):
-            scale = self._call(gm, _aten.add.Scalar, variance, eps)
+            gamma, beta, mean, variance = map(partial(self._computed, gm), self.norm.args[1:5])
+            scale = self._call(gm, _aten.add.Scalar, variance, self.norm.args[6])
             scale = self._call(gm, _aten.rsqrt.default, scale)
             if gamma is not None:
                 scale = self._call(gm, _aten.mul.Tensor, scale, gamma)
             shift = self._call(gm, _aten.neg.default, mean)
             if bias is not None:
-                shift = self._call(gm, _aten.add.Tensor, shift, bias)
+                shift = self._call(gm, _aten.add.Tensor, shift, self._computed(gm, bias))
             shift = self._call(gm, _aten.mul.Tensor, shift, scale)
             if beta is not None:
                 shift = self._call(gm, _aten.add.Tensor, shift, beta)
             column = self._call(gm, _aten.view.default, scale, [-1] + [1] * n_others)
-            folded = self._call(gm, _aten.mul.Tensor, weight, column)
+            folded = self._call(gm, _aten.mul.Tensor, self._computed(gm, weight), column)
+            folded, shift = self._rounded(gm, folded), self._rounded(gm, shift)
         self.convolution.args = (x, folded, shift, *rest)
         for item in list(self.norm.users):
             item.replace_all_uses_with(self.convolution)
             graph.erase_node(item)
         graph.erase_node(self.norm)
 
-    def _call(self, gm: GraphModule, target: OpOverload, *args: object) -> Node:
-        return call(gm.graph, self.convolution, target, *args)
+    def _computed(self, gm: GraphModule, weight: Any) -> Any:
+        """A weight in the type that is computed in; None if there is none."""
+        if weight is None or weight.meta["val"].dtype not in _HALVES:
+            return weight
+        return self._call(gm, _aten._to_copy.default, weight, dtype=torch.float32)
+
+    def _rounded(self, gm: GraphModule, result: Node) -> Node:
+        """A computed weight in the convolution's type."""
+        dtype = self.convolution.meta["val"].dtype
+        if dtype not in _HALVES:
+            return result
+        return self._call(gm, _aten._to_copy.default, result, dtype=dtype)
+
+    def _call(self, gm: GraphModule, target: OpOverload, *args: object, **kwargs: object) -> Node:
+        return call(gm.graph, self.convolution, target, *args, **kwargs)
 
 
 def _is_first_result(user: Node) -> bool:

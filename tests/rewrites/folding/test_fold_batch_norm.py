@@ -77,12 +77,25 @@ def test_statistics_of_the_batch_are_left_alone() -> None:
     assert n_norms(Pair(nn.Conv2d(4, 4, 1), norm).eval(), X) == 1
 
 
-def test_another_type_of_statistics_is_left_alone() -> None:
-    model = Pair(nn.Conv2d(4, 4, 1).bfloat16(), nn.BatchNorm2d(4)).eval()
-    graph = inference_graph(model, X.bfloat16())
-    inputs = set(graph.gm.graph.find_nodes(op="placeholder"))
-    fold_batch_norm(graph.gm, inputs)
-    assert any("batch_norm" in str(node.target) for node in graph.gm.graph.nodes)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("of_norm", [None, torch.float32])
+def test_half_types_are_folded_in_float32(dtype: torch.dtype, of_norm: torch.dtype | None) -> None:
+    layers = nn.Conv2d(4, 6, 3).to(dtype), nn.BatchNorm2d(6).to(of_norm or dtype)
+    assert n_norms(Pair(*layers).eval(), X.to(dtype)) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_as_nearly_as_eager_where_channels_differ_by_orders_of_magnitude(
+    dtype: torch.dtype,
+) -> None:
+    convolution, norm = nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6)
+    model, magnitudes = Pair(convolution, norm), torch.tensor([1e-3, 1e-2, 0.1, 1, 10, 30])
+    with torch.no_grad():
+        convolution.weight.mul_(magnitudes.view(-1, 1, 1, 1))
+        for statistic in (norm.running_mean, norm.running_var):
+            assert statistic is not None
+            statistic.copy_(magnitudes if statistic is norm.running_mean else magnitudes**2)
+    assert n_norms(model.eval().to(dtype), X.to(dtype)) == 0
 
 
 def test_what_is_not_among_the_weights_is_left_alone() -> None:
@@ -97,7 +110,7 @@ def test_an_image_of_one_channel_is_left_alone_as_its_format_may_change() -> Non
     assert n_norms(Pair(nn.Conv2d(4, 1, 1), nn.BatchNorm2d(1)).eval(), X) == 1
 
 
-def test_float16_is_left_alone_as_eps_may_be_nothing_in_it() -> None:
+def test_float16_is_left_alone_where_a_small_eps_may_lead_out_of_its_range() -> None:
     model = Pair(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4, eps=1e-8)).eval().half()
     graph = inference_graph(model, X.half())
     fold_batch_norm(graph.gm, set(graph.gm.graph.find_nodes(op="placeholder")))
