@@ -60,7 +60,7 @@ class FoldedWeights:
 
     Models of one class can share a program: the results of `MAX_SETS` sets of weights are kept.
 
-    Cost: about 0.2 microseconds a weight in each call, for a large one 2 to 10; and memory for the
+    Cost: about a microsecond a weight in each call, for a large one 2 to 100; and memory for the
     results, until one of their weights is freed.
     """
 
