@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from os import cpu_count, killpg
+from os import cpu_count, getsid, kill, killpg
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, signal
 from threading import Timer
@@ -127,7 +127,7 @@ def run(step: Step, seconds: float) -> Outcome:
     with subprocess.Popen(
         command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
-        timer = Timer(seconds, killpg, (process.pid, SIGKILL))  # its compile workers too
+        timer = Timer(seconds, _kill_session, (process.pid,))  # what it has started too
         timer.start()
         try:
             for line in process.stdout or ():
@@ -136,12 +136,21 @@ def run(step: Step, seconds: float) -> Outcome:
             process.wait()
         finally:
             timer.cancel()
-            with suppress(ProcessLookupError):  # interrupted, or workers that outlive the command
-                killpg(process.pid, SIGKILL)
+            _kill_session(process.pid)  # interrupted, or workers that outlive the command
     status = "passed" if process.returncode == 0 else "failed"
     if process.returncode == -SIGKILL:
         status = "cut short"
     return Outcome(step.name, status, monotonic() - start, "".join(printed)[-TAIL:])
+
+
+def _kill_session(leader: int) -> None:
+    """Kills all processes of a session, in whatever groups they are."""
+    with suppress(ProcessLookupError):
+        killpg(leader, SIGKILL)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):  # it has ended
+            if getsid(int(entry.name)) == leader:
+                kill(int(entry.name), SIGKILL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

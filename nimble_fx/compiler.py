@@ -269,7 +269,7 @@ class Compiler:
         """The graph with each kind of kernels that the options ask for."""
         kernels, graphs = self._options.kernels, dict[str, GraphModule]()
         if kernels != "inductor":
-            graphs[PYTORCHS] = fuse_product_relu(gm)
+            graphs[PYTORCHS] = fuse_product_relu(gm) if self._options.assume_finite else gm
         if kernels != "aten":
             try:
                 several = self._may_have_several_streams(gm)

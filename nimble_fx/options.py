@@ -67,7 +67,8 @@ class Options:
             in the channels-last format, which cuDNN computes with their relu; no write is noticed
             there that PyTorch does not count.
         assume_finite: whether oneDNN's convolutions on folded weights may apply relu, hardtanh,
-            hardsigmoid and gelu themselves, which makes a number of NaN, where PyTorch's leave it.
+            hardsigmoid and gelu themselves, and cuBLAS's products on a GPU relu, which may make a
+            number of NaN, where PyTorch's leave it.
         kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
             into, each scheduled as a task. What Inductor cannot compile has PyTorch's. "auto" for
             the faster of both, as the first call of each program measures.

@@ -35,7 +35,7 @@ CPU_LIMIT = 1.03
 
 
 def compare(name: str, description: str | None, training: bool, argv: Sequence[str] | None) -> int:
-    """Runs the command; 0, or 1 if there is a contestant that failed.
+    """Runs the command; 0, or 1 if there is a contestant that failed, or no time for a model.
 
     Args:
         name: the command's.
@@ -54,6 +54,9 @@ def compare(name: str, description: str | None, training: bool, argv: Sequence[s
             rows[i] = row
             print_row(row)
             keep(name, args, results(rows, contests), targets(rows, args.device), args.name)
+    if not rows:
+        say("No model was reached in time: nothing is written.")
+        return 1
     if torch.device(args.device).type == "cpu":
         say(ON_A_CPU)
     finish(name, args, results(rows, contests), targets(rows, args.device), args.name)

@@ -170,5 +170,6 @@ def _die_with_parent() -> None:
 
 def _how(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
-        return f"the process died with signal {-exitcode} ({Signals(-exitcode).name})"
+        name = {signal.value: signal.name for signal in Signals}.get(-exitcode, "no name")
+        return f"the process died with signal {-exitcode} ({name})"
     return f"the process died with exit code {exitcode}"

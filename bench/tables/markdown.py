@@ -195,7 +195,7 @@ def _gains_on_gpu(document: Document) -> str:
     """What each contestant takes over ours, and one stream of Inductor's kernels over several."""
     rows = rows_of(document)
     names = dict.fromkeys(name for row in rows for name in row.results if name != OURS)
-    found = [f"{name} {_mean_or_failures(rows, name)}" for name in names]
+    found = [f"{name} {figure}" for name in names if (figure := _mean_or_failures(rows, name))]
     streams = _ratios(rows, "reduce-overhead", over="fused")
     if streams:
         least, greatest = min(streams), max(streams)

@@ -1,11 +1,17 @@
 """Finds what the kernel of an operator could do to its result itself."""
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
 from torch.fx import Node
 
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.symbolic import are_same_sizes
+
+Sizes = Sequence[int | SymInt]
 
 _aten = torch.ops.aten
 
@@ -18,7 +24,8 @@ def only_user(node: Node) -> Node | None:
     if len(node.users) != 1:
         return None
     (user,) = node.users
-    is_same = _strides(user) == _strides(node)
+    strides = [_strides(each) for each in (user, node)]
+    is_same = None not in strides and are_same_sizes(*cast(list[Sizes], strides))
     return user if is_same and not _is_written_between(node, user) else None
 
 
@@ -30,13 +37,13 @@ def added_to(node: Node, user: Node) -> Node | None:
     if len(operands) != 2 or len(user.args) != 2:
         return None
     one, other = (operand.meta["val"] for operand in operands)
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if not are_same_sizes(one.shape, other.shape) or one.dtype != other.dtype:
         return None
     (added,) = (operand for operand in operands if operand is not node)
     return added
 
 
-def _strides(node: Node) -> object:
+def _strides(node: Node) -> Sizes | None:
     value = node.meta.get("val")
     return value.stride() if isinstance(value, Tensor) else None
 

@@ -1,16 +1,19 @@
-"""Lets cuBLAS apply relu to a matrix product on a GPU, in the kernel of the product.
+"""Lets cuBLAS apply relu to a matrix product on a GPU, where it can in the product's kernel.
 
 Before: y = addmm(bias, x, matrix); z = relu(y).
-After: z = _addmm_activation(bias, x, matrix), whose relu leaves NaN, as PyTorch's does.
+After: z = _addmm_activation(bias, x, matrix). cuBLAS does not say that its relu leaves NaN, as
+PyTorch's does: so `options.assume_finite` asks for it.
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import only_user
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.symbolic import are_same_sizes, known_number
 
 _aten = torch.ops.aten
 _DTYPES = {torch.float16, torch.bfloat16, torch.float32}
@@ -23,8 +26,8 @@ def fuse_product_relu(gm: GraphModule) -> GraphModule:
 
     Requires: a product with a row as bias and without factors, on a GPU or in a plan for one, of a
     type of `_DTYPES`, whose result only the relu reads, itself or as a view, as of a layer of
-    sequences.
-    Ensures: the same values, of the same shapes and strides.
+    sequences. It has something to sum: of a product of no columns PyTorch returns the bias alone.
+    Ensures: the same values where they are finite, of the same shapes and strides.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
@@ -50,7 +53,8 @@ def _relu_of(product: Node) -> Node | None:
     """The relu that a product can apply itself."""
     value, relu = product.meta["val"], only_user(_viewed(product))
     is_on_gpu = value.device.type in _DEVICES and value.dtype in _DTYPES
-    has_row = product.all_input_nodes[0].meta["val"].shape == value.shape[1:]
+    bias, x, _ = (node.meta["val"] for node in cast(tuple[Node, ...], product.args))
+    has_row = are_same_sizes(bias.shape, value.shape[1:]) and known_number(x.shape[1]) != 0
     is_relu = relu is not None and relu.target is _aten.relu.default
     return relu if is_on_gpu and has_row and is_relu and not product.kwargs else None
 

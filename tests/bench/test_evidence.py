@@ -68,7 +68,7 @@ def test_each_step_is_a_command_with_valid_arguments(
     for step in steps(tmp_path, device):
         name, *arguments = step.arguments
         if name in commands and name != "bench.memory":
-            assert commands[name]([*arguments, "--minutes", "0"]) == 0
+            assert commands[name]([*arguments, "--minutes", "0"]) == 1  # no time for a model
 
 
 def test_a_step_tells_how_it_went_and_what_it_said_if_it_failed() -> None:
@@ -84,6 +84,13 @@ def test_a_step_that_takes_too_long_is_cut_short() -> None:
     )
     assert outcome.status == "cut short"
     assert outcome.seconds < 30
+
+
+def test_nothing_that_a_step_has_started_outlives_it() -> None:
+    starts = "import subprocess, time; subprocess.Popen(['sleep', '60'], process_group=0)"
+    outcome = run(Step("long", ("timeit", "-n", "1", "-r", "1", f"{starts}; time.sleep(60)"), 1), 3)
+    assert outcome.status == "cut short"
+    assert outcome.seconds < 30  # a process that holds the pipe would be waited for
 
 
 def test_what_has_been_done_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
 from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import inference_graph
@@ -47,9 +48,11 @@ def test_relu_is_fused(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     assert not {aten.addmm.default, aten.relu.default} & set(found)
 
 
-def test_numbers_that_are_not_finite_stay() -> None:
-    x = torch.tensor([[float("nan"), 1, 2, 3], [float("inf"), 0, 0, 1]])
-    assert FUSED in operators(Then(torch.relu), x)
+@pytest.mark.parametrize("assume_finite", [False, True])
+def test_programs_have_it_where_numbers_are_finite(assume_finite: bool) -> None:
+    model = Then(torch.relu).eval()
+    plan = nimble_fx.plan(model, torch.randn(3, 4), device="h100", assume_finite=assume_finite)
+    assert (FUSED in [task.target for task in plan.graph.tasks]) == assume_finite
 
 
 LEFT_ALONE: dict[str, Callable[[Tensor], Any]] = {
@@ -70,8 +73,18 @@ def test_others_are_left_alone(function: Callable[[Tensor], Any]) -> None:
     assert FUSED not in operators(Then(function), torch.randn(3, 4))
 
 
-def test_so_are_those_of_doubles_and_without_bias_and_on_a_cpu() -> None:
+def test_so_are_those_of_doubles_and_without_bias() -> None:
     x = torch.randn(3, 4)
     assert FUSED not in operators(Then(torch.relu).double(), x.double())
     assert FUSED not in operators(Then(torch.relu, nn.Linear(4, 6, bias=False)), x)
+
+
+def test_so_is_one_that_sums_nothing_which_pytorch_returns_without_relu() -> None:
+    with pytest.warns(UserWarning, match="zero-element"):
+        nothing = nn.Linear(0, 6)
+    assert FUSED not in operators(Then(torch.relu, nothing), torch.randn(3, 0))
+
+
+def test_so_are_those_on_a_cpu() -> None:
+    x = torch.randn(3, 4)
     assert FUSED not in operators(Then(torch.relu), x, "cpu")

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call, fake_result
+from nimble_fx.torch_internals.kernels.cudnn import DTYPES, in_its_format
 from nimble_fx.torch_internals.leaves import tensors_of
 from nimble_fx.torch_internals.names import OpOverload
 
@@ -45,8 +46,8 @@ def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """The graph with convolutions in the channels-last format; the graph itself if there is none.
 
     Requires: a convolution in two dimensions, not transposed, of floating-point numbers, whose
-    weight is among `weights`, on a CPU, or on a GPU by cuDNN; all images among the other inputs are
-    in the default format (others are likely to be in this one already).
+    weight is among `weights`, on a CPU, or on a GPU by cuDNN, which takes no float64 so; all images
+    among the other inputs are in the default format (others are likely to be in this one already).
     Ensures: the same values up to rounding; outputs of the same shapes and strides. What is not in
     `_TAKE_ANY_FORMAT` gets its arguments as they were.
 
@@ -73,7 +74,8 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
         return False
     value: Tensor = weight.meta["val"]
     is_image = value.dim() == 4 and value.is_floating_point()
-    return bool(is_image and value.is_contiguous())
+    is_taken = value.device.type == "cpu" or value.dtype in DTYPES
+    return bool(is_image and is_taken and value.is_contiguous())
 
 
 def _is_in_default_format(node: Node) -> bool:
@@ -145,12 +147,14 @@ class _Conversion:
 def _result(node: Node) -> Any:
     """What an operator returns of which an argument is in the format.
 
-    PyTorch does not know which kernels a plan's tensors are for: cuDNN's, which keep the format.
+    PyTorch does not know which kernels a plan's tensors are for: cuDNN's.
     """
     result = fake_result(node)
-    if node.target is _aten.convolution.default and result.device.type == "meta":
-        return result.contiguous(memory_format=torch.channels_last)
-    return result
+    is_planned = node.target is _aten.convolution.default and result.device.type == "meta"
+    if not is_planned or result.dim() != 4:
+        return result
+    x, weight = (argument.meta["val"] for argument in cast(tuple[Node, ...], node.args[:2]))
+    return in_its_format(result, x, weight)
 
 
 def _strides(node: Node) -> list[object]:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from torch.fx import GraphModule
 
+from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.default_format_pools import default_format_pools
 from nimble_fx.rewrites.folding.fold_batch_norm import fold_batch_norm
@@ -54,4 +55,5 @@ def fold_weights(
         gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
         gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
         gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+    gm = eliminate_common_subexpressions(gm)  # a weight that is used twice is converted once
     return hoist_weights(gm, unshared_weights(gm, static))

@@ -8,6 +8,7 @@ relu6, `clamp_max(z, most)` is left.
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import copysign
 from typing import Any, cast
 
 import torch
@@ -33,11 +34,12 @@ MAX_ELEMENTS = 2**31 - 1
 def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     """Replaces convolutions, with the addition and the relu after them, by cuDNN's.
 
-    Requires: a convolution in two dimensions, not transposed, not depthwise (whose fused kernels
-    take several times as long), with a bias, of a type of `DTYPES`, which is not among `fixed`, as
-    its weight is, whose sizes are known, and whose result is in the channels-last format, in which
-    cuDNN has the fastest kernels; nothing else reads what is replaced. An addition's other operand
-    has the same shape and type, and nothing is written in place between the two.
+    Requires: a convolution in two dimensions, not transposed, of groups of several channels (fused
+    kernels of depthwise ones take several times as long), with a bias, of a type of `DTYPES`, which
+    is not among `fixed`, as its weight is, whose sizes are known, and whose result is in the
+    channels-last format, in which cuDNN has the fastest kernels; nothing else reads what is
+    replaced. An addition's other operand has the same shape and type, and nothing is written in
+    place between the two.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
@@ -57,8 +59,8 @@ def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
     arguments: tuple[Any, ...] = node.args
     x, weight, bias, _, _, _, is_transposed, *_ = arguments
     images: list[Tensor] = [x.meta["val"], node.meta["val"]]
-    is_depthwise = weight.meta["val"].shape[1] == 1
-    is_plain = not (is_transposed or is_depthwise or bias is None)
+    is_of_single_channels = weight.meta["val"].shape[1] == 1
+    is_plain = not (is_transposed or is_of_single_channels or bias is None)
     is_in_calls = weight in fixed and node not in fixed
     are_supported = all(map(_is_supported, images))
     return is_plain and is_in_calls and are_supported and is_channels_last(images[1])
@@ -104,12 +106,17 @@ class _Fusion:
     def _fused(self, gm: GraphModule) -> Node:
         x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
         bias = without_gaps(gm.graph, cast(Node, bias), self.convolution)
-        window = (bias, stride, padding, dilation, groups)
+        window = (bias, *map(_of_both_dimensions, (stride, padding, dilation)), groups)
         if self.addition is None:
             return call(gm.graph, self.activation, CONVOLUTION_RELU, x, weight, *window)
         other = added_to(self.convolution, self.addition)
         operands = (x, weight, other, 1.0)
         return call(gm.graph, self.activation, CONVOLUTION_ADD_RELU, *operands, *window)
+
+
+def _of_both_dimensions(numbers: Any) -> list[int]:
+    """Two numbers of a window; `convolution` takes one for both, and cuDNN's operators do not."""
+    return list(numbers) * (2 // len(numbers))
 
 
 def _begins_with_relu(activation: Node) -> bool:
@@ -118,4 +125,4 @@ def _begins_with_relu(activation: Node) -> bool:
         return True
     arguments: tuple[Any, ...] = activation.args
     is_bounded = activation.target is _aten.hardtanh.default and len(arguments) == 3
-    return is_bounded and bool(arguments[1] == 0)
+    return is_bounded and arguments[1] == 0 and copysign(1, arguments[1]) > 0

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.torch_internals.memory_formats import is_channels_last
+from nimble_fx.torch_internals.memory_formats import suggests_channels_last
 from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
 
 CONVOLUTION_RELU = lookup("torch.ops.aten.cudnn_convolution_relu.default")
@@ -21,6 +21,19 @@ FILTER_POSITION = {CONVOLUTION_RELU: 1, CONVOLUTION_ADD_RELU: 1}
 """The place of the weight among the arguments."""
 
 DTYPES = {torch.float16, torch.bfloat16, torch.float32}
+"""Of tensors that it takes in the channels-last format, and to the fused operators."""
+
+
+def in_its_format(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The result of a convolution of images in the format in which PyTorch lets cuDNN return it.
+
+    Args:
+        result, x, weight: tensors without data.
+    """
+    takes_any = {x.dtype, weight.dtype} <= DTYPES
+    is_last = takes_any and any(map(suggests_channels_last, (x, weight)))
+    memory_format = torch.channels_last if is_last else torch.contiguous_format
+    return torch.empty_like(result, memory_format=memory_format)
 
 
 def is_enabled() -> bool:
@@ -47,9 +60,7 @@ def _convolution_relu(
     """What `CONVOLUTION_RELU` returns for tensors without data, which PyTorch does not say."""
     window = (stride, padding, dilation, False, [0] * len(stride), groups)
     result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, *window)
-    is_last = any(map(is_channels_last, (x, weight)))
-    memory_format = torch.channels_last if is_last else torch.contiguous_format
-    return torch.empty_like(result, memory_format=memory_format)
+    return in_its_format(result, x, weight)
 
 
 def _convolution_add_relu(

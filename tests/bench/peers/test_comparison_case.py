@@ -186,9 +186,26 @@ def test_the_command_writes_each_row_and_what_it_did_not_reach(
     document = json.loads((tmp_path / "cpu" / f"{name}.json").read_text())
     assert [row["batch"] for row in document["results"]["rows"]] == [2, 3]
     assert {target["limit"] for target in document["targets"]} == {comparison.CPU_LIMIT}
-    assert main(["--models", "branchy", *to, "--minutes", "0", "--name", "none"]) == 0
-    cut_short = json.loads((tmp_path / "cpu" / "none.json").read_text())["results"]
-    assert cut_short == {"rows": [], "not_reached": ["Branchy, 4 numbers, batch 1"]}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_command_that_reaches_no_model_fails_and_leaves_earlier_results(
+    jobs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.command_line.selection.find", lambda name: BRANCHY)
+    earlier = tmp_path / "cpu" / "inference.json"
+    earlier.parent.mkdir()
+    earlier.write_text("measured before")
+    to = ["--out", str(tmp_path), "--device", "cpu", "--peers", "--jobs", jobs]
+    assert inference.main(["--models", "branchy", *to, "--minutes", "0"]) == 1
+    assert "No model was reached in time: nothing is written." in capsys.readouterr().out
+    assert earlier.read_text() == "measured before"
+
+
+def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
+    contests = [contest(), contest()]
+    rows = {0: hold(contest(), contestants())}
+    assert comparison.results(rows, contests)["not_reached"] == [contests[1].title]
 
 
 @pytest.mark.parametrize(

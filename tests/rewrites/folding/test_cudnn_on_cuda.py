@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.torch_internals.kernels.cudnn import CONVOLUTION_ADD_RELU, CONVOLUTION_RELU
 from tests.support.accuracy import assert_as_accurate
 
 pytestmark = pytest.mark.gpu
+
+FORMATS = [torch.contiguous_format, torch.channels_last]
 
 OPTIONS: dict[str, Any] = {"fold_weights": True, "policy": "nimble", "on_fallback": "error"}
 
@@ -47,7 +50,8 @@ def test_they_compute_what_they_stand_for(dtype: torch.dtype, freeze: bool) -> N
         pytest.skip("cuDNN is turned off")
     model = Residual().cuda().to(dtype).eval()
     nn.init.uniform_(model.norm.running_var, 0.5, 2)  # type: ignore[arg-type]
-    compiled = torch.compile(model, backend="nimble", options=OPTIONS | {"freeze": freeze})
+    options = OPTIONS | {"freeze": freeze, "assume_finite": True}
+    compiled = torch.compile(model, backend="nimble", options=options)
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(2, 3, 32, 32, device="cuda", dtype=dtype)
@@ -58,6 +62,32 @@ def test_they_compute_what_they_stand_for(dtype: torch.dtype, freeze: bool) -> N
     assert targets["aten.cudnn_convolution_add_relu.default"] == 2
     assert targets["aten.cudnn_convolution_relu.default"] >= 2
     assert targets["aten._addmm_activation.default"] == 1
+
+
+@pytest.mark.parametrize("n_images", [0, 2])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("n_channels", [(4, 6), (1, 6), (4, 1)])
+@pytest.mark.parametrize("of_x", FORMATS)
+@pytest.mark.parametrize("of_weight", FORMATS)
+def test_results_have_the_strides_that_they_say_without_data(
+    n_images: int,
+    size: int,
+    n_channels: tuple[int, int],
+    of_x: torch.memory_format,
+    of_weight: torch.memory_format,
+) -> None:
+    if n_images and not torch.backends.cudnn.enabled:
+        pytest.skip("cuDNN is turned off")
+    n_in, n_out = n_channels
+    x = torch.randn(n_images, n_in, 6, 6).cuda().clone(memory_format=of_x)
+    weight = torch.randn(n_out, n_in, size, size).cuda().clone(memory_format=of_weight)
+    rest = torch.randn(n_out).cuda(), [1, 1], [0, 0], [1, 1], 1
+    result = CONVOLUTION_RELU(x, weight, *rest)
+    others = [each.to("meta") if isinstance(each, Tensor) else each for each in (x, weight, *rest)]
+    assert CONVOLUTION_RELU(*others).stride() == result.stride()
+    result = CONVOLUTION_ADD_RELU(x, weight, result, 1.0, *rest)
+    others = [*others[:2], others[0].new_empty(result.shape), 1.0, *others[2:]]
+    assert CONVOLUTION_ADD_RELU(*others).stride() == result.stride()
 
 
 def test_numbers_that_are_none_stay() -> None:

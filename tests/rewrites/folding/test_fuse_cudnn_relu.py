@@ -1,11 +1,12 @@
 """cuDNN's convolutions add and apply relu themselves, where nothing else reads what is between."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.fuse_cudnn_relu import fuse_cudnn_relu
@@ -14,6 +15,7 @@ from nimble_fx.torch_internals.kernels.cudnn import CONVOLUTION_ADD_RELU, CONVOL
 from tests.support.accuracy import assert_as_accurate
 from tests.support.cudnn_on_cpu import cudnn_on_cpu
 from tests.support.inference_graphs import inference_graph
+from tests.support.promised_types import run_as_promised
 
 X = torch.randn(2, 4, 6, 6)
 OTHER = torch.randn(2, 6, 4, 4)
@@ -43,15 +45,13 @@ def operators(model: nn.Module, *inputs: Tensor) -> list[object]:
     graph = inference_graph(model.eval(), *inputs)
     gm = channels_last(graph.gm, fixed_nodes(graph.gm, unshared_weights(graph.gm, graph.static)))
     fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, graph.static)))
-    gm.graph.lint()
-    with torch.no_grad():
-        assert_as_accurate(model, inputs, gm(*graph.arguments))
+    assert_as_accurate(model, inputs, run_as_promised(gm, *graph.arguments))
     targets = [node.target for node in gm.graph.nodes if node.op == "call_function"]
     return [target for target in targets if target not in COPIES]
 
 
 def layer(**options: Any) -> nn.Module:
-    return nn.Conv2d(4, 6, 3, **options)
+    return nn.Conv2d(4, 6, **{"kernel_size": 3, **options})
 
 
 def last(x: Tensor) -> Tensor:
@@ -91,6 +91,7 @@ WINDOWS: list[dict[str, Any]] = [
     {"padding": (2, 1), "stride": (1, 2)},
     {"stride": 2, "padding": 2, "dilation": (1, 2)},
     {"groups": 2},
+    {"kernel_size": 1},
 ]
 
 
@@ -98,6 +99,42 @@ WINDOWS: list[dict[str, Any]] = [
 def test_it_has_the_same_window(window: dict[str, Any]) -> None:
     model = Then(layer(**window), lambda y, _: torch.relu(y))
     assert operators(model, X) == [CONVOLUTION_RELU]
+
+
+def test_a_window_of_one_number_is_of_both_dimensions() -> None:
+    class Convolution(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(4, 6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            weights = self.layer.weight, self.layer.bias
+            return torch.convolution(x, *weights, [2], [1], [1], False, [0], 1).relu()
+
+    assert operators(Convolution(), X) == [CONVOLUTION_RELU]
+    graph = inference_graph(Convolution().eval(), X)
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, unshared_weights(graph.gm, graph.static)))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, graph.static)))
+    (fused,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION_RELU)
+    assert fused.args[3:6] == ([2, 2], [1, 1], [1, 1])  # it reads two of each
+
+
+@pytest.mark.parametrize("strides", [(2,), (0,)])
+def test_it_reads_a_bias_without_gaps(strides: tuple[int]) -> None:
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.bias = nn.Conv2d(4, 6, 3), nn.Parameter(torch.randn(12))
+
+        def forward(self, x: Tensor) -> Tensor:
+            bias = self.bias.as_strided((6,), strides)
+            return torch.conv2d(x, self.layer.weight, bias).relu()
+
+    graph = inference_graph(Biased().eval(), X)
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, unshared_weights(graph.gm, graph.static)))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, graph.static)))
+    (fused,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION_RELU)
+    assert cast(Node, fused.args[2]).meta["val"].is_contiguous()
 
 
 def test_a_block_of_a_residual_network_is_two_kernels() -> None:
@@ -116,10 +153,15 @@ LEFT_ALONE: dict[str, tuple[nn.Module, Callable[[Tensor, Tensor], object]]] = {
     "depthwise": (nn.Conv2d(4, 4, 3, groups=4), lambda y, _: torch.relu(y)),
     "no bias": (layer(bias=False), lambda y, _: torch.relu(y)),
     "transposed": (nn.ConvTranspose2d(4, 6, 3), lambda y, _: torch.relu(y)),
+    "transposed of its format": (
+        nn.Sequential(layer(), nn.ConvTranspose2d(6, 6, 3)),
+        lambda y, _: torch.relu(y),
+    ),
     "one dimension": (nn.Sequential(nn.Flatten(2), nn.Conv1d(4, 6, 3)), lambda y, _: y.relu()),
     "of doubles": (layer().double(), lambda y, _: torch.relu(y)),
     "another activation": (layer(), lambda y, _: torch.sigmoid(y)),
     "hardtanh below nothing": (layer(), lambda y, _: nn.functional.hardtanh(y)),
+    "hardtanh above -0": (layer(), lambda y, _: nn.functional.hardtanh(y, -0.0, 2)),
     "read by others": (layer(), lambda y, _: torch.relu(y) + y),
     "returned": (layer(), lambda y, _: (torch.relu(y), y)),
     "added to itself": (layer(), lambda y, _: torch.relu(y + y)),
@@ -137,6 +179,35 @@ def test_others_are_left_alone(
     x = X.double() if next(module.parameters()).dtype == torch.float64 else X
     found = operators(Then(module, function), x, OTHER)
     assert not {CONVOLUTION_RELU, CONVOLUTION_ADD_RELU} & set(found)
+
+
+def test_so_are_large_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Then(layer(), lambda y, _: torch.relu(y))
+    for most, fused in ((X.numel(), True), (X.numel() - 1, False)):
+        monkeypatch.setattr("nimble_fx.rewrites.folding.fuse_cudnn_relu.MAX_ELEMENTS", most)
+        assert (CONVOLUTION_RELU in operators(model, X)) == fused
+
+
+def test_so_are_filters_that_the_caller_passes_and_convolutions_of_weights_alone() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image, self.layer = nn.Parameter(last(X)), nn.Conv2d(4, 6, 3)
+
+        def forward(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+            passed = torch.conv2d(last(x), weight, self.layer.bias).relu()
+            return passed, self.layer(self.image).relu() + x.mean()
+
+    assert CONVOLUTION_RELU not in operators(Functional(), X, last(torch.randn(6, 4, 3, 3)))
+
+
+def test_so_are_sizes_that_are_not_known() -> None:
+    model, x = Then(layer(), lambda y, _: torch.relu(y)).eval(), X.clone()
+    torch._dynamo.mark_dynamic(x, 0)
+    graph = inference_graph(model, x)
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, unshared_weights(graph.gm, graph.static)))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, graph.static)))
+    assert CONVOLUTION_RELU not in [node.target for node in gm.graph.nodes]
 
 
 def test_so_are_all_where_results_must_be_deterministic() -> None:
