@@ -151,6 +151,33 @@ def test_a_matrix_that_is_used_twice_has_one_copy() -> None:
     program.verify()
 
 
+def test_a_convolution_that_is_used_twice_has_one_weight() -> None:
+    layer = nn.Conv2d(4, 4, 3, padding=1)
+    x = torch.randn(2, 4, 6, 6)
+    model = nn.Sequential(*[layer, nn.ReLU()] * 3).eval()
+    plan = nimble_fx.plan(model, x, device="h100", **FOLDED)
+    assert plan.scheduled.n_folded == 1
+    with torch.no_grad():
+        assert_as_accurate(model, (x,), [torch.compile(model, backend="nimble", options=FOLDED)(x)])
+    assert nimble_fx.programs()[-1].scheduled.n_folded == 1
+
+
+def test_sizes_that_depend_on_data_may_be_added() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+            return torch.relu(self.layer(x) + y[mask])
+
+    model, mask = Masked().eval(), torch.tensor([True, False, True])
+    inputs = torch.randn(1, 4, 6, 6), torch.randn(3, 4, 6, 6), mask
+    compiled = torch.compile(model, backend="nimble", options=FOLDED, fullgraph=True)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert_as_accurate(model, inputs, [compiled(*inputs)])
+
+
 def test_a_saved_program_packs_the_matrices_that_it_is_bound_to(tmp_path: Path) -> None:
     (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
     other, inputs = Products().eval(), products_inputs()

@@ -3,6 +3,7 @@
 import copy
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +154,26 @@ def test_their_memory_comes_back_with_the_model() -> None:
         torch.cuda.empty_cache()
         used.append(torch.cuda.memory_reserved())
     assert used[1] == used[2]
+
+
+FORMATS: dict[str, tuple[nn.Module, torch.dtype]] = {
+    "one pixel of a filter": (nn.Sequential(nn.Conv2d(4, 6, 1), nn.ReLU6()), torch.float32),
+    "doubles": (nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU()), torch.float64),
+    "depthwise": (nn.Conv2d(4, 4, 1, groups=4), torch.float32),
+    "one channel": (nn.Sequential(nn.Conv2d(4, 1, 1), nn.Conv2d(1, 4, 1)), torch.float32),
+    "volumes": (
+        nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Unflatten(1, (3, 2)), nn.Conv3d(3, 2, 1)),
+        torch.float32,
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "dtype"), FORMATS.values(), ids=FORMATS)
+def test_a_plan_that_is_saved_has_the_formats_of_the_gpus_convolutions(
+    model: nn.Module, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    x = torch.randn(2, 4, 6, 6, dtype=dtype)
+    plan = nimble_fx.plan(model.eval().to(dtype), x, device="h100", fold_weights=True)
+    plan.save(tmp_path / "plan.json")
+    with torch.backends.cudnn.flags(enabled=True):  # whose formats are those of a plan
+        assert nimble_fx.load(tmp_path / "plan.json").graph == plan.graph

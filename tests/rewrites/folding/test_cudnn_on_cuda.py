@@ -81,13 +81,13 @@ def test_results_have_the_strides_that_they_say_without_data(
     n_in, n_out = n_channels
     x = torch.randn(n_images, n_in, 6, 6).cuda().clone(memory_format=of_x)
     weight = torch.randn(n_out, n_in, size, size).cuda().clone(memory_format=of_weight)
-    rest = torch.randn(n_out).cuda(), [1, 1], [0, 0], [1, 1], 1
-    result = CONVOLUTION_RELU(x, weight, *rest)
-    others = [each.to("meta") if isinstance(each, Tensor) else each for each in (x, weight, *rest)]
-    assert CONVOLUTION_RELU(*others).stride() == result.stride()
-    result = CONVOLUTION_ADD_RELU(x, weight, result, 1.0, *rest)
-    others = [*others[:2], others[0].new_empty(result.shape), 1.0, *others[2:]]
-    assert CONVOLUTION_ADD_RELU(*others).stride() == result.stride()
+    bias, window = torch.randn(n_out).cuda(), ([1, 1], [0, 0], [1, 1], 1)
+    result = CONVOLUTION_RELU(x, weight, bias, *window)
+    fake_x, fake_weight, fake_bias, other = (y.to("meta") for y in (x, weight, bias, result))
+    assert CONVOLUTION_RELU(fake_x, fake_weight, fake_bias, *window).stride() == result.stride()
+    result = CONVOLUTION_ADD_RELU(x, weight, result, 1.0, bias, *window)
+    fake = CONVOLUTION_ADD_RELU(fake_x, fake_weight, other, 1.0, fake_bias, *window)
+    assert fake.stride() == result.stride()
 
 
 def test_numbers_that_are_none_stay() -> None:
