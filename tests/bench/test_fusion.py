@@ -31,7 +31,7 @@ def test_a_model_without_fused_kernels_keeps_its_other_prediction_and_says_why(
         "",
         lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU()),
         _inputs,
-        lambda n: (n, 4, 1, 1),
+        lambda n: (n, 4, 5, 5),
     )
     row = predicted("m", "M", form, 2, DEVICES["h100"])
     assert row.n_kernels == {"PyTorch's": 3, "folded": 2}
@@ -40,7 +40,7 @@ def test_a_model_without_fused_kernels_keeps_its_other_prediction_and_says_why(
 
 
 def _inputs(batch: int) -> tuple[torch.Tensor, ...]:
-    return (torch.randn(batch, 4, 1, 1),)
+    return (torch.randn(batch, 4, 5, 5),)
 
 
 def times(*pairs: tuple[float, float]) -> dict[str, There]:
