@@ -150,8 +150,7 @@ def _result(node: Node) -> Any:
     PyTorch does not know which kernels a plan's tensors are for: cuDNN's.
     """
     result = fake_result(node)
-    is_planned = node.target is _aten.convolution.default and result.device.type == "meta"
-    if not is_planned or result.dim() != 4:
+    if node.target is not _aten.convolution.default or result.device.type != "meta":
         return result
     x, weight = (argument.meta["val"] for argument in cast(tuple[Node, ...], node.args[:2]))
     return in_its_format(result, x, weight)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
 from tests.support.accuracy import assert_as_accurate
@@ -96,3 +97,33 @@ def test_a_weight_that_is_computed_from_an_input_is_left_alone() -> None:
 
     n_weights, _ = n_copies(Dynamic())
     assert n_weights == 0
+
+
+class Volumes(nn.Module):
+    """A convolution in three dimensions of what is computed from the result of one in two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images, self.volumes = convolution(), nn.Conv3d(2, 2, 1)
+        self.factors = nn.Parameter(torch.randn(3, 1, 1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.volumes(self.images(x) * self.factors)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "n_converted"),
+    [
+        (convolution(), torch.float32, 1),
+        (convolution(), torch.float64, 0),
+        (Volumes(), torch.float32, 1),
+    ],
+)
+def test_plans_convert_what_a_gpu_takes_in_the_format(
+    model: nn.Module, dtype: torch.dtype, n_converted: int
+) -> None:
+    program = nimble_fx.plan(model.to(dtype), X.to(dtype), device="h100", fold_weights=True)
+    folded = program.scheduled.folded
+    weights = () if folded is None else folded.graph.tasks
+    assert [str(task.target) for task in weights].count("aten.clone.default") == n_converted
