@@ -70,7 +70,7 @@ def lower(
     Args:
         gm, example_inputs: Dynamo's graph, and one set of inputs for it.
         compiler: builds the callable of each ATen graph.
-        watch: wraps that of an inference graph.
+        watch: wraps the callable of an inference graph.
     """
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
@@ -138,19 +138,19 @@ class Compiler:
         return self._compared(self.build(merged, self._name, self._capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
-        """The graph with one product for several, on a CPU; elsewhere they may run side by side."""
+        """The graph with parallel products merged on a CPU; a GPU may run them concurrently."""
         return merge_products(gm, self._inputs.weights) if device.name == "cpu" else gm
 
     def _hoisted(self, gm: GraphModule, device: DeviceRuntime) -> Hoisted | None:
-        """The graph with weights that are folded; None if there are none, or they should not be.
+        """The graph with its weights folded; None if it has none, or must not fold them.
 
         Args:
-            gm: writes to none of its inputs, one of which could be a view of a weight.
-            device: runs it.
+            gm: a graph that writes to none of its inputs, which could be views of weights.
+            device: the device that runs it.
         """
         library = _library(device)
         if library != "oneDNN" and self._options.fold_weights == "auto":
-            return None  # changes of weights are noticed less well
+            return None  # writes that PyTorch does not count would go unnoticed
         return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime) -> Boxed:
@@ -178,7 +178,7 @@ class Compiler:
         self._target.reporter.report(fallback)
 
     def _compared(self, run: Boxed, traced: GraphModule) -> Boxed:
-        """The runnable, compared with the traced graph if it can be and the options ask for it."""
+        """The callable, compared with the traced graph if `verify="values"` and it can be."""
         if self._options.verify == "values" and is_comparable(traced):
             return compared_once(run, traced, self._name)
         return run
@@ -225,12 +225,12 @@ class Compiler:
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
-        """Makes a graph one of its device alone, without constants, in place; returns it."""
+        """Moves a graph to one device and folds its constants, in place; returns it."""
         place = self._target.constants_on
         return fill_masked(fold_constants(move_to_device(gm), place), place)
 
     def build(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
-        """The callable for an ATen graph: its part on the host, then the program of the rest."""
+        """The callable for an ATen graph: its host part, then the program of its device part."""
         parts = split(gm)
         if parts is None:
             return self._by_kernels(gm, name, capture)
@@ -250,7 +250,7 @@ class Compiler:
         return self._fastest(name, runs, gm)
 
     def _fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
-        """The callable that runs the fastest of these, each of which does what the graph does."""
+        """The callable that runs the fastest of `runs`, which all compute the same as the graph."""
         choice, self._choice = self._choice, KernelChoice()
         if len(runs) == 1:
             ((choice.winner, run),) = runs.items()
@@ -280,7 +280,7 @@ class Compiler:
         return graphs or {PYTORCHS: gm}
 
     def _report_left_out(self, name: str, reason: str) -> None:
-        """Reports that a program has none of Inductor's kernels, which "auto" need not have."""
+        """Reports that a program has no Inductor kernels; with "auto" that is not a fallback."""
         if self._options.kernels == "auto":
             self._choice.left_out[INDUCTORS] = reason
             self._target.reporter.warn(
@@ -291,7 +291,7 @@ class Compiler:
             self._target.reporter.report(fallback)
 
     def _predicted_us(self, gm: GraphModule) -> float:
-        """What the fastest schedule of an ATen graph is predicted to take."""
+        """The predicted time of the fastest schedule of an ATen graph, in microseconds."""
         return predicted_us(self.trace(gm, self._name), self._options, self._target.reporter)
 
     def _may_have_several_streams(self, gm: GraphModule) -> bool:
@@ -373,7 +373,7 @@ def _n_operators(gm: GraphModule) -> int:
 
 
 def _library(device: DeviceRuntime) -> Library | None:
-    """The library of convolutions on a device; None for the virtual one, which runs a CPU's."""
+    """The library whose convolutions a device can run; None for the virtual device."""
     if device.name == "cpu":
         return "oneDNN"
     return "cuDNN" if device.name.startswith("cuda") and cudnn.is_enabled() else None

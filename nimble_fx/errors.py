@@ -37,7 +37,7 @@ class FallbackError(UnsupportedError):
 
 
 class NotPreparedError(NimbleError, RuntimeError):
-    """A call of a `Nimble` before its `prepare`."""
+    """A `Nimble` was called before `prepare`."""
 
 
 class ScheduleError(NimbleError):
@@ -61,7 +61,7 @@ class OperatorError(NimbleError, RuntimeError):
 
 
 class RewriteError(NimbleError, RuntimeError):
-    """A program whose kernels were replaced computes other values than before: a bug in a rewrite.
+    """Replaced kernels compute different values than PyTorch's: a bug in a rewrite.
 
     Only `options={"verify": "values"}` looks for it.
     """

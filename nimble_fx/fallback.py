@@ -1,4 +1,4 @@
-"""Fallbacks: programs that run slower than the options ask for, warned of, listed and counted."""
+"""Fallbacks: programs that run slower than the options ask for; warns, lists and counts them."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ OnFallback = Literal["warn", "error", "silent"]
 
 @dataclass(frozen=True)
 class Fallback:
-    """A program that runs slower than the options ask for, in all calls or some.
+    """A program that runs slower than the options ask for, in some or all calls.
 
     Attributes:
         program: the program's name.

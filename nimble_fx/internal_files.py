@@ -13,7 +13,7 @@ def is_internal(file: str) -> bool:
     """Whether code is PyTorch's, this package's, Python's own, or was made by one of these.
 
     Args:
-        file: as a frame or a code object names it.
+        file: the file name of a frame or a code object.
     """
     path = Path(file)
     is_generated = file.startswith(("<eval_with_key>", "<string>", "<nimble_fx "))

@@ -35,7 +35,7 @@ _ARGUMENTS = {
     "mode": "it is an argument of torch.compile alone, whose 'max-autotune' is kernels='auto'; ",
     "options": "it is an argument of torch.compile alone, elsewhere each option is a keyword; ",
 }
-"""What to say of arguments that are taken for options."""
+"""Hints for arguments that users mistake for options."""
 
 
 @dataclass(frozen=True)
@@ -48,42 +48,47 @@ class Options:
             scheduling by predicted cost; "serial" for one stream; or a pass of your own that
             assigns each launching task a stream; see `pipeline.Policy`.
         max_streams: the largest number of streams; None for as many as the device has.
-        priorities: whether "auto" and "critical-path" may give the stream with most of the
-            critical path priority in a CUDA graph, over other work on the GPU too.
-        freeze: capture a CUDA graph where the program allows it.
+        priorities: whether "auto" and "critical-path" may give a higher priority in the CUDA graph
+            to the stream with most of the critical path. It then also precedes other work on the
+            GPU.
+        freeze: capture a CUDA graph if the program allows it.
         copy_outputs: copy outputs out of the graph's memory; False returns outputs that alias it,
             which the next call overwrites.
-        max_graphs: how many CUDA graphs a program keeps for each set of parameters: one for each
-            set of sizes. Past that the least recently used one is evicted.
+        max_graphs: how many CUDA graphs a program keeps for each set of parameters, one for each
+            set of input sizes. The least recently used one is evicted when there are more.
         on_fallback: what to do when something runs slower than asked for: "warn" once, "error", or
             "silent"; `nimble_fx.fallbacks()` lists the fallbacks of programs that can still run.
-        fold_weights: True: in inference on a CPU, compute once what depends on parameters and
-            buffers alone: batch normalization is folded into convolutions, which run by oneDNN's
-            operators on packed weights, as products by large matrices do; products of few rows by
-            one matrix become one. A weight that changes is folded again at the next call; a write
-            of a few numbers in a way that PyTorch does not count, such as `.data`, may be missed.
-            "auto": where the first call of a program measures that this is faster. On a GPU True
-            alone folds: what depends on weights alone, and batch normalization, into convolutions
-            in the channels-last format, which cuDNN computes with their relu; no write is noticed
-            there that PyTorch does not count.
-        assume_finite: whether oneDNN's convolutions on folded weights may apply relu, hardtanh,
-            hardsigmoid and gelu themselves, and cuBLAS's products on a GPU relu, which may make a
-            number of NaN, where PyTorch's leave it.
-        kernels: "aten" for PyTorch's kernels; "inductor" for those that Inductor fuses operators
-            into, each scheduled as a task. What Inductor cannot compile has PyTorch's. "auto" for
-            the faster of both, as the first call of each program measures.
-        verify: prove each schedule legal before it runs; that of a pass of your own always is.
-            "values": also compare, at the first call of a program with other kernels than PyTorch
-            would call, what it computes with what these do.
+        fold_weights: whether inference computes values that depend only on parameters and buffers
+            once, instead of in each call. It computes them again at the next call after a parameter
+            or buffer has changed.
+            True on a CPU: also folds batch normalization into convolutions, runs convolutions and
+            products with large matrices on packed weights (oneDNN), and merges products of few
+            rows that share a matrix. Writes that PyTorch does not count (such as those through
+            `.data`) are found by comparing values, of a large weight only a sample: a write to few
+            elements may be missed.
+            True on a GPU: also folds batch normalization into convolutions, which run in the
+            channels-last format and apply relu themselves (cuDNN). Writes that PyTorch does not
+            count are missed.
+            "auto": True on a CPU if that is faster in the first call of the program; False on a
+            GPU.
+        assume_finite: whether library kernels that may replace NaN with a number are allowed:
+            oneDNN's convolutions on folded weights that apply relu, hardtanh, hardsigmoid or gelu,
+            and on a GPU cuBLAS's products that apply relu. PyTorch's activations keep NaN.
+        kernels: "aten" for PyTorch's kernels; "inductor" for Inductor's fused kernels, each
+            scheduled as a task (operators that Inductor cannot compile keep PyTorch's kernels);
+            "auto" for whichever is faster in the first call of the program.
+        verify: whether to prove each schedule legal before it runs; schedules of your own passes
+            are always proved. "values": also compare the results of each program whose kernels
+            were replaced with those of PyTorch's kernels, in its first call.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program reuse.
         cost_dir: a directory of measured times of tasks, which "auto" and "critical-path" use as
-            costs. Times that are missing are measured during the compile, by running operators,
-            your own among them, some fifty times on made-up values. None: costs are a roofline's.
+            costs. Missing times are measured at compile time, by running each operator, including
+            your custom ones, about fifty times on made-up values. None: a roofline predicts costs.
         device: "virtual" simulates an asynchronous GPU for a model on the CPU; None runs the model
-            where it is.
-        seed: of the orders in which the virtual device runs what streams and events leave
-            unordered; an error on another device.
+            on its own device.
+        seed: selects one of the orders in which the virtual device can run tasks that streams and
+            events leave unordered; an error on any other device.
     """
 
     policy: PolicyName | Policy = "auto"

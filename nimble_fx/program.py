@@ -43,14 +43,14 @@ class Program:
 
     Attributes:
         scheduled: the schedule that it runs by, and the text emitted for it.
-        status: whether it is frozen, and if not, why.
+        status: whether it is frozen, and if not, why not.
         specs: the device that it was scheduled for; None for a program from a file.
         candidates: the schedules that "auto" selected from, the best by prediction first; empty
             with another policy, and for a program from a file.
         alternatives: other schedules that autotuning times at the first capture.
         on_winner: called with the fastest schedule after autotuning.
-        kernel_choice: which kernels were compiled for it, and what the first call measures of
-            them; None for a program from a file.
+        kernel_choice: which kernels were compiled for it, and their times in the first call; None
+            for a program from a file.
         n_traced: how many operators PyTorch traced; None for a program from a file.
     """
 
@@ -113,7 +113,7 @@ class Program:
 
     @property
     def sizes(self) -> Sizes:
-        """The symbolic sizes of its inputs, with their values at the compile."""
+        """The symbolic sizes of its inputs, with their values at compile time."""
         return self.scheduled.sizes
 
     def kernel_source(self, name: str) -> str:
@@ -123,7 +123,7 @@ class Program:
             name: a task of the graph, such as "cpp_fused_relu_0".
 
         Raises:
-            InputError: there is no such task; the message lists those that there are.
+            InputError: there is no such task; the message lists the tasks that there are.
         """
         kernels = {
             task.name: task.target.__name__.partition(".")[0]
@@ -175,17 +175,17 @@ class Program:
     def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> BoundProgram:
         """A callable that runs the program with these parameters, frozen where the device can.
 
-        A call takes the graph's other inputs in order (`graph.inputs` that are not static, nor a
-        size of one that is) and returns a list of its outputs. It runs the graph as PyTorch traced
-        it, for inputs of its types, without guards, gradients and pytrees. The tensors that a
-        forward graph saves for its backward are among its outputs.
+        The callable takes the graph's other inputs in order (those in `graph.inputs` that are
+        neither static nor sizes of static inputs) and returns a list of its outputs. There are no
+        guards, gradients or pytrees: the inputs must have the types that the graph was traced
+        with. The tensors that a forward graph saves for its backward are among its outputs.
 
         Args:
             parameters: a module, or tensors by name: the model's names or the graph's.
 
         Raises:
-            InputError: a parameter is missing or does not fit the program; from a call, the same of
-                an input.
+            InputError: a parameter is missing or does not fit the program. The callable raises it
+                for an input that does not fit.
             UnsupportedError: this machine has no such device.
         """
         device = device_here(self.device)

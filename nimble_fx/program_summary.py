@@ -94,7 +94,7 @@ def _folded(scheduled: ScheduledProgram) -> str:
     returned = {ref.name for ref in graph.outputs if isinstance(ref, Ref)}
     kept = {key for value in graph.values if value.name in returned for key in value.holds}
     nbytes = dict.fromkeys(kept, 0)
-    for value in graph.values:  # views lie within what another value has in whole
+    for value in graph.values:  # views share the memory of other values, which is counted already
         if isinstance(value.type, TensorType):
             n = extent(numbers(value.type.shape), numbers(value.type.stride))
             whole = n * value.type.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What graphs are compiled for: a device, and how what runs them is made."""
+"""The target that graphs are compiled for: a device, and the steps that make a callable."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class CaptureDecision:
 
     Attributes:
         why_not_here: why this process does not capture it; None if it does.
-        is_for_replay: whether its schedule is one for replays, in this process or another.
+        is_for_replay: whether it is scheduled for replay, in this process or another.
     """
 
     why_not_here: str | None
@@ -34,7 +34,7 @@ class CaptureDecision:
 
 @dataclass(frozen=True)
 class Target:
-    """What graphs are compiled for: a device, and how their runnables are made.
+    """The target that graphs are compiled for: a device, and the steps that make a callable.
 
     To change one step, `dataclasses.replace` its field.
 
@@ -43,14 +43,15 @@ class Target:
         runtime_for: returns the device that runs a traced graph; raises UnsupportedError if there
             is none.
         retarget: returns the graph with the types and devices that it has on the target.
-        specs: the figures to schedule for; None for those of the device that runs it.
-        constants_on: returns the device on which constants of a device are computed; None if that
-            is not possible now.
+        specs: the performance figures to schedule for; None for those of the device that runs it.
+        constants_on: takes the device of constants and returns the device to compute them on; None
+            if they cannot be computed now.
         capture_decision: decides whether a program is captured.
         compile_graph: compiles an ATen graph and returns the callable that replaces it.
         as_traced: returns the callable that runs an ATen graph operator by operator.
-        inductor_kernels: returns an ATen graph with Inductor's kernels, as `with_inductor_kernels`.
-        runs_programs: whether it runs the programs; a plan runs ATen graphs instead.
+        inductor_kernels: returns an ATen graph with Inductor's kernels; see
+            `with_inductor_kernels`.
+        runs_programs: whether the programs run; a plan runs their ATen graphs instead.
     """
 
     reporter: Reporter

@@ -39,7 +39,7 @@ AS_TRACED = "as traced, without a schedule"
 
 
 def this_machine(options: Options, on_program: Callable[[Program], None] = register) -> Target:
-    """The target for programs that run where the model is, captured where that is possible.
+    """The target for programs that run on the model's device, captured if possible.
 
     Args:
         options: the user's options.
@@ -87,7 +87,7 @@ class _ThisMachine:
         return device
 
     def capture_decision(self, graph: TaskGraph, device: DeviceRuntime) -> CaptureDecision:
-        """Decides whether to capture a graph; reports one that cannot be though it should be."""
+        """Decides whether to capture a graph; reports one that should be captured but cannot."""
         if not self._options.freeze:
             return CaptureDecision("freeze=False", is_for_replay=False)
 
@@ -138,7 +138,7 @@ class _ThisMachine:
 
 
 class _ProgramOrder:
-    """Makes the launcher of a program as it was traced when a call first needs it."""
+    """Makes the launcher that runs a program in traced order, when a call first needs it."""
 
     def __init__(self, traced: TracedProgram, reporter: Reporter) -> None:
         self._traced, self._reporter = traced, reporter

@@ -49,40 +49,43 @@ def compile(  # noqa: A001  # as torch.compile
 ) -> "Compiled":
     """Traces, schedules, verifies and captures the model now, for inputs like the example.
 
-    This calls the model once on copies of the example inputs, and in training runs a backward.
-    Afterwards, also when this raises, the state is what it was: parameters, buffers, gradients,
-    attributes, random number generators and the example inputs. For a function this covers the
-    modules and tensors in its closure and the globals that it names. No other thread may use the
-    model meanwhile.
+    This calls the model once on copies of the example inputs, and for training also runs the
+    backward. Parameters, buffers, gradients, attributes, random number generators and the example
+    inputs are restored afterwards, even if it raises. For a function, that covers the modules and
+    tensors in its closure and the globals that it names. No other thread may use the model
+    meanwhile.
 
     Args:
         model: a `torch.nn.Module` in the mode (`train` or `eval`) that it will be called in, a
             function, a `torch.export.ExportedProgram` or a `torch.jit.ScriptModule`.
-        example_inputs: a tensor: the one argument; a tuple or list: positional arguments; a dict:
-            keyword arguments. A model whose one argument is a list or dict takes `([...],)`.
-        training: False: for inference, and every call runs without gradients. True: with the
-            backward, and calls follow the caller's grad mode. That is on by default: inference that
-            followed it would silently keep the tensors that a backward needs.
-        guards: True: each call checks, as with torch.compile, whether all that the compiled code
-            depends on is as it was, and compiles again if not. False, for inference: a call checks
-            its inputs alone, which must be like the example's. Parameters and buffers may have
-            other values, or be replaced by others of the same shape, strides and type; the model's
-            modules, mode and attributes, and variables of its code, are taken to be as they were.
-        release_weights: True, with `guards=False`: frees what the program reads only as folded
-            weights. It is empty in the model afterwards, which must not be called any more (some
-            operators of PyTorch crash on empty weights); what is saved of it is empty.
-        **options: those of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
+        example_inputs: a tensor (the only argument), a tuple or list (positional arguments) or a
+            dict (keyword arguments). For a model whose only argument is a list, pass `([...],)`,
+            and likewise for a dict.
+        training: False compiles for inference: every call runs without gradients. True also
+            compiles the backward, and calls follow the caller's grad mode. (If inference followed
+            it too, calls would by default keep the tensors that a backward needs.)
+        guards: True: each call checks, as with torch.compile, that everything the compiled code
+            depends on is unchanged, and compiles again if not. False, for inference: each call only
+            checks that its inputs are like the example's. Values of parameters and buffers may
+            change, and they may be replaced by tensors of the same shape, strides and type; changes
+            of the model's modules, mode and attributes, and of variables of its code, go
+            unnoticed.
+        release_weights: True, with `guards=False`: frees the weights that the program reads only
+            in folded form. They are empty in the model afterwards: do not call the model any more
+            (some PyTorch operators crash on empty weights), and save it before.
+        **options: the options of `torch.compile(options={...})`; see `nimble_fx.options.Options`.
 
     Returns:
         A callable that takes the model's arguments. Other shapes compile again, as with
         torch.compile, and so does `torch.inference_mode()`: compile in the mode that you call in.
 
     Raises:
-        OptionError: before any work, if an option is not valid or the example inputs are no
-            arguments; later, if the model does not take them, or in training has no gradient.
+        OptionError: before any work, if an option is not valid or the example inputs are neither
+            a tensor, a tuple, a list nor a dict; later, if the model does not take them, or has no
+            gradient in training.
         FallbackError: with `on_fallback="error"`, if there would be a fallback.
 
-    Cost: one compile, a copy of parameters and buffers in the host's memory, and one of the inputs.
+    Cost: compile time, a copy of parameters and buffers in host memory, and one of the inputs.
     """
     check_training(training)
     _check_guards(guards, training, release_weights)
@@ -157,7 +160,7 @@ class Compiled:
         return runs or (), outputs
 
     def _drop_guards(self, example: Arguments) -> None:
-        """Makes calls check their inputs alone, or reports why that cannot be."""
+        """Makes calls check only their inputs, or reports why that is not possible."""
         try:
             with torch.no_grad():
                 self._run = UnguardedCall(self.model, self._guarded, example)
@@ -168,11 +171,11 @@ class Compiled:
         """Frees weights that are folded, or reports why none are.
 
         Args:
-            runs: of the programs, in the example call.
-            returned: what that call has returned.
+            runs: the runs of the programs in the example call.
+            returned: the tensors that the example call returned.
         """
         if not isinstance(self._run, UnguardedCall):
-            return  # which has been reported
+            return  # `_drop_guards` has reported it
         with torch.no_grad():
             self._run.has_weights = not sum(run.release_weights(returned) for run in runs)
         if self._run.has_weights:
@@ -193,7 +196,7 @@ class Compiled:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs compiled for this object alone, oldest first.
+        """The programs compiled for this object, oldest first.
 
         Calls with other shapes add programs. `torch.compiler.reset()` empties the list, and the
         next call compiles again; with `guards=False` calls go on with what they have.
@@ -204,7 +207,7 @@ class Compiled:
         """Says where the model's attributes are.
 
         Raises:
-            AttributeError: always: what is found is not looked up here.
+            AttributeError: always; Python only calls this for attributes that do not exist.
         """
         hint = "; the model is its attribute .model" if name in dir(nn.Module) else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
@@ -261,14 +264,14 @@ class _Backend:
 
 
 def _parsed(options: Mapping[str, Any], release_weights: bool) -> Options:
-    """The options; weights that are to be released are folded, whatever is faster."""
+    """The options; with `release_weights`, weights are folded even if that is not faster."""
     parsed = Options.parse(None, options)
     is_decided = parsed.fold_weights != "auto" or not release_weights
     return parsed if is_decided else replace(parsed, fold_weights=True)
 
 
 def _check_guards(guards: object, training: bool, release_weights: object) -> None:
-    """Raises OptionError if these are no bools, or do not go together."""
+    """Raises OptionError if an argument is not a bool, or they contradict each other."""
     for name, value in (("guards", guards), ("release_weights", release_weights)):
         if type(value) is not bool:
             raise OptionError(f"{name}={value!r:.99} is not valid; it takes True or False")

@@ -1,4 +1,4 @@
-"""Whether parameters and buffers of a model are other than at its compile."""
+"""Finds parameters and buffers of a model that differ from those it was compiled with."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ class _Place(NamedTuple):
 
     @property
     def weight(self) -> Tensor | None:
-        """What is there; None if nothing is."""
+        """The parameter or buffer; None if it is gone."""
         return self.store.get(self.key)
 
 
@@ -36,14 +36,14 @@ class CompiledWeights:
         self._tied = [(first, each) for first, *others in by_weight.values() for each in others]
 
     def untied(self) -> str | None:
-        """The names of two that were one tensor, and are two now; None if there are none."""
+        """The names of two weights that were tied when it was compiled and are not now, or None."""
         for one, other in self._tied:
             if one.weight is not other.weight:
                 return f"{one.name} and {other.name}"
         return None
 
     def difference(self) -> str | None:
-        """What the first one is that is of another type now, or gone; None if there is none."""
+        """A description of the first weight whose type has changed, or that is gone; or None."""
         model = self._model
         now = {place.name: _type(place.weight) for place in _places(model)} if self._types else {}
         for name, before in self._types.items():
@@ -53,7 +53,7 @@ class CompiledWeights:
 
 
 def _places(model: Any) -> Iterator[_Place]:
-    """All that hold a tensor, those of one module by one name alone."""
+    """The parameters and buffers that hold a tensor; a module with several names counts once."""
     for prefix, module in nn.Module.named_modules(model):
         for store in (module._parameters, module._buffers):
             for key, weight in store.items():

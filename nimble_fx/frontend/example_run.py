@@ -45,7 +45,7 @@ def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
             function(*arguments.args, **arguments.kwargs)
     except Exception as error:
         if isinstance(error, NotImplementedError) or re.search(r"\bmeta\b", str(error), re.I):
-            return  # not because of the inputs, but because they have no data
+            return  # the inputs are valid; eager fails because they have no data
         raise OptionError(
             f"{name_of(function)} does not take these example inputs; called with them it raises "
             f"{type(error).__name__}: {error}{_user_line(error)}"
@@ -77,7 +77,7 @@ def _backward(outputs: object) -> None:
             "an input require one, and are the outputs tensors (in tuples, lists, dicts)?"
         )
     gradients = [torch.zeros_like(root) for root in roots]
-    # A backward that is compiled where the graph is not retained could not retain it ever after.
+    # A backward that is compiled while the graph is not retained could never retain it later.
     torch.autograd.grad(roots, _leaves(roots), gradients, retain_graph=True, allow_unused=True)
 
 

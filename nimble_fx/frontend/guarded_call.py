@@ -1,4 +1,4 @@
-"""Calls of a compiled model that run what Dynamo has compiled, without evaluating a frame."""
+"""Calls the code that Dynamo has compiled directly, without Dynamo's frame evaluation."""
 
 from collections.abc import Callable
 from types import FunctionType
@@ -7,15 +7,15 @@ from typing import Any
 from nimble_fx.torch_internals.dynamo.entries import DynamoEntry, is_ordinary_call, latest_entry
 
 MAX_ENTRIES = 8
-"""The most entries of Dynamo's cache that are called so: as many as it keeps by default."""
+"""The maximum number of cache entries to call directly; Dynamo keeps as many by default."""
 
 
 class GuardedCalls:
     """Calls the entries of Dynamo's cache for one function.
 
     Dynamo evaluates a function's frame to check guards and to run the code of the entry whose
-    guards pass. This checks the same guards and runs the same code, without what goes before and
-    after; calls that no known entry fits are Dynamo's.
+    guards pass. This class checks the same guards and runs the same code, without the overhead of
+    frame evaluation; it leaves calls that no known entry fits to Dynamo.
     """
 
     def __init__(self, function: FunctionType, run: Callable[..., Any]) -> None:
@@ -23,7 +23,7 @@ class GuardedCalls:
 
         Args:
             function: takes `*args` and `**kwargs`, and may have free variables.
-            run: calls it by Dynamo.
+            run: calls the function through Dynamo.
         """
         self._function, self._run = function, run
         names, cells = function.__code__.co_freevars, function.__closure__ or ()
@@ -44,7 +44,7 @@ class GuardedCalls:
 
     @property
     def latest(self) -> tuple[DynamoEntry, Callable[..., Any]] | None:
-        """The entry that became known last, and its code as a function."""
+        """The latest known entry, and its code as a function."""
         return self._known[0] if self._known else None
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class GuardedCalls:
         self._known = []
 
     def _learn(self) -> None:
-        """Makes the entry of the last call known, if it does all without evaluating frames."""
+        """Adds the entry of the last call to the known ones, if it needs no frame evaluation."""
         entry = latest_entry(self._function.__code__)
         self._known = known = [pair for pair in self._known if pair[0].is_alive]
         if entry is None or not entry.is_whole or any(entry.code is old.code for old, _ in known):

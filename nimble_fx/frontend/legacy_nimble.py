@@ -57,8 +57,8 @@ class Nimble:
                 parallel too.
             relaxed: has no effect. In the original it captured with
                 `cudaStreamCaptureModeRelaxed`, which allows CUDA calls that are forbidden during a
-                capture. Here captures forbid them to the capturing thread alone, which has made
-                its own in the warm-up.
+                capture. Here captures forbid them only to the capturing thread, which has made
+                its own such calls in the warm-up.
 
         Raises:
             OptionError: the dummy inputs are not tensors.

@@ -48,7 +48,7 @@ class Arguments:
 
     @property
     def leaves(self) -> list[Any]:
-        """The values in them that are no containers."""
+        """The values in them that are not containers."""
         return pytree.tree_leaves((self.args, self.kwargs))
 
     @property
@@ -65,17 +65,17 @@ class Arguments:
         return Arguments(args, kwargs)
 
     def copies(self) -> "Arguments":
-        """The arguments with copies of all tensors; tensors that share memory share it in these."""
+        """The arguments with copies of all tensors; copies share memory if the tensors do."""
         memo: dict[int, Any] = {}
         return self.with_tensors(lambda tensor: _copy(tensor, memo))
 
 
 def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A copy of the tensor that is a leaf of autograd; inference tensors stay such."""
+    """A copy of the tensor that is a leaf of autograd; inference tensors stay inference tensors."""
     with torch.inference_mode(tensor.is_inference()):
         if tensor.layout is not torch.strided:  # without a storage, which deepcopy would ask for
             copied = tensor.detach().clone()
-        elif tensor.is_conj() or tensor.is_neg():  # deepcopy would compute what the bits say
+        elif tensor.is_conj() or tensor.is_neg():  # deepcopy would resolve them
             bits = tensor.is_conj(), tensor.is_neg()
             bare = with_math_bits(tensor.detach(), *bits)
             copied = with_math_bits(copy.deepcopy(bare, memo), *bits)
@@ -118,11 +118,11 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
 
 
 def unique_function(model: Callable[..., Any]) -> FunctionType:
-    """A function that calls the model, with a code object and name that no other function has.
+    """A function that calls the model, with a code object and name of its own.
 
     Dynamo caches compiled code, and which sizes have changed, by code object or by its file, line
-    and name. So other callers of the model share none of these entries, and they can be freed; see
-    `dynamo_caches.drop_compiled`.
+    and name. With a function of its own, the model's other callers share none of these entries,
+    and `torch_internals.dynamo.caches.drop_compiled` can free them.
     """
 
     def forward(*args: Any, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ def planned_device(
         return _runnable_on_meta(as_traced(gm))
 
     def inductor_kernels(gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
-        """With kernels for this machine's GPU; "auto", which would time programs, has none."""
+        """The graph with Inductor's kernels for this machine's GPU; not for "auto", which times."""
         if options.kernels == "auto":
             raise UnsupportedError("a plan times nothing; ask for kernels='inductor'")
         here = device if runtime.hardware is not None else None

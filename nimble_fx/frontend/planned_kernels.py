@@ -1,4 +1,4 @@
-"""Inductor's kernels in a plan: the graph on a GPU of this machine, for which they are compiled."""
+"""Inductor's kernels in a plan: compiles the graph for a GPU of this machine."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def planned_kernels(
 
 
 def as_traced(gm: GraphModule) -> GraphModule:
-    """The graph that `planned_kernels` was called with; others as they are."""
+    """The graph that `planned_kernels` was called with; any other graph unchanged."""
     traced: GraphModule = gm.meta.get(_AS_TRACED, gm)
     return traced
 
@@ -83,7 +83,7 @@ class _Propagation(FakeTensorProp):
         return self._like(super().get_attr(target, args, kwargs))
 
     def _like(self, value: Any) -> Any:
-        """A fake tensor of the same layout; what is no tensor as it is."""
+        """A fake tensor of the same layout; values that are not tensors unchanged."""
         if not isinstance(value, Tensor):
             return value
         shape, stride = value.shape, value.stride()

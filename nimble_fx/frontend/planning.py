@@ -64,9 +64,9 @@ def plan(
     """Schedules the model for a device, which this machine need not have; returns its program.
 
     The model is traced on tensors without data: it does not change, and neither it nor the inputs
-    need data. No kernel runs but those that compute constants, of at most 1 MiB each, and nothing
-    is captured. With `policy="auto"`, the schedule is the fastest by simulation;
-    `program.candidates` lists all.
+    need data. The only kernels that run compute constants of at most 1 MiB each, and nothing is
+    captured. With `policy="auto"`, the schedule is the fastest by simulation; `program.candidates`
+    lists all.
 
     Args:
         model: as for `nimble_fx.compile`, on any device, also "meta". A function must take all
@@ -74,12 +74,13 @@ def plan(
         example_inputs: as for `nimble_fx.compile`, on any device; they may be fake tensors.
         device: the device to plan for, by a name in `nimble_fx.devices.specs.DEVICES`, such as
             "h100", or as a description, `nimble_fx.Device(sms=..., tflops=..., gbps=...)`; or this
-            machine's "cuda", "cuda:1" or such a `torch.device`, which stands for an H100 if there
-            is none.
+            machine's "cuda", "cuda:1" or a `torch.device`, which mean an H100 if the machine has no
+            such device.
         training: True for the forward and backward of training.
-        **options: those of `torch.compile(options={...})` but `device` and `seed`. `cost_dir` has
-            no effect, as nothing is measured, `verify="values"` has that of True, as nothing is
-            computed, and `cache_dir` has one only if this machine has the device.
+        **options: the options of `torch.compile(options={...})` except `device` and `seed`.
+            `cost_dir` has no effect, because nothing is measured; `verify="values"` has the effect
+            of True, because nothing is computed; `cache_dir` has an effect only if this machine has
+            the device.
 
     Returns:
         The program for inference, or in training those of the forward and the backward.
@@ -91,10 +92,11 @@ def plan(
         UnsupportedError: the model is not one graph that can be scheduled; the message says where.
             It is traced as by `torch.compile(fullgraph=True)`.
 
-    Operators that PyTorch selects by device, as for attention, are those of the "meta" device: the
-    program has PyTorch's general ones, where the GPU may have a specialized kernel. With
-    `kernels="inductor"` Inductor compiles for a GPU of this machine, whatever the plan is for;
-    where PyTorch sees none, the program has PyTorch's kernels, and `on_fallback` says what then.
+    PyTorch selects some operators by device, for example those of attention. A plan has the
+    operators of the "meta" device, which are PyTorch's general ones, even if the GPU has a
+    specialized kernel. With `kernels="inductor"` Inductor compiles for a GPU of this machine,
+    whatever device the plan is for; if PyTorch finds none, the program has PyTorch's kernels, which
+    is a fallback (see `on_fallback`).
     """
     check_training(training)
     runtime, specs = _runtime_and_specs(device)

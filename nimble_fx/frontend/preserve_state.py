@@ -1,4 +1,4 @@
-"""Restores the state that a call of a model changes: values, attributes, random generators."""
+"""Restores the state that a call to a model changes: values, attributes, random generators."""
 
 import inspect
 import random
@@ -29,10 +29,10 @@ def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Itera
     The state is the values of parameters, buffers and other tensors, bit by bit, the modules'
     attributes, the lists, dicts and sets in these, and the random generators: Python's, NumPy's
     global one, those of the devices of the model and the inputs, and each `torch.Generator` among
-    them. A function's modules, tensors and containers are those of its closure and the globals that
-    it names, and of the functions among these; a method's or callable object's those of its object
-    too. Other objects are not looked into, nor functions of PyTorch and of Python itself. Cost: a
-    copy of the tensors in the host's memory; only those that were written are copied back.
+    them. The state of a function is that of its closure and the globals that it names, and of the
+    functions among these; a method or callable object adds that of its object. Other objects are
+    not looked into, nor are functions of PyTorch and of Python itself. Cost: a copy of the tensors
+    in host memory; only the tensors that were written are copied back.
     """
     containers, tensors, generators = _state(model)
     of_inputs = [value for value in inputs if isinstance(value, Tensor)]
@@ -47,7 +47,7 @@ def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Itera
 
 
 def tensors_of(model: Callable[..., Any]) -> list[Tensor]:
-    """The tensors that a call of the model may read or change, besides its arguments; each once.
+    """The tensors besides its arguments that a call to the model may read or change, each once.
 
     Cost: a walk through what `preserve_state` looks into.
     """
@@ -57,7 +57,7 @@ def tensors_of(model: Callable[..., Any]) -> list[Tensor]:
 def _state(
     model: Callable[..., Any],
 ) -> tuple[list[Container], list[Tensor], list[torch.Generator]]:
-    """The containers, tensors and generators that a call of the model may change, each once."""
+    """The containers, tensors and generators that a call to the model may change, each once."""
     containers: dict[int, Container] = {}
     tensors: dict[int, Tensor] = {}
     generators: dict[int, torch.Generator] = {}
@@ -82,7 +82,7 @@ def _state(
 
 
 def _of_callable(model: object) -> list[object]:
-    """The objects that a call of the model refers to, which is no module."""
+    """The objects that a call to the model refers to; the model is not a module."""
     if isinstance(model, _FUNCTIONS):
         return [model]
     return [_attributes(model), type(model).__call__]
@@ -107,12 +107,12 @@ def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[obje
 
 
 def _is_of_library(function: Callable[..., Any]) -> bool:
-    """Whether a function is PyTorch's, this package's or Python's; a wrapper has the wrapped's."""
+    """Whether a function is PyTorch's, this package's or Python's; looks through wrappers."""
     return str(function.__module__).partition(".")[0] in _LIBRARIES
 
 
 def _attributes(value: object) -> object:
-    """The attributes of an object that has a dict of them and is no class or module of Python."""
+    """The attributes of an object, if it has a `__dict__` and is not a class or Python module."""
     is_namespace = isinstance(value, type | ModuleType)
     return None if is_namespace else getattr(value, "__dict__", None)
 
@@ -152,7 +152,7 @@ def _restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 class _Place(NamedTuple):
-    """Where a tensor's elements are, and what: `resize_`, `set_`, `.data` and others change it."""
+    """A tensor's storage and layout, which `resize_`, `set_`, `.data` and others change."""
 
     storage: int
     nbytes: int
@@ -163,7 +163,7 @@ class _Place(NamedTuple):
 
 
 def _place(tensor: Tensor) -> _Place | None:
-    """Where a tensor's elements are; None if it has no storage of its own."""
+    """A tensor's storage and layout; None if it has no storage of its own."""
     if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
         return None
     storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
@@ -172,9 +172,9 @@ def _place(tensor: Tensor) -> _Place | None:
 
 
 def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
-    """Whether a tensor changed: compares bits, or the version of one without bits of its own.
+    """Whether a tensor changed: compares bits, or the version if it has no storage of its own.
 
-    The version alone is not enough: BatchNorm updates its statistics without a new one.
+    Versions are not enough, because BatchNorm updates its statistics without a new version.
     """
     is_plain = tensor.layout is torch.strided and not tensor.is_quantized
     if not is_plain or is_wrapper_subclass(tensor):

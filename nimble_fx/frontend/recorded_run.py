@@ -1,4 +1,4 @@
-"""What a program was called with in the example call of a model."""
+"""Records the inputs of each program in the example call of a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,20 +17,21 @@ class RecordedRun:
 
     Attributes:
         run: the program.
-        inputs: its inputs, parameters and buffers among them.
+        inputs: its inputs, including parameters and buffers.
     """
 
     run: Boxed
     inputs: Sequence[Any]
 
     def release_weights(self, returned: Sequence[Tensor]) -> int:
-        """Frees the weights from which the program's folded ones are computed.
+        """Frees the weights from which the program's folded weights are computed.
 
         Args:
-            returned: what the model has returned, whose memory stays.
+            returned: the tensors that the model returned, whose memory stays.
 
         Returns:
-            Their bytes; 0 if the program has no folded weights, or is compared with another.
+            How many bytes it freed; 0 if the program has no folded weights, or `verify="values"`
+            compares it.
         """
         run = winner_of(self.run)
         return run.release_weights(self.inputs, returned) if isinstance(run, FoldedRun) else 0
@@ -40,14 +41,14 @@ class Recorder:
     """Records the runs of a model's programs, in one thread.
 
     Attributes:
-        runs: those so far; None if they are not recorded.
+        runs: the runs so far; None while it does not record.
     """
 
     def __init__(self) -> None:
         self.runs: list[RecordedRun] | None = None
 
     def watch(self, run: Boxed) -> Boxed:
-        """The program; its runs are recorded while they are to be."""
+        """The program, wrapped so that its runs are recorded while `runs` is a list."""
 
         @boxed
         def call(args: list[Any]) -> Sequence[Any]:

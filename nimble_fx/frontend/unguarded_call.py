@@ -1,4 +1,4 @@
-"""Calls of a compiled model that check their inputs, and not whether the model has changed."""
+"""Calls a compiled model after a check of the inputs, but not of the model, for changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,24 +25,24 @@ _COMPARED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, tor
 
 
 class UnguardedCall:
-    """Calls what Dynamo has compiled for an example, for inputs like its; refuses all others.
+    """Calls the code that Dynamo compiled for an example; refuses inputs unlike the example's.
 
     Attributes:
-        has_weights: whether the model has them, or they are released.
+        has_weights: whether the model still has its weights; False if they were released.
     """
 
     def __init__(
         self, model: Callable[..., Any], guarded: GuardedCalls, example: Arguments
     ) -> None:
-        """Made in the state of PyTorch that calls have: without gradients.
+        """To be made in the PyTorch state (grad mode and such) that calls will have.
 
         Args:
             model: the model.
-            guarded: has called it with the example; makes calls in other states of PyTorch.
+            guarded: has called the model with the example; makes the calls in any other state.
             example: the example's inputs.
 
         Raises:
-            UnsupportedError: calls depend on more than their inputs, or have effects.
+            UnsupportedError: calls depend on more than their inputs, or have side effects.
         """
         if guarded.latest is None:
             raise UnsupportedError("it is not one graph of PyTorch's, or changes in each call")
@@ -78,10 +78,10 @@ class UnguardedCall:
             raise
 
     def _explain(self, error: Exception) -> None:
-        """Adds to an error what has happened to the model since the compile, if anything has.
+        """Adds to an error how the model has changed since it was compiled, if it has.
 
         Raises:
-            InputError: in place of an error of the code that fetches parameters and buffers.
+            InputError: instead of an error in the code that fetches parameters and buffers.
         """
         difference = self._weights.difference() if self.has_weights else None
         if difference is None:
@@ -111,8 +111,8 @@ class InputCheck:
     """Compares a call's inputs with those of an example, by PyTorch's guards of tensors.
 
     Tensors must have the type, shape, strides, dtype, device and `requires_grad` of the example's,
-    and be distinct, also from those that the model had at the compile; all else must be equal.
-    Cost: 0.3 microseconds if all are positional tensors.
+    and be distinct from each other and from the tensors that the model had when it was compiled;
+    all other arguments must be equal. Cost: 0.3 microseconds if all are positional tensors.
     """
 
     def __init__(self, name: str, example: Arguments, own: Callable[[], Sequence[Tensor]]) -> None:
@@ -121,12 +121,12 @@ class InputCheck:
         Args:
             name: the model's, for errors.
             example: the example's inputs.
-            own: what finds the model's tensors. No reference to them is kept, not even a weak one,
-                with which `torch.utils.swap_tensors` refuses a tensor.
+            own: returns the model's tensors. No reference to them is kept, not even a weak one,
+                because `torch.utils.swap_tensors` refuses tensors with weak references.
 
         Raises:
-            UnsupportedError: it has an argument that is neither a tensor nor a value such as a
-                number or a word, in tuples, lists and dicts; or a tensor twice.
+            UnsupportedError: an argument is neither a tensor nor a constant such as a number or a
+                string, in tuples, lists and dicts; or a tensor is passed twice.
         """
         self._name, self._keywords = name, list(example.kwargs)
         leaves, self._spec = pytree.tree_flatten((example.args, dict(example.kwargs)))
@@ -153,7 +153,7 @@ class InputCheck:
         """Checks the inputs of a call.
 
         Raises:
-            InputError: they differ from the example's; it says in what.
+            InputError: they differ from the example's; the message says how.
         """
         if (
             len(args) == self._n_tensors
@@ -201,7 +201,7 @@ def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _names(example: Arguments) -> list[str]:
-    """What inputs are called in messages: "args[0]", or "kwargs['x']['y']"."""
+    """The names of inputs in messages: "args[0]", or "kwargs['x']['y']"."""
     try:
         paths, _ = pytree.tree_flatten_with_path((example.args, dict(example.kwargs)))
     except ValueError as error:  # a class that is registered without the keys of its parts
@@ -220,5 +220,5 @@ def _is_equal(value: Any, expected: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value for a message; of an unknown type its name alone."""
+    """A value as a message shows it; of an unknown type only the type's name."""
     return f"{value!r:.99}" if type(value) in _COMPARED else f"a {type(value).__name__}"
