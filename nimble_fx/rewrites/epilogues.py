@@ -1,4 +1,4 @@
-"""Finds what the kernel of an operator could do to its result itself."""
+"""Finds epilogues: operators that the kernel of the operator before them could compute."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -17,9 +17,10 @@ _aten = torch.ops.aten
 
 
 def only_user(node: Node) -> Node | None:
-    """The node that alone reads a result, if its own has the same strides.
+    """The only reader of a result, if it returns a tensor of the same strides.
 
-    None too if something is written in between, which might be what the fused operator reads late.
+    None also if a tensor is written between the two: the fused operator might read it later than
+    the reader does now.
     """
     if len(node.users) != 1:
         return None
@@ -30,7 +31,7 @@ def only_user(node: Node) -> Node | None:
 
 
 def added_to(node: Node, user: Node) -> Node | None:
-    """What an operator adds to a result, of the same shape and type; None if it does not."""
+    """The tensor that an operator adds to a result of the same shape and type; None if none."""
     if user.target is not _aten.add.Tensor or user.kwargs.get("alpha", 1) != 1:
         return None
     operands = user.all_input_nodes

@@ -26,9 +26,10 @@ _aten = torch.ops.aten
 def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
     """Replaces assignments of a constant to the elements that a mask selects.
 
-    Requires: an assignment by a mask of bools of the indexed dimensions' sizes, to a tensor without
-    gaps. (A value that is computed would need `where`, whose result may have the mask's strides.)
-    Ensures: the same bits and strides, and that no mask is counted.
+    Requires: an assignment by a boolean mask with the sizes of the indexed dimensions, to a tensor
+    without gaps. (For a value that is not constant it would need `where`, whose result may have the
+    mask's strides.)
+    Ensures: the same bits and strides; no mask is counted.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`, whose constants are folded; it is
@@ -43,7 +44,7 @@ def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
 
 
 def _replace(gm: GraphModule, node: Node, place: Place) -> None:
-    """Changes the node, which keeps its fake tensor: views of it know their memory by that."""
+    """Changes the node, but not its fake tensor, by which its views identify their memory."""
     base, mask, value = cast(tuple[Node, Node, Node], node.args[:3])
     number = _number(gm, value, place)
     if number is None:
@@ -66,7 +67,7 @@ def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
     Args:
         graph: is changed.
         node: the assignment.
-        order: in which the tensor has a new tensor's strides.
+        order: the order of dimensions in which the tensor is contiguous.
         number: the value.
     """
     base, mask = cast(Node, node.args[0]), _broadcast_mask(graph, node)
@@ -84,7 +85,7 @@ def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
 
 
 def _contiguous_order(tensor: Tensor) -> list[int] | None:
-    """The order of dimensions in which a tensor has a new tensor's strides; None if in none."""
+    """The order of dimensions in which a tensor is contiguous; None if there is none."""
     order = list(range(tensor.dim()))
     if not _has_default_strides(tensor) and all(type(n) is int for n in tensor.stride()):
         order.sort(key=lambda i: (tensor.stride(i), tensor.size(i)), reverse=True)
@@ -92,13 +93,13 @@ def _contiguous_order(tensor: Tensor) -> list[int] | None:
 
 
 def _has_default_strides(tensor: Tensor) -> bool:
-    """Whether its strides are those of a new tensor; those of dimensions of size 1 included."""
+    """Whether its strides equal a new tensor's, also in dimensions of size 1."""
     from_last = accumulate((1, *reversed(tensor.shape[1:])), mul)
     return tensor.dim() == 0 or are_same_sizes(tensor.stride()[::-1], list(from_last))
 
 
 def _has_mask(node: Node) -> bool:
-    """Whether an assignment fills what one mask selects."""
+    """Whether an assignment fills the elements that one mask selects."""
     first, indices = _indices(node)
     if len(indices) != 1 or any(node.args[3:]) or indices[0].meta["val"].dtype != torch.bool:
         return False
@@ -108,14 +109,14 @@ def _has_mask(node: Node) -> bool:
 
 
 def _indices(node: Node) -> tuple[int, list[Node]]:
-    """How many dimensions are before the first that is indexed, and the indices."""
+    """The number of dimensions before the first indexed one, and the indices."""
     several = cast(Sequence[Node | None], node.args[1])
     given = [index for index in several if index is not None]
     return several.index(given[0]) if given else 0, given
 
 
 def _broadcast_mask(graph: Graph, node: Node) -> Node:
-    """The mask with as many dimensions behind those that it indexes as the tensor has."""
+    """The mask, with dimensions of size 1 for the tensor's dimensions after the indexed ones."""
     first, (mask,) = _indices(node)
     n_behind = cast(Node, node.args[0]).meta["val"].dim() - first - mask.meta["val"].dim()
     for _ in range(n_behind):
@@ -124,7 +125,7 @@ def _broadcast_mask(graph: Graph, node: Node) -> Node:
 
 
 def _number(gm: GraphModule, value: Node, place: Place) -> float | complex | None:
-    """The number that a constant is; None if it is no constant, or cannot be read now."""
+    """The value of a constant; None if it is not constant, or cannot be read now."""
     if value.op != "get_attr":
         return None
     tensor: Tensor = attrgetter(str(value.target))(gm)

@@ -1,8 +1,8 @@
-"""Lets cuBLAS apply relu to a matrix product on a GPU, where it can in the product's kernel.
+"""Lets cuBLAS apply relu to a matrix product in the product's kernel, on a GPU.
 
 Before: y = addmm(bias, x, matrix); z = relu(y).
-After: z = _addmm_activation(bias, x, matrix). cuBLAS does not say that its relu leaves NaN, as
-PyTorch's does: so `options.assume_finite` asks for it.
+After: z = _addmm_activation(bias, x, matrix). Only with `options.assume_finite`, because PyTorch's
+relu keeps NaN, and cuBLAS does not document that its relu does.
 """
 
 from collections.abc import Iterable
@@ -18,16 +18,17 @@ from nimble_fx.torch_internals.symbolic import are_same_sizes, known_number
 _aten = torch.ops.aten
 _DTYPES = {torch.float16, torch.bfloat16, torch.float32}
 _DEVICES = {"cuda", "meta"}
-"""Of tensors on a GPU, and of those of a plan for one."""
+"""The device types of tensors on a GPU, and in a plan for one."""
 
 
 def fuse_product_relu(gm: GraphModule) -> GraphModule:
-    """The graph with one operator for a product and the relu of it; itself if it has none.
+    """The graph with one operator for a product and its relu; the graph itself if it has none.
 
-    Requires: a product with a row as bias and without factors, on a GPU or in a plan for one, of a
-    type of `_DTYPES`, whose result only the relu reads, itself or as a view, as of a layer of
-    sequences. It has something to sum: of a product of no columns PyTorch returns the bias alone.
-    Ensures: the same values where they are finite, of the same shapes and strides.
+    Requires: a product whose bias is one row, without scaling factors, on a GPU or in a plan for
+    one, of a type in `_DTYPES`. Only the relu reads its result, directly or through a view (as in a
+    linear layer on sequences). The summed dimension is not empty: PyTorch's `_addmm_activation`
+    would return the bias without relu.
+    Ensures: the same finite values, with the same shapes and strides.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
@@ -50,7 +51,7 @@ def _products(gm: GraphModule) -> Iterable[Node]:
 
 
 def _relu_of(product: Node) -> Node | None:
-    """The relu that a product can apply itself."""
+    """The relu that a product's kernel can apply."""
     value, relu = product.meta["val"], only_user(_viewed(product))
     is_on_gpu = value.device.type in _DEVICES and value.dtype in _DTYPES
     bias, x, _ = (node.meta["val"] for node in cast(tuple[Node, ...], product.args))
@@ -60,6 +61,6 @@ def _relu_of(product: Node) -> Node | None:
 
 
 def _viewed(product: Node) -> Node:
-    """The view that alone reads a product; itself if there is none."""
+    """The view that is a product's only reader; the product itself if there is none."""
     user = next(iter(product.users), product)
     return user if len(product.users) == 1 and user.target is _aten.view.default else product

@@ -1,4 +1,4 @@
-"""What an ATen graph holds in memory at each of its operators, in program order."""
+"""The memory that is alive at each operator of an ATen graph, in program order."""
 
 import operator
 from itertools import accumulate
@@ -10,19 +10,20 @@ from torch.fx import Graph, Node
 from nimble_fx.tracing.escape_analysis import storages
 
 MAX_GROWTH = 0.1
-"""How much more memory than before a graph may hold at its peak, its inputs included."""
+"""How many times its former peak memory, including inputs, a rewritten graph may take."""
 
 
 class LiveMemory:
     """The bytes of tensors that are alive at each node.
 
-    Inputs and constants are alive all the time; a result from its node to the last one that takes
-    it or a view of it, by the fake tensors. Symbolic sizes are those of the trace.
+    Inputs and constants are always alive; a result is alive from its node to the last node that
+    reads it or a view of it, according to the fake tensors. Symbolic sizes have the values that
+    they had when the graph was traced.
 
     Attributes:
-        peak: the most that are alive at once, as the graph came.
-        least_peak: the same if each operator writes its results over operands that end with it, as
-            pointwise ones may.
+        peak: the most bytes that are alive at once in the original graph.
+        least_peak: the same if each operator writes its results over the operands that die with
+            it, as pointwise operators may.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -50,14 +51,14 @@ class LiveMemory:
         self._most = (1 + MAX_GROWTH) * self.peak
 
     def keeps(self, node: Node, until: Node) -> bool:
-        """Keeps results alive for the users of another node, if the peak hardly grows by it.
+        """Keeps a node's results alive for the users of another node, if the peak hardly grows.
 
         Args:
-            node: the results are its.
-            until: a later node with equal results, which are no longer made.
+            node: the node whose results to keep.
+            until: a later node with equal results, which it no longer computes.
 
         Returns:
-            Whether it does. Cost: O(nodes between the last use of the results and `until`).
+            Whether it keeps them. Cost: O(nodes between the last use of the results and `until`).
         """
         ours, end = storages(node), self._positions[until]
         ended = [key for key in ours if self._last_uses[key] < end]

@@ -1,7 +1,7 @@
-"""Merges products by the same matrix, which is then read once for the rows of all.
+"""Merges products with the same matrix, which is then read once for the rows of all.
 
 Before: y1 = addmm(bias, x1, matrix); y2 = addmm(bias, x2, matrix), as in the steps of a recurrent
-network, each of whose layers reads what the layer below it computed in all steps.
+network: a layer multiplies the outputs of all steps of the layer below by one matrix.
 After: y = addmm(bias, cat([x1, x2]), matrix); y1, y2 = split_with_sizes(y, [rows of x1, of x2]).
 """
 
@@ -23,30 +23,30 @@ from nimble_fx.tracing.escape_analysis import escaping_or_written, storages
 _aten = torch.ops.aten
 
 MIN_ELEMENTS = 2**14
-"""Of a matrix. A smaller one is read as fast as the rows are gathered."""
+"""The fewest elements of the matrix. Reading a smaller one takes no longer than the cat."""
 
 MAX_ROWS = 16
-"""Of each product. With more of them, reading the matrix takes a small part of the time."""
+"""The most rows of a product. With more, reading the matrix is a small part of the time."""
 
 MAX_GROWTH_NBYTES = 2**20
-"""How much more memory than before a graph may hold at its peak, where `MAX_GROWTH` allows less."""
+"""By how many bytes the peak memory may grow in any case, even if `MAX_GROWTH` allows less."""
 
 
 def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
-    """The graph with one product for several by the same matrix; the graph itself if it has none.
+    """The graph with products with the same matrix merged; the graph itself if there are none.
 
-    Requires: products of few rows by one large matrix, of sizes that are known, none of which is
-    computed from another's result, or from weights alone. Nobody but the graph reads these results,
-    and no operator does more than to compute its own, as some of them move behind the product.
+    Requires: products of few rows with one large matrix, of known sizes, none of which is computed
+    from another's result, or only from weights. Their results are neither returned nor written, and
+    operators between them have no side effects, because some move behind the merged product.
     Ensures: the same values up to rounding, of the same shapes and strides, and in program order
-    hardly more memory at the peak (`LiveMemory`), or at most `MAX_GROWTH_NBYTES` more; a graph that
-    would need more is returned as it is.
+    hardly more peak memory (`LiveMemory`), or at most `MAX_GROWTH_NBYTES` more; a graph that would
+    need more is returned unchanged.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
 
-    Cost: O(nodes + edges) for each matrix of several products, and for each product made of them.
+    Cost: O(nodes + edges) for each matrix with several products, and for each merged product.
     """
     groups = _by_matrix(gm, static)
     if not groups or not all(map(_may_move, gm.graph.nodes)):
@@ -60,7 +60,7 @@ def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
                 stale.update(key for product in independent for key in storages(product))
                 _merge(graph, independent)
     for node in graph.nodes:
-        if not stale.isdisjoint(storages(node)):  # a view of what lies elsewhere now
+        if not stale.isdisjoint(storages(node)):  # a view of a result that has moved
             node.meta["val"] = fake_result(node)
     merged.recompile()
     least = LiveMemory(gm.graph).least_peak
@@ -69,12 +69,12 @@ def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
 
 
 def _may_move(node: Node) -> bool:
-    """Whether a node computes the same at any place after its arguments."""
+    """Whether a node computes the same anywhere after its arguments."""
     return node.op != "call_function" or follows_from_arguments(node)
 
 
 def _by_matrix(gm: GraphModule, static: Collection[str]) -> list[Collection[Node]]:
-    """The products that gain by being one, by what they multiply with and add."""
+    """The products that gain from merging, by their matrix and bias."""
     groups = defaultdict[Hashable, set[Node]](set)
     for node in gm.graph.nodes:
         if node.target in (_aten.mm.default, _aten.addmm.default):
@@ -90,7 +90,7 @@ def _by_matrix(gm: GraphModule, static: Collection[str]) -> list[Collection[Node
 
 
 def _gains(x: Node, matrix: Node) -> bool:
-    """Whether sizes are numbers, the rows are few, and the matrix is large."""
+    """Whether the sizes are known, the rows are few, and the matrix is large."""
     rows, columns = x.meta["val"], matrix.meta["val"]
     if rows.layout is not torch.strided or columns.layout is not torch.strided:
         return False
@@ -106,7 +106,7 @@ def _is_one_row(bias: Node, product: Node) -> bool:
 
 
 def _by_depth(graph: Graph, products: Collection[Node]) -> Iterable[Collection[Node]]:
-    """Classes of products without paths between them: by how many of them the paths to one pass.
+    """Classes of products without paths between them: by the most products on a path to each.
 
     All classes can be merged: no path that leaves one comes back to it, as depths grow along it.
     """
@@ -120,7 +120,7 @@ def _by_depth(graph: Graph, products: Collection[Node]) -> Iterable[Collection[N
 
 
 def _merge(graph: Graph, products: Collection[Node]) -> None:
-    """Computes products by one, at the place of the last; what reads the others moves behind it."""
+    """Merges products at the place of the last; readers of the other results move behind it."""
     in_order = [node for node in graph.nodes if node in products]
     readers, place = _readers(in_order), in_order[-1]
     with graph.inserting_before(place):
@@ -134,7 +134,7 @@ def _merge(graph: Graph, products: Collection[Node]) -> None:
 
 
 def _readers(products: Sequence[Node]) -> list[Node]:
-    """The nodes between the first and the last of some products that are computed from these."""
+    """The nodes between the first and the last of the products that are computed from them."""
     found, node = dict.fromkeys(products), products[0]
     while node is not products[-1]:
         node = node.next
@@ -144,7 +144,7 @@ def _readers(products: Sequence[Node]) -> list[Node]:
 
 
 def _parts(graph: Graph, products: Sequence[Node]) -> list[Node]:
-    """Adds the product of the rows of all; returns the nodes that take each its own."""
+    """Adds the merged product; returns a node for the rows of each product."""
     first = products[0]
     *added, _, matrix = first.args
     xs = [cast(Node, product.args[-2]) for product in products]

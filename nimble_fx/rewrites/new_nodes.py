@@ -13,10 +13,10 @@ def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any
 
     Args:
         graph: an ATen graph with fake tensors in `meta["val"]`.
-        like: a node whose place in the user's code the call takes.
+        like: a node; the call is attributed to the same line of the user's code.
         target: the operator.
-        *args: its arguments: nodes and literals.
-        **kwargs: the same by keyword.
+        *args: its positional arguments: nodes and literals.
+        **kwargs: its keyword arguments.
     """
     name = target.overloadpacket.__name__ if isinstance(target, OpOverload) else None
     node = graph.create_node("call_function", target, args, kwargs, name)
@@ -28,7 +28,7 @@ def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any
 def without_gaps(graph: Graph, node: Node, like: Node) -> Node:
     """A node whose result is contiguous: itself, or a copy at the graph's insertion point.
 
-    Operators of oneDNN read a bias as if it were contiguous, whatever its stride.
+    oneDNN's operators read a bias as if it were contiguous, whatever its stride.
     """
     if node.meta["val"].is_contiguous():
         return node
@@ -41,13 +41,13 @@ def fake_result(node: Node, mode: FakeTensorMode | None = None) -> Any:
 
     Args:
         node: the call.
-        mode: that of the fake tensors; None for that of the first among the arguments.
+        mode: the fake tensors' mode; None for that of the first fake tensor among the arguments.
     """
     return _fake_call(node.target, node.args, node.kwargs, mode)
 
 
 def fake_call(target: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """What an operator returns for the fake tensors of its arguments, of which one is a tensor.
+    """What an operator returns for the fake tensors of its arguments, at least one of them.
 
     Args:
         target: the operator.

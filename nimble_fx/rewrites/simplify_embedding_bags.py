@@ -1,4 +1,4 @@
-"""Computes of embedding bags what inference reads alone.
+"""Skips the results of embedding bags that only a backward reads.
 
 Before: y = _embedding_bag(table, rows, offsets)[0], whose other results a backward needs.
 After: y = _embedding_bag_forward_only(table, rows, offsets)[0].
@@ -13,7 +13,7 @@ _aten = torch.ops.aten
 
 
 def simplify_embedding_bags(gm: GraphModule) -> GraphModule:
-    """Replaces embedding bags whose first result alone is read.
+    """Replaces embedding bags of which only the first result is read.
 
     PyTorch does so itself for a table that needs no gradient, but not for a parameter under
     `torch.no_grad()`.

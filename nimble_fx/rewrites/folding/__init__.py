@@ -1,5 +1,5 @@
-"""A graph whose weights are folded: what depends on them alone becomes a graph of its own.
+"""Splits off the part of a graph that depends only on weights, so that calls need not compute it.
 
-`fold_weights` puts the rewrites of this folder in order: batch normalization into convolutions,
-the format and the kernels that a library has for what is left, and the cut between both graphs.
+`fold_weights` runs the rewrites of this folder in order: it folds batch normalization into
+convolutions, selects memory formats and library kernels, and then splits the graph in two.
 """

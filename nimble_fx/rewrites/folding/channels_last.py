@@ -3,8 +3,8 @@
 Before: convolution(x, weight), with weights and images in the default format, which the library
 converts in each call and back.
 After: convolution(x, clone(weight, channels_last)). Its result is in that format, and so are the
-results of the operators after it that take any format. Where one takes the default format alone,
-and where a value is returned, it is copied back.
+results of the following operators that take any format. A value is copied back to the default
+format for operators that need it, and where the graph returns it.
 """
 
 import operator
@@ -39,17 +39,18 @@ _TAKE_ANY_FORMAT = {
     _aten.upsample_nearest2d.default,
     operator.getitem,
 }
-"""Besides elementwise operators: those that return the same values for any strides."""
+"""Operators that return the same values for any strides, in addition to elementwise ones."""
 
 
 def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """The graph with convolutions in the channels-last format; the graph itself if there is none.
 
-    Requires: a convolution in two dimensions, not transposed, of floating-point numbers, whose
-    weight is among `weights`, on a CPU, or on a GPU by cuDNN, which takes no float64 so; all images
-    among the other inputs are in the default format (others are likely to be in this one already).
-    Ensures: the same values up to rounding; outputs of the same shapes and strides. What is not in
-    `_TAKE_ANY_FORMAT` gets its arguments as they were.
+    Requires: a floating-point convolution in two dimensions, not transposed, whose weight is among
+    `weights`; on a GPU not of float64, which cuDNN does not take in this format. All images among
+    the other inputs are in the default format (otherwise the model probably uses channels last
+    already).
+    Ensures: the same values up to rounding; outputs of the same shapes and strides. Operators that
+    are neither elementwise nor in `_TAKE_ANY_FORMAT` get arguments with their original strides.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
@@ -84,11 +85,11 @@ def _is_in_default_format(node: Node) -> bool:
 
 
 class _CannotRestoreError(Exception):
-    """A value had other strides than the default format's, and is needed with them."""
+    """A value is needed with its original strides, which are not the default format's."""
 
 
 class _Conversion:
-    """A copy of a graph in which the strides of values may be others."""
+    """A copy of a graph, in which values may have different strides."""
 
     def __init__(self, gm: GraphModule, weights: Collection[Node]) -> None:
         self._gm, self._weights, self._graph = gm, weights, Graph()
@@ -123,11 +124,11 @@ class _Conversion:
         convolution.meta = convolution.meta | {"val": _result(convolution)}
 
     def _has_changed(self, node: Node) -> bool:
-        """Whether the strides of a value are others than in the graph that is copied."""
+        """Whether a value's strides differ from those in the original graph."""
         return _strides(node) != _strides(self._copies[node])
 
     def _as_it_was(self, node: Node) -> Node:
-        """A value with the strides that it had."""
+        """A value with its original strides."""
         if not self._has_changed(node):
             return self._copies[node]
         value = node.meta["val"]
@@ -145,9 +146,9 @@ class _Conversion:
 
 
 def _result(node: Node) -> Any:
-    """What an operator returns of which an argument is in the format.
+    """The result of an operator with an argument in the channels-last format.
 
-    PyTorch does not know which kernels a plan's tensors are for: cuDNN's.
+    For the tensors of a plan, PyTorch does not know that a convolution's kernel is cuDNN's.
     """
     result = fake_result(node)
     if node.target is not _aten.convolution.default or result.device.type != "meta":

@@ -3,8 +3,8 @@
 Before: z = max_pool2d(y), y in the channels-last format.
 After: z = clone(max_pool2d(clone(y, default)), channels_last).
 
-PyTorch's kernel for channels last has too few threads for a small image: it takes some 20
-microseconds where that for the default format and the two copies take 7 to 15 (on an H100).
+PyTorch's kernel for channels last has too few threads for a small image: on an H100 it takes about
+20 microseconds; the kernel for the default format and the two copies together take 7 to 15.
 """
 
 import operator
@@ -23,18 +23,18 @@ _aten = torch.ops.aten
 _POOL = _aten.max_pool2d_with_indices.default
 
 MIN_WINDOW = 9
-"""Elements of which each result is the maximum. Of four, the kernel takes no longer than copies."""
+"""The fewest elements of a window. With four, the kernel takes no longer than the copies."""
 
 MAX_ELEMENTS = 2**20
-"""Of all images. The copies of more take longer than they save."""
+"""The most elements of the batch. Copies of a larger one take longer than they save."""
 
 
 def default_format_pools(gm: GraphModule) -> GraphModule:
     """Copies images to the default format before their pooling, and the results back.
 
-    Requires: windows of at least `MIN_WINDOW` elements; images of known sizes, in the channels-last
-    format and not in the default format too, of at most `MAX_ELEMENTS` together; nobody reads the
-    places of the maxima.
+    Requires: windows of at least `MIN_WINDOW` elements; a batch of images of known sizes with at
+    most `MAX_ELEMENTS` elements, which is in the channels-last format and not also in the default
+    format; the indices of the maxima are not read.
     Ensures: the same values, of the same shapes and strides.
 
     Args:

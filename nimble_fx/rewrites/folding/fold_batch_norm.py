@@ -2,9 +2,9 @@
 
 Before: y = convolution(x, weight, bias); z = batch_norm(y) with running statistics.
 After: z = convolution(x, weight * scale, (bias - mean) * scale + shift), with
-scale = gamma / sqrt(variance + eps) for each channel. What has `scale` in it depends on parameters
-and buffers alone, so that `hoist_weights` takes it out of the calls. For half types it is computed
-in float32, as the normalization itself, and rounded once.
+scale = gamma / sqrt(variance + eps) for each channel. The new weight and bias depend only on
+parameters and buffers, so `hoist_weights` moves their computation out of the calls. For half types
+they are computed in float32, like the normalization itself, and rounded once.
 
 Source: Jacob et al.: "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
@@ -27,17 +27,17 @@ _BATCH_NORM = _aten._native_batch_norm_legit_no_training.default
 _HALVES = {torch.float16, torch.bfloat16}
 
 MIN_EPS_OF_FLOAT16 = 1e-5
-"""PyTorch's default, with which a folded weight is at most 316 times gamma times the weight: by a
-smaller `eps` it may leave the range of float16, where the variance is 0."""
+"""PyTorch's default, with which a folded weight is at most 316 times gamma times the weight. With a
+smaller `eps` and a variance near 0 it may leave the range of float16."""
 
 
 def fold_batch_norm(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
-    """Replaces each convolution and the batch normalization of its result by a convolution.
+    """Replaces each convolution and the batch normalization of its result with one convolution.
 
-    Requires: nothing else reads the convolution's result; its weight and bias and the arguments of
-    the normalization are among `weights`. In float16 `eps` is at least `MIN_EPS_OF_FLOAT16`. The
-    result has several channels: the normalization may return another format than an image of one
-    channel has.
+    Requires: only the normalization reads the convolution's result; the convolution's weight and
+    bias and the arguments of the normalization are among `weights`. In float16 `eps` is at least
+    `MIN_EPS_OF_FLOAT16`. The result has several channels, because the normalization of an image of
+    one channel may return a different memory format.
     Ensures: the same values up to rounding, and the same shapes and strides.
 
     Args:
@@ -76,7 +76,7 @@ class _Pair:
         return _Pair(convolution, norm) if is_folded else None
 
     def replace(self, gm: GraphModule) -> None:
-        """Makes the convolution do both."""
+        """Replaces both with one convolution."""
         graph, (x, weight, bias, *rest) = gm.graph, self.convolution.args
         n_others = self.convolution.meta["val"].dim() - 1
         with graph.inserting_before(self.convolution):
@@ -101,13 +101,13 @@ class _Pair:
         graph.erase_node(self.norm)
 
     def _computed(self, gm: GraphModule, weight: Any) -> Any:
-        """A weight in the type that is computed in; None if there is none."""
+        """A weight in the type to compute in; None for None."""
         if weight is None or weight.meta["val"].dtype not in _HALVES:
             return weight
         return self._call(gm, _aten._to_copy.default, weight, dtype=torch.float32)
 
     def _rounded(self, gm: GraphModule, result: Node) -> Node:
-        """A computed weight in the convolution's type."""
+        """A computed weight, rounded to the convolution's type."""
         dtype = self.convolution.meta["val"].dtype
         if dtype not in _HALVES:
             return result

@@ -1,4 +1,4 @@
-"""All rewrites that need weights that stay: computed once, and not in each call."""
+"""Runs the rewrites that rely on weights that stay the same from call to call, in order."""
 
 from collections.abc import Collection
 from typing import Literal
@@ -23,7 +23,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.leaves import devices_of
 
 Library = Literal["oneDNN", "cuDNN"]
-"""Of kernels for convolutions: on a CPU, and on a GPU."""
+"""The library of convolution kernels: on a CPU, and on a GPU."""
 
 
 def fold_weights(
@@ -32,14 +32,14 @@ def fold_weights(
     library: Library | None,
     assume_finite: bool = False,
 ) -> Hoisted | None:
-    """The rewritten graph, in two parts; None if nothing in it depends on weights alone.
+    """The rewritten graph, in two parts; None if no value in it depends only on weights.
 
-    Requires: all tensors are on one device; for another graph it returns None.
+    Requires: all tensors are on one device; otherwise it returns None.
 
     Args:
         gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
-        library: has the kernels; None for PyTorch's alone.
+        library: the library of convolution kernels; None for only PyTorch's own kernels.
         assume_finite: see `fuse_activations`.
     """
     if len(devices_of(gm.graph)) != 1:

@@ -1,8 +1,8 @@
-"""Lets oneDNN's convolutions on a CPU add a tensor, or apply an activation, themselves.
+"""Fuses convolutions on a CPU with an addition and an activation after them (oneDNN).
 
 Before: y = convolution(x, weight, bias); z = sigmoid(y), or z = y + other.
-After: z = one operator, `mkldnn::_convolution_pointwise`, which writes each number of the result
-once. Without one of these after it, a convolution becomes that operator too, for its packed weight.
+After: z = `mkldnn::_convolution_pointwise`, one operator, which writes each element of the result
+once. A convolution without either also becomes that operator, because it takes a packed weight.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ _ACTIVATIONS: dict[Any, str] = {
     _aten.hardswish.default: "hardswish",
     _aten.leaky_relu.default: "leaky_relu",
 }
-"""oneDNN's names."""
+"""oneDNN's names of activations."""
 
 _IF_FINITE: dict[Any, str] = {
     _aten.relu.default: "relu",
@@ -35,24 +35,24 @@ _IF_FINITE: dict[Any, str] = {
     _aten.hardsigmoid.default: "hardsigmoid",
     _aten.gelu.default: "gelu",
 }
-"""Those that make a number of NaN, where PyTorch's leave it."""
+"""Activations that replace NaN with a number in oneDNN; PyTorch's keep NaN."""
 
 
 def fuse_activations(
     gm: GraphModule, weights: Collection[Node], assume_finite: bool = False
 ) -> GraphModule:
-    """Replaces convolutions, with the operators after them, by oneDNN's.
+    """Replaces convolutions, with the operators after them, by oneDNN's fused operator.
 
-    Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, which is not
-    among `weights`, as its weight is, and whose result is in the channels-last format; nothing else
-    reads what is replaced. An addition's other operand has the same shape and type, and nothing is
-    written in place between the two.
+    Requires: a float32 convolution in two dimensions, not transposed, on a CPU, whose weight is
+    among `weights` and whose image is not, and whose result is in the channels-last format. Only
+    the next fused operator reads each intermediate result. The other operand of an addition has the
+    same shape and type, and no tensor is written in place between the convolution and the addition.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
         weights: nodes that are computed outside of the calls.
-        assume_finite: whether activations may be fused that make a number of NaN.
+        assume_finite: whether to fuse activations that replace NaN with a number.
     """
     if is_available():
         for convolution in gm.graph.find_nodes(
@@ -65,7 +65,7 @@ def fuse_activations(
 
 
 def applies_activation(convolution: Node, assume_finite: bool) -> bool:
-    """Whether oneDNN's operator for a convolution can apply an activation after it."""
+    """Whether oneDNN's operator for a convolution can apply the activation after it."""
     return _Fusion.of(convolution, assume_finite).activation is not None
 
 
@@ -80,7 +80,7 @@ def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A convolution, the addition of its result, and an activation, where there are these."""
+    """A convolution, and the addition and the activation after it, if there are any."""
 
     convolution: Node
     addition: Node | None = None
@@ -88,7 +88,7 @@ class _Fusion:
 
     @staticmethod
     def of(convolution: Node, assume_finite: bool) -> "_Fusion":
-        """A convolution with what can be fused with it."""
+        """A convolution with the operators that can be fused with it."""
         activations = _ACTIVATIONS | (_IF_FINITE if assume_finite else {})
         user = only_user(convolution)
         if user is not None and added_to(convolution, user) is not None:
@@ -101,7 +101,7 @@ class _Fusion:
         return _Fusion(convolution, None, user if is_fusible else None)
 
     def replace(self, gm: GraphModule) -> None:
-        """Makes the last of them the operator that does it all."""
+        """Replaces them with the fused operator, in the place of the last one."""
         fused = [node for node in (self.convolution, self.addition, self.activation) if node]
         last = fused.pop()
         with gm.graph.inserting_before(last):
@@ -112,7 +112,7 @@ class _Fusion:
             gm.graph.erase_node(node)
 
     def _call(self, graph: Graph) -> tuple[Any, ...]:
-        """The operator that does it all, and its arguments."""
+        """The fused operator and its arguments."""
         x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
         if isinstance(bias, Node):
             bias = without_gaps(graph, bias, self.convolution)
@@ -125,7 +125,7 @@ class _Fusion:
 
 
 def _described(activation: Node | None) -> tuple[str, list[float], str | None]:
-    """An activation as oneDNN takes it: its name, its numbers and its variant."""
+    """An activation as oneDNN takes it: its name, its parameters and its variant."""
     if activation is None:
         return "none", [], None
     values = _values(activation)
@@ -141,7 +141,7 @@ def _described(activation: Node | None) -> tuple[str, list[float], str | None]:
 
 
 def _has_valid_numbers(activation: Node) -> bool:
-    """Whether oneDNN takes its numbers: none is computed, and limits are in order."""
+    """Whether oneDNN takes its parameters: all are constants, and limits are in order."""
     if len(activation.all_input_nodes) != 1:
         return False
     values = _values(activation)
@@ -149,7 +149,7 @@ def _has_valid_numbers(activation: Node) -> bool:
 
 
 def _is_relu(activation: Node) -> bool:
-    """Whether it is relu by another name, which oneDNN computes like that one."""
+    """Whether it is relu under another name, for which oneDNN also has relu."""
     return bool(_values(activation).get("negative_slope") == 0)
 
 

@@ -1,9 +1,9 @@
-"""Lets cuDNN's convolutions on a GPU add their bias, maybe a tensor, and apply relu themselves.
+"""Fuses convolutions on a GPU with their bias, an addition and the relu after them (cuDNN).
 
 Before: y = convolution(x, weight, bias); z = relu(y), or z = relu(y + other).
-After: z = `cudnn_convolution_relu`, or z = `cudnn_convolution_add_relu`: one kernel, where
-PyTorch's convolution alone launches a second one for its bias. Of `hardtanh(y, 0, most)`, such as
-relu6, `clamp_max(z, most)` is left.
+After: z = `cudnn_convolution_relu`, or z = `cudnn_convolution_add_relu`: one kernel. PyTorch's
+convolution launches a second kernel just for its bias. `hardtanh(y, 0, most)`, such as relu6,
+becomes the fused relu and `clamp_max(z, most)`.
 """
 
 from collections.abc import Collection
@@ -28,18 +28,18 @@ from nimble_fx.torch_internals.memory_formats import is_channels_last
 _aten = torch.ops.aten
 
 MAX_ELEMENTS = 2**31 - 1
-"""Of an image. PyTorch splits a larger one, or takes other kernels than cuDNN's."""
+"""The most elements of the images. PyTorch splits larger batches, or does not use cuDNN."""
 
 
 def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
-    """Replaces convolutions, with the addition and the relu after them, by cuDNN's.
+    """Replaces convolutions, with the addition and the relu after them, by cuDNN's fused operators.
 
-    Requires: a convolution in two dimensions, not transposed, of groups of several channels (fused
-    kernels of depthwise ones take several times as long), with a bias, of a type of `DTYPES`, which
-    is not among `fixed`, as its weight is, whose sizes are known, and whose result is in the
-    channels-last format, in which cuDNN has the fastest kernels; nothing else reads what is
-    replaced. An addition's other operand has the same shape and type, and nothing is written in
-    place between the two.
+    Requires: a convolution in two dimensions, not transposed, with a bias, of known sizes and a
+    type in `DTYPES`. Its groups have several channels (cuDNN's fused kernels for depthwise
+    convolutions take several times as long). Its weight is among `fixed`, and it is not itself. Its
+    result is in the channels-last format, for which cuDNN has the fastest kernels. Only the next
+    fused operator reads each intermediate result. The other operand of an addition has the same
+    shape and type, and no tensor is written in place between the convolution and the addition.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
@@ -73,7 +73,7 @@ def _is_supported(image: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A convolution, the addition of its result if there is one, and an activation."""
+    """A convolution, the addition after it, if any, and the relu."""
 
     convolution: Node
     addition: Node | None
@@ -81,7 +81,7 @@ class _Fusion:
 
     @staticmethod
     def of(convolution: Node) -> "_Fusion | None":
-        """A convolution with what can be fused with it; None without a relu."""
+        """A convolution with the operators that can be fused with it; None without a relu."""
         user = only_user(convolution)
         is_added = user is not None and added_to(convolution, user) is not None
         addition = user if is_added else None
@@ -91,7 +91,7 @@ class _Fusion:
         return _Fusion(convolution, addition, activation)
 
     def replace(self, gm: GraphModule) -> None:
-        """Adds the operator that does it all, and removes what it does."""
+        """Adds the fused operator, and removes the operators that it replaces."""
         with gm.graph.inserting_before(self.activation):
             fused = self._fused(gm)
         if self.activation.target is _aten.relu.default:
@@ -115,12 +115,12 @@ class _Fusion:
 
 
 def _of_both_dimensions(numbers: Any) -> list[int]:
-    """Two numbers of a window; `convolution` takes one for both, and cuDNN's operators do not."""
+    """A window parameter as two numbers; only `convolution` takes one number for both."""
     return list(numbers) * (2 // len(numbers))
 
 
 def _begins_with_relu(activation: Node) -> bool:
-    """Whether it is relu, or relu and then a bound: both leave NaN."""
+    """Whether it is relu, or relu with an upper bound; both keep NaN."""
     if activation.target is _aten.relu.default:
         return True
     arguments: tuple[Any, ...] = activation.args

@@ -1,8 +1,8 @@
-"""Takes what depends on weights alone out of the calls of an inference graph.
+"""Moves computations that depend only on weights out of the calls of an inference graph.
 
 Before: one graph that computes with its parameters in each call.
-After: a graph of the weights, which runs when they change, and the graph of the calls, which takes
-its results as further inputs.
+After: a graph of the weights, which runs when they change, and a graph of the calls, which takes
+the results of the first as additional inputs.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,10 +25,10 @@ class Hoisted:
     Attributes:
         weights: computes tensors from parameters and buffers.
         main: the rest; its last inputs are the results of `weights`.
-        sources: the positions of the inputs of `weights` among those of the graph.
-        kept: the positions of the other inputs of `main` among those of the graph.
-        sources_by_result: the name of the largest parameter that each result of `weights` is made
-            of, by its name as an input of `main`.
+        sources: the positions of the inputs of `weights` among the graph's inputs.
+        kept: the positions of the other inputs of `main` among the graph's inputs.
+        sources_by_result: for each result of `weights`, by its name as an input of `main`, the name
+            of the largest parameter that it is computed from.
     """
 
     weights: GraphModule
@@ -41,12 +41,12 @@ class Hoisted:
 def hoist_weights(gm: GraphModule, weights: Collection[Node]) -> Hoisted | None:
     """The graph of the weights and the graph of the calls; None if there is nothing to hoist.
 
-    Ensures: the two together compute what the graph computes. Views of weights, which need no
-    memory, stay in the calls; those of results are results.
+    Ensures: the two graphs together compute what the graph computes. Views of weights, which need
+    no memory, stay in the graph of the calls; views of results are results too.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
-        weights: inputs that stay the same from call to call, and that nobody writes.
+        weights: inputs that stay the same from call to call, and that the graph does not write.
     """
     fixed = fixed_nodes(gm, weights)
     results, views = _needed_by_calls(fixed)
@@ -70,9 +70,9 @@ def unshared_weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
 
 
 def fixed_nodes(gm: GraphModule, weights: Collection[Node]) -> dict[Node, None]:
-    """The nodes that are computed from weights and constants alone, in the graph's order.
+    """The nodes that are computed only from weights and constants, in the graph's order.
 
-    Without those that the caller receives or that may be written (see `escaping_or_written`).
+    Excludes nodes that the caller receives or that may be written (see `escaping_or_written`).
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
@@ -92,7 +92,7 @@ def fixed_nodes(gm: GraphModule, weights: Collection[Node]) -> dict[Node, None]:
 
 
 def _needed_by_calls(fixed: Collection[Node]) -> tuple[list[Node], set[Node]]:
-    """The nodes whose results the calls take, and those that the calls take or compute themselves.
+    """The fixed nodes whose results the calls need, and those that stay in the calls.
 
     The latter are weights and constants, and their views.
     """
@@ -113,7 +113,7 @@ def _needed_by_calls(fixed: Collection[Node]) -> tuple[list[Node], set[Node]]:
 
 
 def _ancestors(nodes: Iterable[Node]) -> set[Node]:
-    """The nodes and all that they are computed from."""
+    """The nodes and all nodes that they are computed from."""
     found, stack = set[Node](), list(nodes)
     while stack:
         node = stack.pop()
@@ -126,7 +126,7 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
 def _part(
     gm: GraphModule, nodes: Collection[Node], inputs: Collection[Node], outputs: Any
 ) -> GraphModule:
-    """A graph of some nodes, and of others as inputs after its own."""
+    """A graph of some nodes; it takes other nodes as additional inputs after its own."""
     graph, copies = Graph(), dict[Node, Node]()
     for node in gm.graph.nodes:
         if node in inputs:
@@ -139,13 +139,13 @@ def _part(
 
 
 def _positions(gm: GraphModule, nodes: Collection[Node]) -> list[int]:
-    """The positions of those of the graph's inputs that are among some nodes."""
+    """The positions of the graph's inputs that are in a set of nodes."""
     inputs = gm.graph.find_nodes(op="placeholder")
     return [i for i, node in enumerate(inputs) if node in nodes]
 
 
 def _largest_source(node: Node) -> Node:
-    """The largest weight that a result is computed from, the last of several; or itself."""
+    """The largest weight that a result is computed from (the last of equals); or the result."""
     ancestors = _ancestors([node])
     sources = [each for each in node.graph.find_nodes(op="placeholder") if each in ancestors]
     return max(reversed(sources), key=lambda each: each.meta["val"].numel(), default=node)

@@ -1,10 +1,10 @@
 """Stores the constant factor of a matrix product in the layout that a CPU reads fastest.
 
-Before: y = addmm(bias, x, matrix), or y = mm(x, matrix), where `matrix` depends on weights alone.
+Before: y = addmm(bias, x, matrix), or y = mm(x, matrix), where `matrix` depends only on weights.
 After, if x has several rows: y = `mkldnn::_linear_pointwise`, whose weight oneDNN packs.
-After, if x has one row and the matrix many more columns than rows, as after a small hidden layer:
-the same product by a copy of the matrix, row by row in memory. `nn.Linear` stores it column by
-column, so that each result is a short inner product.
+After, if x has one row and the matrix has many more columns than rows, as after a small hidden
+layer: the same product with a row-major copy of the matrix. `nn.Linear` stores it column-major, so
+that each result is a short inner product.
 """
 
 from collections.abc import Collection
@@ -20,23 +20,24 @@ from nimble_fx.torch_internals.kernels.onednn import LINEAR, is_available
 _aten = torch.ops.aten
 
 MIN_ELEMENTS = 2**17
-"""Of a matrix. By a smaller one a product gains less than a call of oneDNN costs."""
+"""The fewest elements of a matrix. With fewer, packing gains less than calling oneDNN costs."""
 
 MANY_COLUMNS = 4
-"""How many times as many as rows."""
+"""How many times as many columns as rows a matrix must have to be copied row-major."""
 
 MAX_NBYTES = 2**30
-"""The most memory that the copies of a program take, beside the model's own."""
+"""The most memory that the copies of a program take, in addition to the model's own."""
 
 
 def pack_matrices(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
-    """Lets products by constant matrices read copies of these in the layout that is fastest.
+    """Lets products with constant matrices read copies of these in the fastest layout.
 
-    Requires: the product is of float32 tensors on a CPU, and of sizes that are known; the matrix is
-    among `fixed`, the product itself is not, and it has at least `MIN_ELEMENTS`; a bias has one
-    number for each column.
-    Ensures: the same values up to rounding, of the same shapes and strides. Products by the same
-    matrix share its copy. The copies take at most `MAX_NBYTES`; the first products have them.
+    Requires: a product of float32 tensors of known sizes on a CPU; the matrix is among `fixed` and
+    has at least `MIN_ELEMENTS`, and the product is not among `fixed`; a bias has one number for
+    each column.
+    Ensures: the same values up to rounding, of the same shapes and strides. Products with the same
+    matrix share its copy. The copies take at most `MAX_NBYTES`, for the first products in program
+    order.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
@@ -55,7 +56,7 @@ def pack_matrices(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product by a matrix that gains by another layout."""
+    """A product with a matrix that gains from another layout."""
 
     node: Node
     bias: Node | None
@@ -64,7 +65,7 @@ class _Product:
 
     @staticmethod
     def of(node: Node) -> "_Product | None":
-        """The product that an operator computes; None for one that is left as it is."""
+        """The product that an operator computes; None for an operator to leave alone."""
         if node.target not in (_aten.mm.default, _aten.addmm.default) or node.kwargs:
             return None
         *added, x, matrix = cast(tuple[Node, ...], node.args)
@@ -74,7 +75,7 @@ class _Product:
 
     @property
     def is_known(self) -> bool:
-        """Whether sizes are numbers, all is of float32 and dense, and a bias is one row."""
+        """Whether sizes are known, tensors are dense and of float32, and a bias is one row."""
         value, x, matrix = (each.meta["val"] for each in (self.node, self.x, self.matrix))
         tensors = [value, x, matrix]
         if self.bias is not None:
@@ -87,27 +88,27 @@ class _Product:
 
     @property
     def is_large(self) -> bool:
-        """Whether the matrix has enough elements for another layout to gain anything."""
+        """Whether the matrix has enough elements to gain from another layout."""
         return bool(self.matrix.meta["val"].numel() >= MIN_ELEMENTS)
 
     @property
     def is_packed(self) -> bool:
-        """Whether it becomes oneDNN's operator, with a packed weight."""
+        """Whether to replace it with oneDNN's operator, with a packed weight."""
         return bool(self.node.meta["val"].shape[0] > 1) and is_available()
 
     @property
     def is_wide_row(self) -> bool:
-        """Whether it is of one row, and by a matrix of many more columns than rows."""
+        """Whether it has one row, and a matrix with many more columns than rows."""
         n_rows, n_columns = self.matrix.meta["val"].shape
         is_row = self.node.meta["val"].shape[0] == 1
         return bool(is_row and n_columns >= MANY_COLUMNS * n_rows)
 
     def replace(self, gm: GraphModule, copies: dict[tuple[Node, bool], Node]) -> None:
-        """Makes it the product by a copy of the matrix.
+        """Replaces it with the product with a copy of the matrix.
 
         Args:
             gm: its graph.
-            copies: the copies before it, by their matrix and whether they are its transposed.
+            copies: the copies made so far, by the matrix and whether the copy is transposed.
         """
         key = self.copied
         with gm.graph.inserting_before(self.node):
@@ -122,13 +123,13 @@ class _Product:
 
     @property
     def copied(self) -> tuple[Node, bool]:
-        """What is copied, and whether its transposed is: two products may share the copy."""
+        """The node to copy, and whether transposed; products with equal ones share the copy."""
         if self.matrix.target is _aten.t.default:
             return self.matrix.all_input_nodes[0], not self.is_packed
         return self.matrix, self.is_packed
 
     def _copy(self, gm: GraphModule, source: Node, transposed: bool) -> Node:
-        """A matrix, or its transposed, row by row in memory."""
+        """A row-major copy of a matrix, or of its transpose."""
         if transposed:
             source = call(gm.graph, self.node, _aten.t.default, source)
         contiguous = torch.contiguous_format

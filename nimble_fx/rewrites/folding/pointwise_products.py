@@ -3,8 +3,8 @@
 Before: y = convolution(x, weight, bias), of a weight of one position, x in the channels-last format
 After: y = permute(linear(permute(x), clone(squeeze(weight)), bias))
 
-A call of oneDNN's convolution takes some 20 microseconds before it computes anything, one of a
-product 5. In the channels-last format the pixels are the rows of a matrix, so nothing is copied.
+Calling oneDNN's convolution takes about 20 microseconds before it computes anything, a product 5.
+In the channels-last format the pixels are the rows of a matrix, so nothing is copied.
 """
 
 from collections.abc import Collection
@@ -20,24 +20,24 @@ from nimble_fx.rewrites.new_nodes import call
 _aten = torch.ops.aten
 
 MAX_ELEMENTS = 2**17
-"""Of the result. A larger one takes a product longer, which begins with a copy of the bias."""
+"""The most elements of the result. A product first copies the bias to each row of it."""
 
 MAX_FLOPS = 2**24
-"""What oneDNN gains by its own layout of a larger weight is more than its call costs."""
+"""The most elements of the weight. Packing a larger one gains more than oneDNN's call costs."""
 
 MIN_CHANNELS = 16
-"""Of image and result: a product by a narrower matrix can take three times a convolution's time."""
+"""The fewest channels. A product with a narrower matrix can take three times as long."""
 
 
 def pointwise_products(
     gm: GraphModule, fixed: Collection[Node], assume_finite: bool = False
 ) -> GraphModule:
-    """Replaces small convolutions of one position by products.
+    """Replaces small 1x1 convolutions with products.
 
-    Requires: a convolution in two dimensions, not transposed, of float32, on a CPU, without groups,
-    strides and padding, whose weight is among `fixed`, which it is not itself; its image and result
-    have sizes that are known and are in the channels-last format; oneDNN's convolution could not
-    apply an activation after it.
+    Requires: a float32 convolution in two dimensions, not transposed, on a CPU, without groups,
+    strides and padding, whose weight is among `fixed`, and which is not itself; its image and
+    result have known sizes and are in the channels-last format; there is no activation after it
+    that oneDNN's convolution could apply.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
@@ -54,7 +54,7 @@ def pointwise_products(
 
 
 def _gains(node: Node) -> bool:
-    """Whether it is small, and a product of matrices."""
+    """Whether it is small, and equals a matrix product."""
     arguments: tuple[Any, ...] = node.args
     x, weight, _, stride, padding, _, is_transposed, _, n_groups = arguments
     images: list[Tensor] = [x.meta["val"], node.meta["val"]]
@@ -88,7 +88,7 @@ def _replace(gm: GraphModule, node: Node) -> None:
 
 
 def _matrix(gm: GraphModule, weight: Node) -> Node:
-    """The weight as a matrix in memory of its own: what only views a weight is no folded one."""
+    """The weight as a matrix in its own memory; a view of it would not count as folded."""
     is_clone = weight.target is _aten.clone.default
     source = weight.all_input_nodes[0] if is_clone else weight
     viewed = call(gm.graph, weight, _aten.squeeze.dims, source, [2, 3])

@@ -1,4 +1,4 @@
-"""Reads the kernels that a module of Inductor's declares: their parameters and their text.
+"""Reads the kernels that a module written by Inductor declares: parameters and text.
 
 cpp_fused_relu_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r'''...''')
 triton_poi_fused_relu_0 = async_compile.triton('triton_poi_fused_relu_0', '''...''', ...)
@@ -29,7 +29,7 @@ def read_declarations(text: str) -> dict[str, Declaration]:
     """The kernels of a module by name.
 
     Raises:
-        UnsupportedError: one is declared in a way that is not known.
+        UnsupportedError: a declaration has an unknown form.
     """
     found = {}
     for statement in syntax_tree(text).body:
@@ -46,13 +46,13 @@ def read_declarations(text: str) -> dict[str, Declaration]:
 
 
 def _writes_of_cpp(types: ast.expr) -> Iterator[bool | None]:
-    """By the C++ types of parameters, such as "const float*"."""
+    """Which parameters are written, by their C++ types, such as "const float*"."""
     for kind in ast.literal_eval(types):
         yield not kind.startswith("const ") if kind.endswith("*") else None
 
 
 def _writes_of_triton(source: str) -> Iterator[bool | None]:
-    """By the names of parameters: in_ptr0, out_ptr0, in_out_ptr0, xnumel, XBLOCK."""
+    """Which parameters are written, by their names: in_ptr0, out_ptr0, in_out_ptr0, xnumel."""
     functions = [node for node in syntax_tree(source).body if isinstance(node, ast.FunctionDef)]
     if len(functions) != 1:
         raise UnsupportedError("Inductor wrote a text of several Triton functions, unknown here")

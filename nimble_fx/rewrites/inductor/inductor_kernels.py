@@ -1,4 +1,4 @@
-"""Replaces a graph's operators by calls of the kernels that Inductor fuses them into.
+"""Replaces a graph's operators with calls to the kernels that Inductor fuses them into.
 
 Before: relu(x) + sigmoid(x), as three operators.
 After:  cpp_fused_add_relu_sigmoid_0(x), one operator, whose kernel Inductor compiled.
@@ -24,23 +24,23 @@ from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
 
 PredictedTime = Callable[[GraphModule], float]
-"""What an ATen graph is predicted to take, in microseconds."""
+"""Returns the predicted time of an ATen graph, in microseconds."""
 
 
 def with_inductor_kernels(
     gm: GraphModule, predicted_us: PredictedTime | None = None
 ) -> GraphModule:
-    """The graph with Inductor's kernels; itself if it computes nothing.
+    """The graph with Inductor's kernels; the graph itself if it computes nothing.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
-        predicted_us: decides whether concatenations become kernels of their own: the graph, if it
-            has any, is compiled in both ways, and the faster one is taken. Inductor fuses what is
-            concatenated, or has each branch write into the one result, which orders them. None:
-            they do not.
+        predicted_us: if not None, a graph with concatenations is compiled twice, once with the
+            concatenations as kernels of their own, and the variant with the lower predicted time is
+            returned. By itself Inductor fuses the concatenated values, or lets each branch write
+            into the result, which orders branches that could run concurrently.
 
     Raises:
-        UnsupportedError: Inductor cannot compile it, or wrote what is not known here.
+        UnsupportedError: Inductor cannot compile it, or wrote an unknown statement.
     """
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
@@ -53,10 +53,10 @@ def with_inductor_kernels(
 
 
 def _check_inputs(gm: GraphModule) -> None:
-    """Checks that Inductor reads what inputs say: its kernels know nothing of negative bits.
+    """Checks that no input has its negative bit set, which Inductor's kernels ignore.
 
     Raises:
-        UnsupportedError: an input is the negative of what is in its memory.
+        UnsupportedError: an input is a lazily negated view.
     """
     for node in inputs_and_constants(gm.graph):
         if _is_fake(node) and node.meta["val"].is_neg():
@@ -67,7 +67,7 @@ def _check_inputs(gm: GraphModule) -> None:
 
 
 def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
-    """The graph with the kernels that Inductor makes of another that computes the same."""
+    """The graph with the kernels that Inductor makes of an equivalent graph."""
     module = compile_with_inductor(_with_constants_as_inputs(compiled))
     if module is None:
         return gm
@@ -77,7 +77,7 @@ def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
 
 
 def _with_constants_as_inputs(gm: GraphModule) -> GraphModule:
-    """The graph with an input in the place of each constant, after its own."""
+    """The graph with its constants as additional inputs, after its own."""
     graph, values = Graph(), dict[Node, Node]()
     mode = next(n.meta["val"].fake_mode for n in gm.graph.nodes if _is_fake(n))
     for node in inputs_and_constants(gm.graph):

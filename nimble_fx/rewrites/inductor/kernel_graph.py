@@ -1,4 +1,4 @@
-"""The graph of a module that Inductor wrote: its kernels, its operators, and their memory."""
+"""Builds the graph of a module that Inductor wrote: its kernels, operators and memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,24 +63,24 @@ def kernel_graph(gm: GraphModule, module: InductorModule) -> Graph:
 
     Args:
         gm: the graph that Inductor compiled; the result has its inputs and constants.
-        module: what Inductor made of it.
+        module: the module that Inductor wrote for it.
 
     Raises:
-        UnsupportedError: the module has what is not known here.
+        UnsupportedError: the module has an unknown statement.
     """
     return _Builder(gm, module, read_calls(module.text)).build()
 
 
 @dataclass(frozen=True, eq=False)
 class _Unwritten:
-    """Memory that nothing has been written to yet: the first kernel that takes it allocates it."""
+    """Memory that is not written yet; the first kernel that takes it allocates it."""
 
     tensor: NewTensor
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of memory that nothing has been written to yet."""
+    """A part of memory that is not written yet."""
 
     of: _Unwritten
     layout: Layout
@@ -119,7 +119,7 @@ class _Builder:
         return self._graph
 
     def _input(self, node: Node) -> Node:
-        """A copy of an input or a constant, which too has a fake tensor."""
+        """A copy of an input or a constant, with a fake tensor."""
         copied = self._graph.node_copy(node)
         if node.op == "get_attr":
             constant = attrgetter(str(node.target))(self._gm)
@@ -127,7 +127,7 @@ class _Builder:
         return copied
 
     def _meta_of(self, origin: str | None) -> dict[str, Any]:
-        """The lines of code that a call computes; the last one is its own."""
+        """The user's lines that a call computes; the last one counts as its own."""
         names = set(self._module.origins.get(origin or "", ()))
         traces = [
             node.meta["stack_trace"]
@@ -137,7 +137,7 @@ class _Builder:
         return {"stack_trace": traces[-1], FUSED: traces} if traces else {}
 
     def _evaluated(self, value: Any) -> Any:
-        """What a value stands for: a node, unwritten memory or a part of it, or a literal."""
+        """The value of an expression: a node, unwritten memory or a part of it, or a literal."""
         match value:
             case Name():
                 return self._named(value)
@@ -163,13 +163,13 @@ class _Builder:
         return value
 
     def _named(self, name: Name) -> Any:
-        """What a name stands for."""
+        """The value that a name denotes."""
         if name.name not in self._values:
             raise UnsupportedError(f"Inductor wrote a name that is not known here: {name.name}")
         return self._values[name.name]
 
     def _geometry(self, tensor: Node, method: str) -> tuple[Any, ...]:
-        """The sizes or strides of a tensor: numbers, and nodes for those that are symbolic."""
+        """The sizes or strides of a tensor: numbers, and nodes for symbolic ones."""
         operator = {"size": _aten.sym_size.int, "stride": _aten.sym_stride.int}[method]
         sizes = getattr(tensor.meta["val"], method)()
         return tuple(
@@ -188,7 +188,7 @@ class _Builder:
         return self._part(self._node(base), layout)
 
     def _part(self, tensor: Node, layout: Layout) -> Node:
-        """A view that begins `offset` elements after the tensor, wherever in memory that begins."""
+        """A view whose offset counts from the tensor's beginning, not from its memory's."""
         if layout.offset != 0:
             end, offset = self._sizes(
                 end_of(layout.size, layout.stride, layout.offset), layout.offset
@@ -199,7 +199,7 @@ class _Builder:
         return self._call(_aten.as_strided.default, tensor, size, stride)
 
     def _node(self, value: Any) -> Any:
-        """A value as an argument of an operator: unwritten memory is allocated by one."""
+        """A value as an argument of an operator; adds an allocation for unwritten memory."""
         match value:
             case _Unwritten():
                 if value not in self._written:
@@ -230,7 +230,7 @@ class _Builder:
         return self._named(Name(name))
 
     def _kernel(self, call: KernelCall) -> None:
-        """Adds the call of a kernel's operator, which allocates what it is the first to write."""
+        """Adds a call to a kernel's operator, which allocates the memory that it writes first."""
         declared = self._declared[call.kernel]
         taken: dict[Node, bool] = {}
         new: dict[_Unwritten, None] = {}
@@ -265,7 +265,7 @@ class _Builder:
             self._written[memory] = self._call(getitem, result, i) if several else result
 
     def _operator(self, call: OperatorCall) -> Any:
-        """Adds a call of one of PyTorch's operators."""
+        """Adds a call to one of PyTorch's operators."""
         kwargs = {key: self._evaluated(value) for key, value in call.kwargs.items()}
         args = [self._node(self._evaluated(value)) for value in call.args]
         out = kwargs.pop("out", None)
@@ -281,7 +281,7 @@ class _Builder:
         return self._call(_overload(call, "out"), *args, **kwargs, out=self._node(out))
 
     def _check_expectation(self, expected: Expectation, value: Any) -> None:
-        """Raises an error if an operator returns another tensor than Inductor's kernels expect."""
+        """Raises an error if an operator returns a tensor that Inductor's kernels do not expect."""
         if not isinstance(value, Node):
             return
         tensor = value.meta["val"]
@@ -294,9 +294,9 @@ class _Builder:
             )
 
     def _fits(self, tensor: Tensor, size: Sequence[Size], stride: Sequence[Size]) -> bool:
-        """Whether a fake tensor's elements are where they are with these sizes and strides.
+        """Whether these sizes and strides locate the same elements as a fake tensor's own.
 
-        Where that depends on symbols, PyTorch's guards come to say that they are.
+        If that depends on symbols, PyTorch adds guards on them.
         """
         size, stride = self._known(size), self._known(stride)
         strides = zip(size, tensor.stride(), stride, strict=True)
@@ -306,7 +306,7 @@ class _Builder:
         )
 
     def _known(self, sizes: Sequence[Size]) -> list[Any]:
-        """Sizes with the symbols of the fake tensors."""
+        """Sizes in terms of the fake tensors' symbols."""
         symbols = {name: node.meta["val"] for name, node in self._symbols.items()}
         return [value_of(size, symbols) for size in sizes]
 
@@ -320,7 +320,7 @@ class _Builder:
         )
 
     def _number(self, value: Any, call: KernelCall) -> Size:
-        """A number that a kernel takes, or the text of one."""
+        """A number that a kernel takes, or its text."""
         if isinstance(value, Node):
             value = value.meta["val"]
         match value:
@@ -345,7 +345,7 @@ class _Builder:
 def _positional(
     target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments as AOTAutograd writes them: by position unless the schema wants names."""
+    """The arguments as AOTAutograd passes them: by position, except keyword-only ones."""
     args, kwargs = (*args,), dict(kwargs)
     for parameter in schema_of(target).arguments[len(args) :] if kwargs else ():
         if parameter.kwarg_only or parameter.name not in kwargs:

@@ -1,8 +1,8 @@
-"""Kernels as operators of PyTorch's dispatcher, so that a graph calls them like any other.
+"""Registers kernels as operators with PyTorch's dispatcher, so that a graph can call them.
 
-An operator allocates what its kernel is the first to write, and returns it; its schema marks what
-the kernel writes besides. Operators stay registered for the life of the process, as the compiled
-code stays loaded; the same kernel is registered once.
+An operator allocates and returns the tensors that its kernel writes first; its schema marks the
+arguments that the kernel also writes. Operators stay registered for the life of the process,
+because the compiled code stays loaded too; each kernel is registered once.
 """
 
 import threading
@@ -29,9 +29,9 @@ from nimble_fx.torch_internals.names import part_of_tensor as _part
 from nimble_fx.torch_internals.operators import KERNELS
 
 MAX_NAME = 32
-"""The characters of a kernel's name that are kept."""
+"""The maximum length of a kernel's name; the rest is cut."""
 MAX_SIZES = 64
-"""For how many values of its symbolic sizes an operator keeps what it calls its kernel with."""
+"""For how many values of its symbolic sizes an operator caches its kernel's launcher."""
 
 _lock = threading.Lock()
 _operators: dict[str, OpOverload] = {}
@@ -42,12 +42,12 @@ _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-un
 def kernel_operator(
     name: str, kernel: Callable[..., Any], source: str, signature: Signature
 ) -> OpOverload:
-    """The operator of a kernel, made where there is none yet.
+    """The operator of a kernel; registers it if necessary.
 
     Args:
-        name: the kernel's, such as "cpp_fused_relu_0".
+        name: the kernel's name, such as "cpp_fused_relu_0".
         kernel: launches it on the current stream; takes the arguments of the signature.
-        source: its text.
+        source: the kernel's text.
         signature: what the operator takes and returns.
 
     Raises:
@@ -71,13 +71,13 @@ def kernel_operator(
 
 
 def short_name(kernel: str) -> str:
-    """A kernel's name with as much of what it fuses as a reader wants on a line."""
+    """A kernel's name, with the list of fused operators cut to a readable length."""
     fused, _, number = kernel.rpartition("_")
     return kernel if len(kernel) <= MAX_NAME else f"{fused[:MAX_NAME].rstrip('_')}_{number}"
 
 
 def kernel_source(name: str) -> str | None:
-    """The text of a kernel by the name of its operator; None if there is none."""
+    """The text of a kernel, by its operator's name; None if there is no such kernel."""
     return _sources.get(name)
 
 
@@ -102,8 +102,8 @@ def _numeric_launcher(
 
     Args:
         kernel: launches it.
-        signature: the operator's; all its sizes are numbers.
-        in_order: returns the tensors that it takes from the arguments of the operator.
+        signature: the operator's signature; all its sizes are numbers.
+        in_order: picks the tensors that the kernel takes from the operator's arguments.
     """
     numbers = [argument for argument in signature.arguments if isinstance(argument, int)]
     places = list(_places(signature))
@@ -127,9 +127,9 @@ def _numeric_launcher(
 
 
 def _places(signature: Signature) -> Iterator[tuple[int, Layout | None]]:
-    """For each argument of a kernel, what it is or is a part of, and the part.
+    """For each argument of a kernel, the value that it is or is part of, and which part.
 
-    What it is comes as its position among the tensors taken, the new ones, and the numbers.
+    The value is a position in the list of the taken tensors, the new tensors and the numbers.
     """
     n_taken = len(signature.taken)
     numbers = count(n_taken + len(signature.new))
@@ -141,7 +141,7 @@ def _places(signature: Signature) -> Iterator[tuple[int, Layout | None]]:
 
 
 def has_layout(tensor: Tensor, size: tuple[Size, ...], stride: tuple[Size, ...]) -> bool:
-    """Whether a tensor's elements are where they are with these sizes and strides."""
+    """Whether these sizes and strides locate the same elements as the tensor's own."""
     if tensor.stride() == stride and tensor.shape == size:
         return True
     same = zip(size, tensor.stride(), stride, strict=False)

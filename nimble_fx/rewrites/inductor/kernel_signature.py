@@ -1,4 +1,4 @@
-"""What the operator of a kernel takes and returns, and which of it the kernel gets."""
+"""The signature of a kernel's operator, and which of its tensors the kernel gets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_sizes import symbols_in, value_of
 
 MAX_PARAMETERS = 64
-"""The most parameters that PyTorch lets an operator have."""
+"""The maximum number of parameters that PyTorch allows an operator."""
 
 T = TypeVar("T")
 Sized = TypeVar("Sized", "Layout", "NewTensor", "Taken")
@@ -20,7 +20,7 @@ Sized = TypeVar("Sized", "Layout", "NewTensor", "Taken")
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor's place in memory that begins with another's; the offset is in elements."""
+    """A tensor's sizes, strides and offset (in elements) in the memory of another tensor."""
 
     size: tuple[Size, ...]
     stride: tuple[Size, ...]
@@ -37,7 +37,7 @@ class NewTensor:
     device: str
 
     def allocate(self) -> Tensor:
-        """It, with nothing in it; its sizes are numbers, or SymInts."""
+        """Allocates the tensor, uninitialized; its sizes are numbers or SymInts."""
         size: Any = self.size
         stride: Any = self.stride
         return torch.empty_strided(size, stride, dtype=self.dtype, device=self.device)
@@ -45,7 +45,7 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class Taken:
-    """A tensor that a kernel's operator takes: the kernel's text has its sizes and strides."""
+    """A tensor that a kernel's operator takes; the kernel's text assumes its sizes and strides."""
 
     size: tuple[Size, ...]
     stride: tuple[Size, ...]
@@ -57,9 +57,9 @@ class Argument:
     """A tensor that a kernel takes.
 
     Attributes:
-        is_new: whether it is one that the operator allocates, or one that it takes.
-        index: its position among these.
-        layout: the part of it that the kernel sees; None for itself.
+        is_new: whether the operator allocates the tensor; otherwise it takes it.
+        index: the tensor's position among the new or the taken tensors.
+        layout: the part of the tensor that the kernel gets; None for the whole.
     """
 
     is_new: bool
@@ -76,16 +76,16 @@ class Argument:
 
 @dataclass(frozen=True)
 class Signature:
-    """What the operator of a kernel takes, returns, and hands to the kernel.
+    """What the operator of a kernel takes and returns, and what it passes to the kernel.
 
-    Each tensor that the operator takes is a parameter. If there were more than `MAX_PARAMETERS`,
-    those that are only read are one list, the first parameter. The last parameters are the symbols
+    Each tensor that the operator takes is a parameter. If that made more than `MAX_PARAMETERS`, the
+    first parameter is a list of the tensors that are only read. The last parameters are the symbols
     of symbolic sizes.
 
     Attributes:
         taken: the tensors that the operator takes, in order.
         new: the tensors that it allocates, which it returns in this order.
-        arguments: those of the kernel, in order: tensors and numbers.
+        arguments: the kernel's arguments, in order: tensors and numbers.
     """
 
     taken: tuple[Taken, ...]
@@ -94,13 +94,13 @@ class Signature:
 
     @cached_property
     def symbols(self) -> list[str]:
-        """The symbols that its sizes and numbers are computed from."""
+        """The symbols in its sizes and numbers."""
         sizes = list[Size]()
         self._mapped(sizes.append)
         return symbols_in(sizes)
 
     def at(self, values: Sequence[Any]) -> "Signature":
-        """The signature with values for its symbols, in order: numbers, or SymInts."""
+        """The signature with values for its symbols, in order: numbers or SymInts."""
         known = dict(zip(self.symbols, values, strict=True))
         return self._mapped(lambda size: value_of(size, known)) if known else self
 
@@ -122,7 +122,7 @@ class Signature:
 
     @property
     def schema(self) -> str:
-        """Its parameters and results, such as "(Tensor x0, Tensor(x1!) x1) -> Tensor"."""
+        """The operator's schema, such as "(Tensor x0, Tensor(x1!) x1) -> Tensor"."""
         takes = ["Tensor(x{0}!) x{0}" if x.is_written else "Tensor x{0}" for x in self.taken]
         named = [each.format(i) for i, each in enumerate(takes)]
         if self._has_list:
@@ -133,14 +133,14 @@ class Signature:
         return f"({', '.join(named)}) -> {results}"
 
     def operator_arguments(self, taken: Sequence[T]) -> list[T | list[T]]:
-        """The tensors among the arguments of the operator, from those that it takes, in order."""
+        """The tensor arguments of the operator, for the tensors that it takes, in order."""
         if not self._has_list:
             return [*taken]
         pairs = zip(taken, self.taken, strict=True)
         return [[value for value, each in pairs if not each.is_written], *self._written(taken)]
 
     def in_order(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """The tensors that the operator takes, in order, from those among its arguments."""
+        """The tensors that the operator takes, in order, from its tensor arguments."""
         if not self._has_list:
             return [*arguments]
         read, written = iter(arguments[0]), iter(arguments[1:])

@@ -1,4 +1,4 @@
-"""Sizes as Inductor writes them: numbers, or Python's text that computes them from symbols."""
+"""Sizes as Inductor writes them: numbers, or Python expressions of symbols as text."""
 
 import ast
 import operator
@@ -32,25 +32,25 @@ def size_of(size: int | SymInt) -> Size:
 
 
 def symbols_in(sizes: Iterable[Size]) -> list[str]:
-    """The symbols in some sizes, each once, in the order of their names."""
+    """The symbols in the sizes, each once, sorted by name."""
     return sorted({name for size in sizes if isinstance(size, str) for name in names_in(size)})
 
 
 def value_of(size: Size, symbols: Mapping[str, Any]) -> Any:
-    """A size with values for its symbols: a number, or a SymInt if these are such."""
+    """A size with values for its symbols: a number, or a SymInt if the values are SymInts."""
     return evaluated(size, symbols.__getitem__, lambda function, *args: function(*args))
 
 
 def evaluated(size: Size, named: Callable[[str], Any], call: Callable[..., Any]) -> Any:
-    """A size in other terms than numbers.
+    """Evaluates a size in a domain of values other than numbers, such as nodes of a graph.
 
     Args:
         size: a number or text.
-        named: what a symbol stands for.
-        call: the result of a function of sizes, from the function and its arguments.
+        named: returns the value of a symbol.
+        call: returns the result of a function of sizes, for the function and its arguments.
 
     Raises:
-        UnsupportedError: the text has what `is_size` does not know.
+        UnsupportedError: the text has a form that `is_size` does not know.
     """
     return size if isinstance(size, int) else _evaluated(_parsed(size), named, call)
 
@@ -97,11 +97,11 @@ def sum_of(one: Size, other: Size) -> Size:
 
 
 def end_of(size: Sequence[Size], stride: Sequence[Size], offset: Size) -> Size:
-    """How many elements of memory there are to the end of a view; 0 if the view is empty.
+    """The number of elements of memory up to the end of a view; 0 if the view is empty.
 
     Args:
-        size, stride: the view's.
-        offset: where in the memory it begins.
+        size, stride: the view's sizes and strides.
+        offset: where in the memory the view begins, in elements.
     """
     steps = [f"(({n}) - 1) * ({step})" for n, step in zip(size, stride, strict=True)]
     are_any = [f"min(1, {n})" for n in size]

@@ -1,8 +1,8 @@
-"""Operators that Inductor leaves as they are, because it gets others that it does not know.
+"""Hides operators from Inductor, behind custom operators that it does not know.
 
-Each computes what its original does. Inductor fuses concatenations, which orders what could run
-side by side, compiles products by packed weights only where these are constants, and knows
-`aten.linear` only before it is decomposed.
+Each custom operator computes the same as its original. Without them Inductor would fuse
+concatenations, which orders branches that could run concurrently; it compiles products with packed
+weights only if these are constants, and knows `aten.linear` only before it is decomposed.
 """
 
 from collections.abc import Collection
@@ -36,11 +36,11 @@ for _name, _operator in _OPERATORS.items():
 
 
 def with_opaque_operators(gm: GraphModule, operators: Collection[object]) -> GraphModule:
-    """A copy of an ATen graph with opaque operators in the place of some.
+    """A copy of an ATen graph with some operators replaced with opaque ones.
 
     Args:
         gm: the graph, which is not changed.
-        operators: those to replace, of `CONCATENATIONS` and `PRODUCTS`.
+        operators: the operators to replace, from `CONCATENATIONS` and `PRODUCTS`.
     """
     replaced = copied(gm)
     for node in replaced.graph.nodes:
@@ -51,5 +51,5 @@ def with_opaque_operators(gm: GraphModule, operators: Collection[object]) -> Gra
 
 
 def original_of(name: str) -> OpOverload | None:
-    """What the opaque operator of this name computes; None if there is no such operator."""
+    """The original of an opaque operator, by its name; None if there is no such operator."""
     return _OPERATORS.get(name)

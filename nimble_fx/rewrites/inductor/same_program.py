@@ -1,4 +1,4 @@
-"""Checks that a graph of Inductor's kernels is the same program to its callers."""
+"""Checks that callers see no difference between a graph and that of Inductor's kernels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _SAME_DRAWS = {  # by Inductor's decompositions in PyTorch 2.11
 
 
 def check_same_program(before: Graph, after: Graph) -> None:
-    """Compares what is not a value: layouts and sharing of memory of outputs, random numbers.
+    """Compares all but values: layouts and memory sharing of outputs, and random draws.
 
     Args:
         before: an ATen graph with fake tensors in `meta["val"]`.
@@ -47,7 +47,7 @@ def _returned(graph: Graph) -> list[Any]:
 
 
 def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raises an error if an output differs in more than its values, or shares other memory."""
+    """Raises an error if an output differs in more than values, or shares different memory."""
     for one, other in zip(map(_value, before), map(_value, after), strict=True):
         if not _is_same(one, other):
             raise UnsupportedError(f"Inductor returns {_shown(other)} where {_shown(one)} was")
@@ -56,7 +56,7 @@ def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequenc
 
 
 def _sharing(values: Sequence[Any]) -> list[int]:
-    """For each value the position of the first one on its memory."""
+    """For each value, the position of the first value that shares its memory."""
     tensors = [value.meta["val"] if isinstance(value, Node) else None for value in values]
     keys = [storage_key(x) if isinstance(x, Tensor) else str(i) for i, x in enumerate(tensors)]
     return [keys.index(key) for key in keys]
@@ -68,9 +68,9 @@ def _value(value: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two outputs are the same to a caller, but for the values of tensors.
+    """Whether two outputs are the same for a caller, except for the values of tensors.
 
-    Where that depends on symbols, PyTorch's guards come to say that they are.
+    If that depends on symbols, PyTorch adds guards on them.
     """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         same_kind = (one.dtype, one.device) == (other.dtype, other.device)
@@ -88,7 +88,7 @@ def _shown(value: Any) -> Any:
 
 
 def _draws(graph: Graph) -> list[Any]:
-    """The operators that draw random numbers, in order, each with what it draws."""
+    """The operators that draw random numbers, in order, each with the tensor that it draws."""
     return [
         value
         for node in graph.nodes
@@ -98,12 +98,12 @@ def _draws(graph: Graph) -> list[Any]:
 
 
 def _draw(op: OpOverload) -> OpOverload:
-    """The operator that draws the same numbers into a tensor of the same layout."""
+    """The canonical operator that draws the same numbers into a tensor of the same layout."""
     return _SAME_DRAWS.get(op, op)
 
 
 def _is_draw(node: Node, op: OpOverload) -> bool:
-    """Whether a call draws random numbers: attention without dropout does not."""
+    """Whether a call draws random numbers; attention without dropout does not."""
     drops = [i for i, p in enumerate(schema_of(op).arguments) if p.name == "dropout_p"]
     values = [node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p") for i in drops]
     return torch.Tag.nondeterministic_seeded in op.tags and values not in ([0.0], [None])

@@ -1,6 +1,6 @@
 """Reads the function `call` of a module that Inductor wrote, as a list of statements.
 
-Whatever it does not know is an error, so that a statement of a newer Inductor is never skipped.
+An unknown statement is an error, so that it never skips one that a newer Inductor writes.
 """
 
 import ast
@@ -23,21 +23,21 @@ _ORIGIN = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 
 @dataclass(frozen=True)
 class Name:
-    """A value by its name."""
+    """A reference to a value by its name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A number that is computed from symbolic sizes, as Python's text, such as "4*s77"."""
+    """A number that is computed from symbolic sizes, as Python text, such as "4*s77"."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class View:
-    """A tensor on another's memory; the offset, in elements, is from where the other begins."""
+    """A view of another tensor; its offset, in elements, counts from where the other begins."""
 
     base: Name
     size: tuple[Size, ...]
@@ -47,7 +47,7 @@ class View:
 
 @dataclass(frozen=True)
 class Allocation:
-    """New memory, with nothing in it."""
+    """New, uninitialized memory."""
 
     size: tuple[Size, ...]
     stride: tuple[Size, ...]
@@ -57,7 +57,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel that Inductor compiled."""
+    """A call to a kernel that Inductor compiled."""
 
     kernel: str
     args: tuple[Any, ...]
@@ -65,9 +65,9 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of PyTorch's operator: `path` is its name, such as ("aten", "addmm", "default").
+    """A call to a PyTorch operator: `path` is its name, such as ("aten", "addmm", "default").
 
-    The overload is None where Inductor leaves it to PyTorch.
+    The overload is None if Inductor lets PyTorch resolve it.
     """
 
     path: tuple[str, str, str | None]
@@ -77,7 +77,7 @@ class OperatorCall:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What kernels take a tensor's sizes and strides to be, and its dtype if that is said."""
+    """The sizes and strides that kernels assume of a tensor, and its dtype if stated."""
 
     of: Name
     size: tuple[Size, ...]
@@ -95,7 +95,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Item:
-    """One of the results of an operator, or one size or stride."""
+    """One of several results of an operator, or one size or stride."""
 
     of: Name
     index: int
@@ -103,7 +103,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Assignment:
-    """`name = value`; the name is None where the value is not used.
+    """`name = value`; the name is None if the value is not used.
 
     Attributes:
         origin: the name of the call in the comment above it, such as "cpp_fused_relu_0:1".
@@ -133,7 +133,7 @@ def read_calls(text: str) -> Calls:
     """The statements of `call`.
 
     Raises:
-        UnsupportedError: a statement is none of those that are known.
+        UnsupportedError: a statement has an unknown form.
     """
     functions = [node for node in ast.walk(syntax_tree(text)) if isinstance(node, ast.FunctionDef)]
     found = [node for node in functions if node.name == "call"]
@@ -152,7 +152,7 @@ class _Reader:
         self._returned: tuple[Any, ...] = ()
 
     def read(self, call: ast.FunctionDef) -> Calls:
-        """All of a function."""
+        """Reads a whole function."""
         self._read(call.body)
         return Calls(self._inputs, tuple(self._statements), self._returned)
 
@@ -220,7 +220,7 @@ def _value(node: ast.expr) -> Any:
 def _called(
     node: ast.expr, function: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]
 ) -> Any:
-    """A call, by the function's name."""
+    """Reads a call, according to the function's name."""
     kwargs = {keyword.arg: keyword.value for keyword in keywords if keyword.arg is not None}
     match function, args:
         case ast.Name(name), _ if name in _ALLOCATIONS:

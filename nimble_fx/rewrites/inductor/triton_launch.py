@@ -15,11 +15,11 @@ ALIGNMENT = 16
 def triton_launch(kernel: Any, writes: Sequence[bool | None]) -> Callable[..., None]:
     """A function that launches a kernel on the current stream.
 
-    A tensor at another address than the kernel can have is copied before, and back if the kernel
-    writes it.
+    A tensor at an address that the kernel cannot take is copied before the launch, and copied back
+    if the kernel writes it.
 
     Args:
-        kernel: Inductor's autotuner of it, whose first launch times its variants.
+        kernel: Inductor's autotuner of the kernel; its first launch times the variants.
         writes: for each argument, whether the kernel writes the tensor; None for a number.
     """
 
@@ -42,5 +42,5 @@ def _aligned(tensor: Tensor) -> Tensor:
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """All elements from the first to the last of a tensor, which may have gaps, in one row."""
+    """A tensor's memory from its first to its last element, including gaps, in one dimension."""
     return tensor.as_strided([extent(tensor.shape, tensor.stride())], [1])

@@ -1,5 +1,5 @@
-"""Updates in place again, which AOTAutograd has made functional.
+"""Turns functional updates, which AOTAutograd's functionalization made, back into in-place ones.
 
-`reinplace_updates` is the rewrite; `memory_accesses` and `parts_of_memory` say what else is read
-and written meanwhile, and which parts of memory do not meet.
+`reinplace_updates` is the rewrite; `memory_accesses` finds what else reads and writes the memory,
+and `parts_of_memory` decides whether parts of memory overlap.
 """

@@ -1,4 +1,4 @@
-"""Which values of an ATen graph lie in one memory, and which operators read it."""
+"""Finds which values of an ATen graph share memory, and which operators read it."""
 
 import operator
 from collections.abc import Collection, Hashable
@@ -15,13 +15,13 @@ from nimble_fx.tracing.escape_analysis import aliases, keeps_to_its_schema
 
 @dataclass(eq=False)
 class Memory:
-    """What several values of a graph lie in.
+    """Memory that one or several values of a graph share.
 
     Attributes:
-        makers: the nodes that it begins with: operators that allocate it, or inputs.
-        values: the nodes whose results lie there.
-        readers: the operators that read or write it, and the graph's output, with their positions:
-            infinite for those that may keep what they read.
+        makers: the nodes that introduce it: operators that allocate it, or inputs.
+        values: the nodes whose results lie in it.
+        readers: the nodes that read or write it, including the graph's output, with their
+            positions; infinite for a node that may keep a reference to it.
     """
 
     makers: list[Node]
@@ -36,16 +36,16 @@ class Memory:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether an operator of the graph allocates it."""
+        """Whether an operator of the graph allocates it; otherwise it is an input's."""
         return len(self.makers) == 1 and allocates_results(self.makers[0].target)
 
     def is_read_from(self, node: Node, by: Collection[Node | None]) -> bool:
-        """Whether others than some nodes read it at a node's place or later."""
+        """Whether a node other than the given ones reads it at a node's position or later."""
         begin = self.positions[node]
         return any(position >= begin and reader not in by for position, reader in self.readers)
 
     def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:
-        """Makes the values of another memory lie here."""
+        """Merges another memory into this one."""
         if other is self:
             return
         self.values += other.values
@@ -54,7 +54,7 @@ class Memory:
 
 
 def memories_of(graph: Graph) -> dict[Node, Memory]:
-    """The memory of each node's results; results of one operator are taken to share theirs.
+    """The memory of each node's results; results of one operator are assumed to share it.
 
     Cost: O(nodes + edges).
     """
@@ -85,6 +85,6 @@ def _reads_nothing(node: Node) -> bool:
 
 
 def _may_keep(node: Node) -> bool:
-    """Whether somebody may read the arguments of a node, which reads them, after it."""
+    """Whether the arguments of a node may still be read after it, through a reference it keeps."""
     target = node.target
     return not isinstance(target, OpOverload) or not keeps_to_its_schema(target)

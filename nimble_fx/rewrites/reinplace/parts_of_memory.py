@@ -1,4 +1,4 @@
-"""Which elements of one memory two views have, by their fake tensors."""
+"""Compares which elements of one memory two views contain, by their fake tensors."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from nimble_fx.torch_internals.symbolic import are_same_sizes, is_same_size
 def is_same_part(one: Tensor, other: Tensor) -> bool:
     """Whether two views of a memory have the same elements at the same indices.
 
-    False where symbolic sizes do not show it.
+    False if symbolic sizes do not prove it.
     """
     return (
         is_same_size(one.storage_offset(), other.storage_offset())
@@ -37,7 +37,7 @@ def is_whole(tensor: Tensor) -> bool:
 def are_disjoint(one: Tensor, other: Tensor, whole: Tensor) -> bool:
     """Whether two views of a tensor without gaps have no element in common.
 
-    False where that is not seen: a view is not a box of the tensor's indices, or a size is
+    False if that cannot be proved: a view is not a box of the tensor's indices, or a size is
     symbolic.
     """
     first, second = _box(one, whole), _box(other, whole)
@@ -47,7 +47,7 @@ def are_disjoint(one: Tensor, other: Tensor, whole: Tensor) -> bool:
 
 
 def _box(part: Tensor, whole: Tensor) -> list[range] | None:
-    """The range of a tensor's indices that a view has in each dimension; None if it is no box."""
+    """The range of a tensor's indices that a view covers in each dimension; None if not a box."""
     numbers = (*whole.shape, *whole.stride(), *part.shape, *part.stride())
     offset = part.storage_offset() - whole.storage_offset()
     if not isinstance(offset, int) or not all(isinstance(n, int) for n in numbers):

@@ -1,15 +1,15 @@
-"""Updates of parts of a tensor are written where it lies, as the user's code does.
+"""Writes updates of a part of a tensor in place, as the user's code does.
 
 AOTAutograd makes graphs functional: an assignment to a slice becomes an operator that copies the
-whole tensor, and a cache among the inputs is moreover copied back at the end.
+whole tensor, and if the tensor is an input, such as a cache, it is also copied back at the end.
 
 Before: a = slice(y, 1, 0, 2); b = add(a, x); c = slice_scatter(y, b, 1, 0, 2)
-After:  a = slice(y, 1, 0, 2); add_(a, x), and y where c was read
+After:  a = slice(y, 1, 0, 2); add_(a, x); the readers of c read y
 
 Before: b = index_put(y, [i], x); c = mul(b, 2); copy_(y, c), of an input y
 After:  index_put_(y, [i], x); mul_(y, 2)
 
-Inductor does the same (`torch._inductor.fx_passes.reinplace`), for the kernels that it makes.
+Inductor does the same for its own kernels (`torch._inductor.fx_passes.reinplace`).
 """
 
 from typing import Any
@@ -54,10 +54,10 @@ _VIEWS = {
     _aten.select_scatter.default: _aten.select.int,
     _aten.slice_scatter.default: _aten.slice.Tensor,
 }
-"""Operators that return their first argument with a view of it replaced, and the views."""
+"""Operators that return their first argument with a view of it replaced, and that view."""
 
 _OVERWRITE = {_aten.copy.default, _aten.fill.Scalar, _aten.fill.Tensor, _aten.zero.default}
-"""Operators that take their first argument for its shape, strides and type alone."""
+"""Operators that use only the shape, strides and type of their first argument."""
 
 _CHANGE_FIRST = _UPDATES | _OVERWRITE
 
@@ -66,9 +66,9 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
     """The graph with updates of tensors in place; the graph itself if it updates none.
 
     Requires: an update of a whole tensor that the graph allocates; or any elementwise operator on
-    an input to which the graph copies the result back. Nobody reads the tensor or a view of it
-    after the update, or once the values that are written are computed; the caller gets neither, nor
-    does a custom operator.
+    an input to which the graph copies the result back. No node reads the tensor or a view of it
+    after the update, nor after the values to write are computed. Neither is returned to the caller
+    or passed to a custom operator.
     Ensures: the same bits and strides; outputs alias inputs and each other as before.
 
     Args:
@@ -86,7 +86,7 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
 
 
 class _Reinplacing:
-    """Changes a graph, in program order."""
+    """Rewrites a graph, in program order."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -95,7 +95,7 @@ class _Reinplacing:
         self._gone: set[int] = set()  # storages of results that are no longer allocated
 
     def run(self) -> None:
-        """Visits all nodes; views of what lies elsewhere now get new fake tensors."""
+        """Visits all nodes; views of values whose memory has changed get new fake tensors."""
         for node in list(self._graph.nodes):
             if not self._gone.isdisjoint(storages(node)):
                 node.meta["val"] = fake_result(node)
@@ -113,7 +113,7 @@ class _Reinplacing:
                 self._graph.erase_node(node)
 
     def _update(self, node: Node) -> None:
-        """Makes an operator that changes its first argument do so in place."""
+        """Makes an operator update its first argument in place."""
         base, form = node.args[0], _form(node)
         if form is None or not isinstance(base, Node) or not self._may_lie_in(node, base):
             return
@@ -124,13 +124,13 @@ class _Reinplacing:
             self._merge(node, base)
 
     def _may_be_operand(self, other: Node, node: Node, base: Node) -> bool:
-        """Whether an operator that changes its first argument in place may also read this."""
+        """Whether an operator that updates its first argument in place may also read `other`."""
         if node.target in _UPDATES:  # which may read an element that it has written
             return self._memories[other] is not self._memories[base]
         return self._may_be_read(other, base.meta["val"], base)
 
     def _replace_view(self, node: Node) -> None:
-        """Writes a view of a tensor, instead of a copy of the tensor, where that may be."""
+        """Writes to a view of a tensor, instead of copying the tensor, if that is safe."""
         base = node.args[0]
         if not isinstance(base, Node) or not self._may_lie_in(node, base):
             return
@@ -159,7 +159,7 @@ class _Reinplacing:
             self._graph.erase_node(each)
 
     def _copy(self, source: Node, inner: Node, part: Tensor, base: Node) -> bool:
-        """Copies values to the view of a tensor that is replaced; False if they may lie there."""
+        """Copies values to the replaced view of a tensor; False if the values may lie in it."""
         if not self._may_be_read(source, part, base):
             return False
         with self._graph.inserting_before(inner):
@@ -169,7 +169,7 @@ class _Reinplacing:
         return True
 
     def _chain(self, node: Node) -> list[Node]:
-        """Nested replacements of views of views, outermost first, that replace one view."""
+        """Nested replacements of views of views, outermost first, that amount to one view."""
         chain = [node]
         while True:
             source = chain[-1].args[1]
@@ -188,7 +188,7 @@ class _Reinplacing:
     def _form_that_writes(
         self, source: Node, inner: Node, part: Tensor, base: Node
     ) -> OpOverload | None:
-        """The operator that computes values where they are written; None if there is none."""
+        """The operator that computes values directly into the view; None if there is none."""
         form = _form(source)
         if form is None or source.users.keys() != {inner}:
             return None
@@ -199,19 +199,19 @@ class _Reinplacing:
         return form if value.dtype == part.dtype and may_read else None
 
     def _is_part(self, node: Node, part: Tensor, base: Node) -> bool:
-        """Whether a node is the view of a tensor that is replaced."""
+        """Whether a node is the view of a tensor that an operator replaces."""
         same_memory = self._memories[node] is self._memories[base]
         return same_memory and is_same_part(node.meta["val"], part)
 
     def _may_be_read(self, operand: Node, part: Tensor, base: Node) -> bool:
-        """Whether what computes each element of a part of a tensor in place may read this."""
+        """Whether an elementwise in-place operator on `part` of a tensor may also read `operand`."""
         if self._memories[operand] is not self._memories[base]:
             return True
         value = operand.meta["val"]
         return is_same_part(value, part) or are_disjoint(value, part, base.meta["val"])
 
     def _may_lie_in(self, result: Node, base: Node) -> bool:
-        """Whether a result may lie where the operand does if nobody reads that again."""
+        """Whether a result may take the operand's memory, if no node reads the operand again."""
         memory = self._memories[base]
         if base.op == "placeholder":
             may_be = result in self._copies_back and not self._memories[result].escapes
@@ -224,11 +224,11 @@ class _Reinplacing:
         )
 
     def _is_read_from(self, first: Node, base: Node, by: set[Node | None]) -> bool:
-        """Whether others than some nodes read a tensor at a node's place or later."""
+        """Whether a node other than the given ones reads a tensor at a node's position or later."""
         return self._memories[base].is_read_from(first, by)
 
     def _merge(self, result: Node, base: Node) -> None:
-        """Makes all read an operand, which has been changed, that read a result."""
+        """Makes the readers of a result read the operand, which is updated in place."""
         self._gone.update(storages(result).keys() - storages(base).keys())
         self._memories[base].add(self._memories[result], self._memories)
         result.meta["val"] = base.meta["val"]
@@ -236,17 +236,17 @@ class _Reinplacing:
 
 
 def _is_pure(target: Any) -> bool:
-    """Whether it makes a view or a copy, of which an update in place may leave no readers."""
+    """Whether it makes a view or a copy, which an in-place update may leave without readers."""
     return target is _aten.copy.default or (isinstance(target, OpOverload) and is_view(target))
 
 
 def _others(node: Node) -> list[Node]:
-    """The nodes among an operator's arguments but the first."""
+    """The nodes among an operator's arguments, except the first argument."""
     return nodes_in((node.args[1:], node.kwargs))
 
 
 def _form(node: Node) -> OpOverload | None:
-    """The in-place form of an operator that changes elements or computes each from its own."""
+    """The in-place form of an update, or of an elementwise operator; None if there is none."""
     target: Any = node.target
     return in_place_form(target) if target in _CHANGE_FIRST else elementwise_in_place_form(target)
 
@@ -259,7 +259,7 @@ def _part(node: Node) -> Tensor:
 
 
 def _updates_copied_back(graph: Graph) -> dict[Node, Node]:
-    """The copies back to inputs, by the operators that compute what is copied from the input."""
+    """The copies back to inputs, by the operator that computes the copied value from the input."""
     found = {}
     for copy in graph.find_nodes(op="call_function", target=_aten.copy_.default):
         target, source = copy.args[:2]
