@@ -204,7 +204,7 @@ class _Reinplacing:
         return same_memory and is_same_part(node.meta["val"], part)
 
     def _may_be_read(self, operand: Node, part: Tensor, base: Node) -> bool:
-        """Whether an elementwise in-place operator on `part` of a tensor may also read `operand`."""
+        """Whether an elementwise in-place operator on `part` may also read `operand`."""
         if self._memories[operand] is not self._memories[base]:
             return True
         value = operand.meta["val"]
