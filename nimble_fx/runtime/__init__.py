@@ -1,6 +1,7 @@
 """Runs loaded programs: launched (`launch`), or replayed from CUDA graphs (`capture/`).
 
 In: a loaded module, its constants and a device. Out: a callable that keeps AOTAutograd's boxed
-convention. What a program computes from weights alone is kept from call to call (`folding/`). It
-imports devices, the code generator, the IR and the table of candidates, and never a pass.
+convention. Tensors that a program computes only from weights are kept from call to call
+(`folding/`). It imports devices, the code generator, the IR and the table of candidates, and never
+a pass.
 """

@@ -1,4 +1,4 @@
-"""Backwards of many gradients at once, by `torch.autograd.grad(..., is_grads_batched=True)`."""
+"""Backwards of a batch of gradients: `torch.autograd.grad(..., is_grads_batched=True)`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +11,21 @@ from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import is_legacy_batched
 
 _GRADIENT = "tangents"
-"""How AOTAutograd names the gradients of outputs among the inputs of a backward."""
+"""The prefix of AOTAutograd's names for the gradients of outputs, as inputs of a backward."""
 
 
 def with_batched_gradients(
     run: Boxed, traced: GraphModule, name: str, as_traced: Boxed, reporter: Reporter
 ) -> Boxed:
-    """A backward that runs as it was traced where the gradients of its outputs are batched.
+    """The backward, which runs as it was traced if the gradients of its outputs are batched.
 
-    Such gradients have no memory that a kernel or a captured graph could read, only rules for each
-    ATen operator (`torch._vmap_internals`).
+    Batched gradients have no memory that a kernel or a captured graph could read, only rules for
+    each ATen operator (`torch._vmap_internals`).
 
     Args:
         run: the scheduled backward.
         traced: its ATen graph.
-        name: the program's.
+        name: the program's name.
         as_traced: runs that graph operator by operator.
         reporter: lists the fallback at the first such call.
     """

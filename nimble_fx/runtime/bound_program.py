@@ -28,7 +28,7 @@ class BoundProgram:
     """A callable that runs a program with fixed parameters.
 
     Attributes:
-        status: whether it is frozen, and if not, why.
+        status: whether it is frozen, and if not, why not.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class BoundProgram:
         return f"<{self._graph.name}({names}) with its parameters>"
 
     def _check_integer(self, value: Input, actual: Any) -> None:
-        """Checks that a number that is a size is an integer that PyTorch can take.
+        """Checks that a size is an integer that PyTorch can take.
 
         Raises:
             InputError: it is not.
@@ -135,7 +135,7 @@ class BoundProgram:
 
 
 def _inferred_sizes(graph: TaskGraph) -> dict[int, Size]:
-    """The sizes among the inputs that the shapes of other inputs have, by position."""
+    """The sizes among the inputs that the shapes of other inputs determine, by position."""
     types = [value.type for value in graph.inputs if not value.static]
     sizes = {size for t in types if isinstance(t, TensorType) for size in t.shape}
     return {
@@ -146,7 +146,7 @@ def _inferred_sizes(graph: TaskGraph) -> dict[int, Size]:
 
 
 def _named_tensors(parameters: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Tensors by name; for a module its parameters and buffers, tied ones by each name."""
+    """Tensors by name; for a module its parameters and buffers, tied ones under each name."""
     if isinstance(parameters, Mapping):
         return parameters
     if not isinstance(parameters, nn.Module):
@@ -164,14 +164,14 @@ def _static_values(
     tensors: Mapping[str, Tensor],
     sizes: dict[Size, Any],
 ) -> list[Any]:
-    """The parameters and buffers among some inputs, checked; None in the places of others.
+    """The parameters and buffers among the inputs, checked; None at the positions of other inputs.
 
     Args:
-        program: its name, for errors.
-        inputs: its inputs.
+        program: the program's name, for errors.
+        inputs: the program's inputs.
         paths: the model's names of parameters and buffers, by the graph's names.
-        tensors: by either name.
-        sizes: the known symbolic sizes; those of the parameters are added.
+        tensors: the tensors by either name.
+        sizes: the known symbolic sizes; adds those of the parameters.
     """
     values: list[Any] = [None] * len(inputs)
     for i, value in enumerate(inputs):
@@ -185,7 +185,7 @@ def _static_values(
 def _folded_of(
     program: ScheduledProgram, tensors: Mapping[str, Tensor]
 ) -> Callable[[], Sequence[Tensor]]:
-    """What returns the folded weights of a program as the parameters are now."""
+    """A function that returns the folded weights of a program for the current parameters."""
     if program.folded is None:
         return tuple
     graph, paths = program.folded.graph, program.folded.parameters

@@ -1,4 +1,4 @@
-"""Compares what a rewritten program computes with what it computed before, at its first call."""
+"""Compares the results of a rewritten program with those of the original, in its first call."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,16 +19,16 @@ _same = lookup("torch._dynamo.utils.same")
 
 
 def is_comparable(traced: GraphModule) -> bool:
-    """Whether a graph can be run more often than the user calls it, and in float64.
+    """Whether a graph can run more often than the user calls it, and in float64.
 
-    It must not write to its arguments, nor call a custom operator, which may do more than it says,
-    nor read the bits of numbers as another type: rounding changes these by any amount.
+    It must not write to its arguments, nor call a custom operator, which may have undeclared
+    effects, nor reinterpret bits as another type, which rounding changes by any amount.
     """
     if traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.dtype):
         return False
     try:
         effects = Effects.of(trace(traced).graph)
-    except UnsupportedError:  # it runs as traced, which has been reported
+    except UnsupportedError:  # it runs as traced; the fallback has been reported
         return False
     return not (effects.written or effects.may_be_more)
 
@@ -36,16 +36,16 @@ def is_comparable(traced: GraphModule) -> bool:
 def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
     """A program whose first call also runs the graph that it was rewritten from.
 
-    Where numbers differ, the rule is PyTorch's (`torch._dynamo.utils.same`): the error against the
-    graph in float64 may not be larger than that of the graph itself, by more than a factor and a
-    tolerance, which is relative to values that are large. If an operator of the graph does not take
-    float64, the results are compared with the graph's own. Random numbers are drawn as if the
-    program had run once.
+    If numbers differ, PyTorch's rule decides (`torch._dynamo.utils.same`): the error against the
+    graph in float64 may exceed the error of the graph itself only by a factor and a tolerance
+    (relative for large values). If an operator of the graph does not take float64, the results are
+    compared with those of the graph itself. Random numbers are drawn as if the program had run
+    once.
 
     Args:
         run: the rewritten program, which writes to none of its arguments.
         traced: the graph as it was traced.
-        name: the program's, for errors.
+        name: the program's name, for errors.
     """
     is_compared = False
 
@@ -70,7 +70,7 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
 
 
 class _RandomState:
-    """The state of PyTorch's generators of random numbers before a call."""
+    """The state of PyTorch's random number generators before a call."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         self._gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
@@ -79,7 +79,7 @@ class _RandomState:
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Draws the call's random numbers, and leaves the generators as they are."""
+        """Within the block, draws the call's random numbers again; restores generators after."""
         with torch.random.fork_rng(devices=self._gpus):
             torch.set_rng_state(self._cpu)
             for gpu, state in zip(self._gpus, self._states, strict=True):
@@ -88,7 +88,7 @@ class _RandomState:
 
 
 def _is_equal(expected: Any, result: Any) -> bool:
-    """Whether two results are the same numbers, NaN included."""
+    """Whether two results are equal; NaN equals NaN."""
     if not isinstance(expected, Tensor):
         return True
     is_alike = (expected.shape, expected.dtype) == (result.shape, result.dtype)
@@ -103,7 +103,7 @@ def _is_equal(expected: Any, result: Any) -> bool:
 def _in_float64_or_as_is(
     traced: GraphModule, args: Sequence[Any], expected: Sequence[Any]
 ) -> Sequence[Any]:
-    """The graph's results in float64, or as they are."""
+    """The graph's results in float64; in its own types if an operator does not take float64."""
     try:
         exact: Sequence[Any] = _InFloat64(traced).run(*args)
     except Exception:  # an operator's own error: it does not take float64
@@ -164,7 +164,7 @@ def _leaf_in_float64(value: Any) -> Any:
 
 
 def _wide(dtype: object) -> torch.dtype | None:
-    """float64 for narrower types, complex128 for complex ones; None for what is no such type."""
+    """float64 for a narrower float, complex128 for a complex type; None for other types."""
     if not isinstance(dtype, torch.dtype):
         return None
     if dtype.is_complex:

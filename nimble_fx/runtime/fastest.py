@@ -1,4 +1,4 @@
-"""The fastest of several programs that compute the same, as its first call measures it."""
+"""Selects the fastest of several programs that compute the same, by timing a first call."""
 
 import logging
 import threading
@@ -25,21 +25,21 @@ from nimble_fx.torch_internals.storages import with_math_bits
 _log = logging.getLogger(__name__)
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 25
-"""Samples of each program; rounds alternate between programs, so that noise affects all alike."""
+"""Rounds, each with a call to every program, so that noise affects all programs alike."""
 
 CLEAR_ROUNDS, CLEAR_GAIN = 2, 0.1
 """So many rounds are enough for a program that each time was faster by this than any other."""
 
 ENOUGH_S = 1.0
-"""After so many seconds of samples there are no more rounds than needed."""
+"""After so many seconds there are no more rounds than necessary."""
 
 DISTURBED, PATIENCE_S = 2.0, 5.0
-"""Where times of one program are that far apart, there are more rounds until so many seconds."""
+"""If times of one program differ by this factor, rounds go on for up to so many seconds."""
 
 
 @dataclass
 class KernelChoice:
-    """What the first call of a program measured.
+    """What the first call to a program measured.
 
     Attributes:
         times_ms: the median time of a call in milliseconds, by kind of kernels.
@@ -52,7 +52,7 @@ class KernelChoice:
     winner: str | None = None
 
     def __str__(self) -> str:
-        """The times, the winner's first; empty if there was but one kind."""
+        """The times, the winner's first; empty if there was only one kind."""
         if self.winner is None:
             return "selected by the first call"
         if not (self.times_ms or self.left_out):
@@ -80,16 +80,16 @@ def fastest(
     A program that raises an error is left out with a warning, unless it is the first.
 
     Args:
-        name: the program's, for the log.
-        runs: programs that take and return the same, by kind of kernels.
-        effects: of each of them. Measuring writes to copies of the arguments, and PyTorch's random
-            generators are afterwards as they were.
-        device: runs them.
-        choice: where the result goes.
+        name: the program's name, for the log.
+        runs: equivalent programs, by kind of kernels.
+        effects: the effects of each program. Measuring writes to copies of the arguments, and
+            restores PyTorch's random number generators.
+        device: the device that runs them.
+        choice: receives the result.
         warn: warns the user.
 
-    Cost: in the first call, `CLEAR_ROUNDS` to `MAX_ROUNDS` + 1 calls of each, the memory of all of
-    them, and a copy of the arguments that are written.
+    Cost: in the first call, `CLEAR_ROUNDS` to `MAX_ROUNDS` + 1 calls to each program, the memory of
+    all of them, and a copy of the arguments that are written.
     """
     selection = _Selection(name, runs, effects, device, choice, warn)
 
@@ -114,7 +114,7 @@ def why_not(run: Boxed, args: Sequence[Any]) -> str | None:
 
 
 class _Selection:
-    """Measures in its first call."""
+    """A callable that measures in its first call."""
 
     def __init__(
         self,
@@ -133,12 +133,12 @@ class _Selection:
 
     @property
     def winner(self) -> Boxed | None:
-        """The fastest; None if that was not measured yet."""
+        """The fastest program; None if it is not measured yet."""
         return None if self._runs else self._run
 
     def run(self, args: list[Any]) -> Sequence[Any]:
         """Runs the winner; the call that measures it included."""
-        # the lock is not waited for: who measures waits for the device, which this thread may hold
+        # do not wait for the lock: its holder waits for the device, which this thread may hold
         if self._runs and self._can_measure(args) and self._lock.acquire(blocking=False):
             try:
                 self._select(args)
@@ -151,7 +151,7 @@ class _Selection:
         return not (is_busy or are_fake(args) or carry_tangents(args))
 
     def _select(self, args: list[Any]) -> None:
-        """Selects the winner by calls with these arguments, which are left as they were."""
+        """Selects the winner by timing calls with these arguments, without changing them."""
         if not self._runs:  # another thread was first
             return
         for name, run in list(self._runs.items())[1:]:
@@ -161,7 +161,7 @@ class _Selection:
                 self._leave_out(name, reason)
         gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
         with (
-            disable_modes(),  # AOTAutograd has one in a first call, which slows each operator down
+            disable_modes(),  # AOTAutograd has one in a first call, which slows operators
             torch.random.fork_rng(devices=gpus) if self._effects.draws else nullcontext(),
         ):
             samples = self._timed(_Arguments(args, self._effects.written))
@@ -174,7 +174,7 @@ class _Selection:
         _log.info("%s: kernels: %s", self._name, self._choice)
 
     def _timed(self, args: "_Arguments") -> Samples:
-        """The seconds of calls; a first round, which captures and packs weights, is left out."""
+        """The seconds of each call, without a first round, which captures and packs weights."""
         samples: Samples = {i: [] for i in range(len(self._runs))}
         self._add_round(samples, args)
         for each in samples.values():
@@ -204,7 +204,7 @@ class _Selection:
         self._warn(f"the fastest kernels are selected without {name}: {reason}")
 
     def _seconds(self, run: Boxed, args: list[Any]) -> float:
-        """The seconds from a call until the device has done all of it."""
+        """The seconds from a call until the device has finished it."""
         self._device.synchronize()
         begin = perf_counter()
         run(args)
@@ -213,7 +213,7 @@ class _Selection:
 
 
 class _Arguments:
-    """Arguments of calls that are alike, and that leave the caller's as they are."""
+    """Arguments for repeated equal calls, which do not change the caller's tensors."""
 
     def __init__(self, args: Sequence[Any], written: Iterable[int]) -> None:
         self._originals = args
@@ -223,9 +223,9 @@ class _Arguments:
             self._args[i] = _copied(args[i])
 
     def fresh(self) -> list[Any]:
-        """The arguments, at the same addresses each time; the copies of written ones are anew.
+        """The arguments, at the same addresses each time; restores the copies of written ones.
 
-        A model that advances a position would otherwise leave its buffers, call by call.
+        Otherwise a model that advances a position would run past the end of its buffers.
         """
         for i in self._written:
             self._args[i].copy_(self._originals[i])
@@ -241,7 +241,7 @@ def _are_enough(samples: Samples, seconds: float) -> bool:
 
 
 def _are_disturbed(samples: Samples) -> bool:
-    """Whether the times of one program differ by more than the program explains."""
+    """Whether the times of one program differ so much that something else disturbs them."""
     return any(max(each) > DISTURBED * min(each) for each in samples.values() if each)
 
 
@@ -254,6 +254,6 @@ def _are_clear(samples: Samples) -> bool:
 
 
 def _copied(x: Tensor) -> Tensor:
-    """A copy with the same strides and math bits; `clone` would leave out gaps."""
+    """A copy with the same strides and math bits; `clone` would drop gaps."""
     bare = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     return with_math_bits(bare, x.is_conj(), x.is_neg()).copy_(x)

@@ -1,4 +1,4 @@
-"""Whether values are what the inputs of a program were compiled for."""
+"""Checks values against the types that the inputs of a program were compiled for."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,16 +20,16 @@ _COMPILE_AGAIN = (
 
 
 def check_type(value: Input, actual: Any, what: str, sizes: dict[Size, Any]) -> None:
-    """Checks a value against the type of an input; a symbolic size must be the same everywhere.
+    """Checks a value against an input's type; a symbolic size must be the same in all inputs.
 
     Args:
         value: the input.
         actual: its value in a call.
-        what: what errors call it.
-        sizes: the symbolic sizes that are known; those of the value are added.
+        what: its name in errors.
+        sizes: the known symbolic sizes; adds those of the value.
 
     Raises:
-        InputError: it has another type, shape, dtype, device or fixed stride.
+        InputError: its type, shape, dtype, device or a fixed stride differs.
     """
     if isinstance(value.type, TensorType):
         if not isinstance(actual, Tensor):
@@ -55,8 +55,8 @@ def check_type(value: Input, actual: Any, what: str, sizes: dict[Size, Any]) -> 
 def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, Any]]:
     """Attributes that must be equal: name, actual and expected value.
 
-    Strides of dimensions of size 1 are left out, and those that go with symbolic sizes, which are
-    checked once these are known.
+    Leaves out strides of dimensions of size 1, and strides that depend on symbolic sizes, which are
+    checked when all sizes are known.
     """
     if actual.dim() != len(expected.shape):
         return [("number of dimensions", actual.dim(), len(expected.shape))]
@@ -85,10 +85,10 @@ def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> No
 def check_weights(
     inputs: Sequence[Input], names: Mapping[str, str], weights: Sequence[Any]
 ) -> None:
-    """Checks parameters and buffers, which may be others than the program was compiled with.
+    """Checks parameters and buffers, which may not be those that the program was compiled with.
 
     Args:
-        inputs: what they are to be.
+        inputs: the program's inputs for them.
         names: the model's names of parameters and buffers, by the graph's.
         weights: the parameters and buffers.
 
@@ -107,10 +107,12 @@ def check_weights(
 
 
 def _check_memory(weight: Tensor, what: str) -> None:
-    """Checks that a storage, which can be resized, has all elements: no guard of PyTorch's does.
+    """Checks that a storage, which may have been resized, still holds all elements of its tensor.
+
+    PyTorch's guards do not check that.
 
     Raises:
-        InputError: it has not.
+        InputError: it does not.
     """
     end = weight.storage_offset() + extent(weight.shape, weight.stride())
     nbytes = weight.untyped_storage().nbytes()
@@ -122,10 +124,10 @@ def _check_memory(weight: Tensor, what: str) -> None:
 
 
 def check_strides(value: Input, actual: Any, sizes: Mapping[Size, Any]) -> None:
-    """Checks the strides of an input that depend on symbolic sizes, at the sizes of a call.
+    """Checks the strides of an input that depend on symbolic sizes, for the sizes of a call.
 
     Raises:
-        InputError: one is another.
+        InputError: a stride differs.
     """
     if not isinstance(value.type, TensorType) or 0 in actual.shape:
         return

@@ -36,10 +36,10 @@ class Launcher:
     Attributes:
         inputs, static: the positions among the arguments of inputs, and of parameters and buffers.
         mutated_inputs, mutated_static: the positions among these of tensors that it writes to.
-        shared_memory, shared_static: find tensors of a call, or parameters and buffers, that share
-            memory which it writes, and did not when it was traced.
-        seeds: the positions among inputs of those that attentions read on the host, unless they are
-            captured; see `attention_seeds`.
+        shared_memory, shared_static: find arguments, or parameters and buffers, that share memory
+            which the program writes, and did not when it was traced.
+        seeds: the positions among inputs of the seeds that attention operators read on the host,
+            unless they are captured; see `attention_seeds`.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Launcher:
             loaded: its module.
             constants: the values of the graph's constants by name.
             device: runs it.
-            in_program_order: takes the names of two inputs that share memory which it writes, and
-                did not when it was traced; returns what runs the program as it was traced. None:
-                there are no such calls.
+            in_program_order: takes the names of two inputs that share memory which the program
+                writes, and did not when it was traced; returns a callable that runs the program in
+                traced order. None if such calls cannot happen.
         """
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
@@ -100,9 +100,9 @@ class Launcher:
         """The streams of a call.
 
         Args:
-            is_nested: whether an operator of another program makes the call. Side streams may be
-                those of that program, which frees memory without regard to this one: so all tasks
-                run on the operator's stream.
+            is_nested: whether an operator of another program makes the call. Then all tasks run on
+                the operator's stream, because the side streams may be in use by that program, which
+                frees memory without regard to this one.
         """
         n = self.loaded.n_streams
         return self.device.streams(1) * n if is_nested else self.device.streams(n)
@@ -143,7 +143,7 @@ class Launcher:
             if task is not None and task.source is not None:
                 where = f"{task.name} of {self.graph.name}, {task.source}"
                 note = f"This was in {where}: {task.source.code}"
-                # a frozen error takes no notes, and one that is raised again has it
+                # a frozen exception takes no notes, and a reraised one already has it
                 with suppress(AttributeError, TypeError):
                     if note not in getattr(error, "__notes__", ()):
                         error.add_note(note)

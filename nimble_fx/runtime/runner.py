@@ -1,4 +1,4 @@
-"""The callable that runs a program on a device, captured where that is possible."""
+"""The callable that runs a program on a device, captured if possible."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,8 +27,8 @@ def runner(
     """Loads a program and returns its callable, captured unless `status` has a reason not to.
 
     Args:
-        schedules: of one program; if several, the first capture autotunes over them.
-        device: runs them.
+        schedules: schedules of one program; if several, the first capture autotunes over them.
+        device: the device that runs them.
         pool_group: the group that it shares with its forward or backward.
         status: says why it is not captured; a captured program keeps it up to date.
         reporter: lists fallbacks.

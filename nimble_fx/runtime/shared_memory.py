@@ -1,9 +1,9 @@
-"""Whether tensors of a call share memory that a program writes, and did not when it was traced.
+"""Finds inputs that share memory which a program writes, and did not when it was traced.
 
-PyTorch compares the arguments of a call with each other by their storages at most, and not with
-parameters and buffers: a program is called again when a view of a buffer, or two views of one
-tensor, take the places of tensors that shared nothing. Its schedule may then run a write before a
-read that precedes it in the program.
+PyTorch's guards compare at most the storages of a call's arguments, and not with those of
+parameters and buffers. So PyTorch may call a program with a view of a buffer, or with two views of
+one tensor, although it was traced with tensors that shared no memory. The schedule may then run a
+write before a read that precedes it in the program.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,26 +21,26 @@ _data_ptr = Tensor.data_ptr
 class SharedMemory:
     """Finds inputs of one program that overlap in memory, one of which it writes.
 
-    Inputs that shared a storage when the program was traced are ordered by its schedule: they do
-    not count. Cost of a call: an address of each tensor; a sort of them after one has changed.
+    Inputs that shared a storage when the program was traced do not count, because its schedule
+    orders them. Cost of a call: the address of each tensor; a sort if one has changed.
     """
 
     def __init__(self, inputs: Sequence[Input], written: Collection[str]) -> None:
         """Compares inputs of one program.
 
         Args:
-            inputs: those that are compared.
-            written: the names of those that the program writes to.
+            inputs: the inputs to compare.
+            written: the names of the inputs that the program writes to.
         """
         self._inputs, self._written = inputs, written
         self._separate: tuple[int, ...] | None = None
         self._may_overlap = any(value.name in written for value in inputs)
 
     def found(self, values: Sequence[Any]) -> tuple[str, str] | None:
-        """The names of two inputs that share memory as they did not when traced; or None.
+        """The names of two inputs that share memory, but did not when it was traced; or None.
 
         Args:
-            values: of the inputs, in their order: tensors and numbers.
+            values: the values of the inputs, in order: tensors and numbers.
         """
         if not self._may_overlap or are_fake(values):
             return None

@@ -1,4 +1,4 @@
-"""The private names of PyTorch that the project uses, and small functions on top of them.
+"""The private PyTorch names that the project uses, and small functions on top of them.
 
 It imports nothing of this project but the errors.
 """

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 def carry_tangents(values: Iterable[Any]) -> bool:
     """Whether any of these is a tensor with a tangent, at the current level of forward-mode AD.
 
-    Outside of any level it only compares a number: this is asked in every call.
+    Outside of any level it only compares a number, because every call asks this.
     """
     if getattr(forward_ad, "_current_level", 0) < 0:
         return False

@@ -13,7 +13,7 @@ _force_recompile = lookup("torch.fx._lazy_graph_module._LazyGraphModule.force_re
 
 
 def function_of(gm: GraphModule) -> Callable[..., Any]:
-    """What a graph module does, as a function that keeps its tensors alive, but not its graph.
+    """The code of a graph module as a function that keeps its tensors alive, but not its graph.
 
     The graph of a large model, with a fake tensor and a stack trace for each node, can take a
     hundred megabytes.

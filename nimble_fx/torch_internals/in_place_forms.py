@@ -16,7 +16,7 @@ from nimble_fx.torch_internals.operators import (
 
 @cache
 def allocates_results(target: Any) -> bool:
-    """Whether an operator allocates its results; custom schemas may be wrong, so False for them."""
+    """Whether an operator allocates its results; False for custom ones: schemas may be wrong."""
     if not isinstance(target, OpOverload) or not does_what_its_schema_says(target):
         return False
     return not is_composite(target) and all(r.alias_info is None for r in schema_of(target).returns)
@@ -24,7 +24,7 @@ def allocates_results(target: Any) -> bool:
 
 @cache
 def elementwise_in_place_form(target: Any) -> OpOverload | None:
-    """The in-place form of an elementwise operator that draws nothing; None if there is none."""
+    """The in-place form of an elementwise operator without random draws; None if there is none."""
     if not isinstance(target, OpOverload) or torch.Tag.pointwise not in target.tags:
         return None
     return None if torch.Tag.nondeterministic_seeded in target.tags else in_place_form(target)
@@ -32,7 +32,7 @@ def elementwise_in_place_form(target: Any) -> OpOverload | None:
 
 @cache
 def in_place_form(target: OpOverload) -> OpOverload | None:
-    """The operator that writes its first argument with what another returns; None if none does."""
+    """The operator that writes the results of another to its first argument; None if none does."""
     if not allocates_results(target):
         return None
     packet = getattr(torch.ops.aten, f"{schema_of(target).name.removeprefix('aten::')}_", None)
@@ -41,7 +41,7 @@ def in_place_form(target: OpOverload) -> OpOverload | None:
 
 
 def _writes_first(form: OpOverload, target: OpOverload) -> bool:
-    """Whether it has the target's parameters, and writes the first and no other."""
+    """Whether it has the target's parameters, and writes only the first."""
     first, *others = schema_of(form).arguments
     writes = first.alias_info is not None and first.alias_info.is_write
     is_alike = _parameters(form) == _parameters(target) and not is_composite(form)

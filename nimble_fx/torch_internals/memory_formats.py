@@ -1,4 +1,4 @@
-"""In which memory format an image is."""
+"""The memory formats of images."""
 
 import torch
 from torch import Tensor
@@ -9,17 +9,17 @@ _suggested = lookup("torch._prims_common.suggest_memory_format")
 
 
 def is_channels_last(image: Tensor) -> bool:
-    """Whether an image is in the channels-last format, and not in the default format too.
+    """Whether an image is in the channels-last format, and not also in the default format.
 
-    One of a single channel or pixel is in both, and kernels may take either for its result.
+    An image of a single channel or pixel is in both, and kernels may return either.
     """
     is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
     return is_last and not image.is_contiguous()
 
 
 def suggests_channels_last(image: Tensor) -> bool:
-    """Whether PyTorch's operators take an image to be in the channels-last format.
+    """Whether PyTorch's operators treat an image as one in the channels-last format.
 
-    Where it is in both, the strides of dimensions of one element decide.
+    If it is in both formats, the strides of dimensions of size 1 decide.
     """
     return image.dim() == 4 and _suggested(image) == torch.channels_last

@@ -1,4 +1,4 @@
-"""Properties of an operator that PyTorch's dispatcher knows."""
+"""Properties of operators, as PyTorch's dispatcher knows them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _ONEDNN = {
 
 
 def does_what_its_schema_says(op: OpOverload) -> bool:
-    """Whether it is one of PyTorch's operators of tensors: custom ones may do anything."""
+    """Whether it is a built-in tensor operator; a custom one may do more than its schema says."""
     return op.namespace in {"aten", "prims", KERNELS} or op.name() in _ONEDNN  # type: ignore[no-untyped-call]
 
 

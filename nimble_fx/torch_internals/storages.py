@@ -9,9 +9,9 @@ from nimble_fx.torch_internals.names import neg_view, storage_use_count
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that is equal for tensors of one storage; unlike an address, also for empty ones.
+    """A number that identifies a tensor's storage; unlike an address, also an empty storage.
 
-    A later storage may have the same number once this one is freed.
+    A later storage may get the same number once this one is freed.
     """
     return key_of_storage(tensor.untyped_storage())
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes: their expressions, as SymPy has them and as text."""
+"""Symbolic sizes: comparisons, and their SymPy expressions as text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +13,13 @@ _is_always_true = lookup("torch.fx.experimental.symbolic_shapes.statically_known
 
 
 def python_text(size: int | SymInt) -> str:
-    """A size as Python's text, such as "4*s77", in the way in which Inductor writes it."""
+    """A size as Python text, such as "4*s77", as Inductor writes it."""
     text: str = _Printer().doprint(_expression(size))
     return text
 
 
 def known_number(size: int | SymInt) -> int | None:
-    """The number that a size is for all values of its symbols; None if there is none."""
+    """The value of a size, if it is the same for all values of its symbols; else None."""
     if isinstance(size, int):
         return size
     number = size.node.maybe_as_int()
@@ -29,7 +29,7 @@ def known_number(size: int | SymInt) -> int | None:
 def is_same_size(one: int | SymInt, other: int | SymInt) -> bool:
     """Whether two sizes are equal for all values of their symbols; adds no guard.
 
-    False where that is not seen.
+    False if that cannot be proved.
     """
     if isinstance(one, int) and isinstance(other, int):
         return one == other
@@ -38,9 +38,9 @@ def is_same_size(one: int | SymInt, other: int | SymInt) -> bool:
 
 
 def is_guarded_same(one: int | SymInt, other: int | SymInt) -> bool:
-    """Whether two sizes are equal in this call, and PyTorch's guards will let in no other calls.
+    """Whether two sizes are equal in this call; adds a guard that they are equal in later ones.
 
-    Adds a guard where they are not equal for all values of their symbols.
+    Adds no guard if they are equal for all values of their symbols.
     """
     if is_same_size(one, other):
         return True
@@ -60,7 +60,7 @@ def are_guarded_same(some: Sequence[int | SymInt], others: Sequence[int | SymInt
 
 
 def has_unbacked_size(value: object) -> bool:
-    """Whether a tensor, or a size, has a size that is known only once the program runs."""
+    """Whether a size, or one of a tensor's sizes, is only known when the program runs."""
     return bool(_has_free_unbacked(value))
 
 

@@ -1,6 +1,6 @@
 """AOTAutograd's boxed calling convention: a call takes a list of inputs and empties it.
 
-So inputs can be freed while the call runs.
+The callee can then free inputs while it runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,6 @@ _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
 def boxed(run: _Callable) -> _Callable:
-    """Marks a function, or a class whose objects are called, as one that follows the convention."""
+    """Marks a function, or a class with `__call__`, as following the convention."""
     run._boxed_call = True  # type: ignore[attr-defined]  # what AOTAutograd looks for
     return run

@@ -21,7 +21,7 @@ def drop_compiled(code: CodeType, backend: object) -> None:
     """Removes the compiled code of a code object, its backend, and the sizes it was called with.
 
     Args:
-        code: of a function that will not be called again, with a name that no other code has.
+        code: the code of a function that will not be called again; its name is unique.
         backend: the backend that compiled this function and no other.
     """
     lookup(RESET_CODE)(code)

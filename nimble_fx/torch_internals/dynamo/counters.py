@@ -10,7 +10,7 @@ def count_event(event: str) -> None:
 
 
 def graph_breaks() -> Counter[str]:
-    """How often Dynamo has left code to Python so far, by reason: what, why, and its first hint."""
+    """The number of graph breaks so far, by reason: what, why, and Dynamo's first hint."""
     reasons = Counter[str]()
     for text, n in _counters()["unimplemented"].items():
         lines = text.partition("\n\n")[0].splitlines()[:3]

@@ -1,4 +1,4 @@
-"""What Dynamo has compiled for a function: the guards of an entry of its cache, and the code."""
+"""The entries of Dynamo's cache for a function, each with its guards and compiled code."""
 
 import dis
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _GlobalState = lookup("torch._C._dynamo.guards.GlobalStateGuard")
 
 _NEEDED = (_eval_frame, _entries, _is_tracing, _n_dispatch_modes)
 _are_there = not any(isinstance(each, Missing) for each in _NEEDED)
-"""Whether this PyTorch lets entries be called by hand; if not, Dynamo makes all calls."""
+"""Whether this PyTorch lets entries be called directly; if not, all calls go through Dynamo."""
 
 _FETCHED = {"_modules", "_parameters", "_buffers"}
 _BOOKKEEPING = {
@@ -31,9 +31,9 @@ _BOOKKEEPING = {
     "device",
     "_is_profiler_enabled",
 }
-"""What Dynamo's code calls for profilers, and for graphs with streams of the user."""
+"""Functions that Dynamo's code calls for profilers, and for graphs with user streams."""
 _SETTERS = {"object_setattr_ignore_descriptor", "object", "__setattr__"}
-"""What it calls with an object, the name of an attribute and a value."""
+"""Functions that it calls with an object, the name of an attribute and a value."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class DynamoEntry:
     """An entry of Dynamo's cache.
 
     Attributes:
-        guards: decide for a call whether the code is right for it.
-        code: what Dynamo runs in place of the function's code.
+        guards: check whether the code is valid for a call.
+        code: the code that Dynamo runs instead of the function's code.
     """
 
     guards: Any
@@ -50,12 +50,12 @@ class DynamoEntry:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is still in the cache, and all objects exist that it compares by identity."""
+        """Whether it is in the cache, and all objects that its guards refer to still exist."""
         return self.guards.cache_entry is not None
 
     @property
     def is_whole(self) -> bool:
-        """Whether its code calls a graph, and nothing that Dynamo compiles after a graph break."""
+        """Whether its code calls a graph, and no function that resumes after a graph break."""
         names = self.code.co_names
         return any(name.startswith("__compiled_fn_") for name in names) and not any(
             name.startswith("__resume_at_") for name in names
@@ -65,8 +65,9 @@ class DynamoEntry:
     def effects(self) -> list[str]:
         """The names of what its code may read or change besides calling one graph.
 
-        If there are none, it fetches arguments, parameters and buffers, calls the graph, and builds
-        what is returned from tuples, lists and dicts. All else needs a store or another name.
+        If there are none, the code fetches arguments, parameters and buffers, calls the graph, and
+        builds the return value from tuples, lists and dicts. Anything more would need a store
+        instruction or another name.
         """
         names, constants = self.code.co_names, self.code.co_consts
         graphs = [name for name in names if name.startswith("__compiled_fn_")]
@@ -89,7 +90,7 @@ class DynamoEntry:
 
 
 def latest_entry(code: CodeType) -> DynamoEntry | None:
-    """The entry that the last call of a function has used; None if there is none."""
+    """The entry that the last call to a function used; None if there is none."""
     entries = _entries(code)
     return DynamoEntry(entries[0].guard_manager, entries[0].code) if entries else None
 
@@ -101,12 +102,12 @@ def _is_store(instruction: dis.Instruction) -> bool:
 
 
 def is_ordinary_call() -> bool:
-    """Whether Dynamo would run what it has compiled, and nobody watches operators or traces them.
+    """Whether Dynamo would run compiled code, and no mode or tracer intercepts operators.
 
-    It would not with `torch.compiler.set_stance`, nor in a call from code that it compiles.
+    Dynamo would not under `torch.compiler.set_stance`, nor when the caller is being compiled.
     """
     return (
-        not torch.compiler.is_compiling()  # first: Dynamo itself traces nothing behind it
+        not torch.compiler.is_compiling()  # first: Dynamo, when it traces this, stops here
         and _are_there
         and _eval_frame._stance.stance == "default"
         and _n_dispatch_modes() == 0
@@ -115,14 +116,14 @@ def is_ordinary_call() -> bool:
 
 
 class PytorchState:
-    """The state of PyTorch that changes what operators do, to compare that of later calls with."""
+    """The global state of PyTorch that changes what operators do, to compare with later calls."""
 
     def __init__(self) -> None:
         self._guard, self._inference = _GlobalState(), torch.is_inference_mode_enabled()
 
     @property
     def difference(self) -> str:
-        """In what it differs from what it was."""
+        """How the current state differs from the recorded one."""
         if torch.is_inference_mode_enabled() is not self._inference:
             return "torch.inference_mode"
         if not self._guard.check():
@@ -130,7 +131,7 @@ class PytorchState:
         return "a mode, a transform, a stance of the compiler or a trace"
 
     def is_same(self) -> bool:
-        """Whether it is as it was, and there are no modes, stances, transforms or traces."""
+        """Whether the state is unchanged, and no mode, stance, transform or trace is active."""
         return (
             is_ordinary_call()
             and self._guard.check()

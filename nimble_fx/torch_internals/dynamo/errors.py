@@ -1,4 +1,4 @@
-"""Errors of this project that Dynamo raises to the user unchanged."""
+"""Errors of this project that Dynamo passes to the user unchanged."""
 
 from types import FrameType
 from typing import Any

@@ -42,12 +42,11 @@ __all__ = [
 def compiling(backward_now: bool) -> Iterator[None]:
     """AOTAutograd's settings while it compiles.
 
-    Tokens of operators with side effects are not among a graph's inputs and outputs, and upsampling
-    is not taken apart.
+    Graphs have no effect tokens among their inputs and outputs, and upsampling is not decomposed.
 
     Args:
-        backward_now: whether it compiles a backward with its forward. Otherwise it does so at the
-            first backward, where no lock keeps another thread from compiling.
+        backward_now: whether to compile a backward with its forward. Otherwise AOTAutograd does so
+            in the first backward, where no lock keeps another thread from compiling.
     """
     settings = {"unlift_effect_tokens": True}
     if backward_now:

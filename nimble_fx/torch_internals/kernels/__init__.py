@@ -1,1 +1,1 @@
-"""Libraries and compilers of kernels: cuDNN, oneDNN, Inductor; operators that are kept whole."""
+"""Kernels of cuDNN, oneDNN and Inductor; operators that must not be decomposed."""

@@ -1,8 +1,8 @@
-"""cuDNN's convolutions that add a bias, and maybe a tensor, and apply relu, on a GPU.
+"""cuDNN's fused convolutions on a GPU, which add a bias, optionally a tensor, and apply relu.
 
 `CONVOLUTION_RELU` takes (x, weight, bias, stride, padding, dilation, groups), and
 `CONVOLUTION_ADD_RELU` (x, weight, other, factor of other, bias, stride, padding, dilation, groups).
-They leave NaN, as PyTorch's relu does. Without a bias they make one of zeros in each call.
+They keep NaN, like PyTorch's relu. Without a bias they allocate one of zeros in each call.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ CONVOLUTION_RELU = lookup("torch.ops.aten.cudnn_convolution_relu.default")
 CONVOLUTION_ADD_RELU = lookup("torch.ops.aten.cudnn_convolution_add_relu.default")
 
 FILTER_POSITION = {CONVOLUTION_RELU: 1, CONVOLUTION_ADD_RELU: 1}
-"""The place of the weight among the arguments."""
+"""The position of the weight among the arguments."""
 
 DTYPES = {torch.float16, torch.bfloat16, torch.float32}
-"""Of tensors that it takes in the channels-last format, and to the fused operators."""
+"""The types that cuDNN takes in the channels-last format, and in the fused operators."""
 
 
 def in_its_format(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """The result of a convolution of images in the format in which PyTorch lets cuDNN return it.
+    """The result of a convolution, in the memory format that PyTorch has cuDNN return.
 
     Args:
         result, x, weight: tensors without data.
@@ -37,13 +37,13 @@ def in_its_format(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def is_enabled() -> bool:
-    """Whether convolutions on a GPU are cuDNN's: the user has not turned it off."""
+    """Whether convolutions on a GPU are cuDNN's, and the user has not turned it off."""
     backend: Any = torch.backends.cudnn
     return bool(backend.enabled) and torch.version.hip is None
 
 
 def is_deterministic() -> bool:
-    """Whether the user wants the same bits each time, for which these operators have no form."""
+    """Whether the user asks for deterministic kernels, which the fused operators do not offer."""
     backend: Any = torch.backends.cudnn
     return bool(backend.deterministic) or torch.are_deterministic_algorithms_enabled()
 
@@ -57,7 +57,7 @@ def _convolution_relu(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """What `CONVOLUTION_RELU` returns for tensors without data, which PyTorch does not say."""
+    """The Meta kernel of `CONVOLUTION_RELU`, which PyTorch lacks."""
     window = (stride, padding, dilation, False, [0] * len(stride), groups)
     result: Tensor = torch.ops.aten.convolution.default(x, weight, bias, *window)
     return in_its_format(result, x, weight)
@@ -74,7 +74,7 @@ def _convolution_add_relu(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """What `CONVOLUTION_ADD_RELU` returns for tensors without data."""
+    """The Meta kernel of `CONVOLUTION_ADD_RELU`, which PyTorch lacks."""
     result = _convolution_relu(x, weight, bias, stride, padding, dilation, groups)
     if result.shape != other.shape:
         raise ValueError(f"adds a tensor of {list(other.shape)} to one of {list(result.shape)}")

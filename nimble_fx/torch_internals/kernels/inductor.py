@@ -1,4 +1,4 @@
-"""Compiles an ATen graph with Inductor, for its kernels and the order in which it calls them.
+"""Compiles an ATen graph with Inductor, to get its kernels and the calls to them.
 
 Inductor's names are looked up where they are used, because importing it takes seconds.
 """
@@ -24,7 +24,7 @@ from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
 from nimble_fx.torch_internals.symbolic import has_unbacked_size
 
 _SETTINGS = {
-    "allow_buffer_reuse": False,  # memory that two values share would order their tasks
+    "allow_buffer_reuse": False,  # values that reuse memory would be ordered
     "inplace_buffers": False,
     "memory_planning": False,
     "graph_partition": False,
@@ -45,14 +45,14 @@ _tracing = lookup("torch._guards.tracing")
 
 @dataclass(frozen=True)
 class InductorModule:
-    """What Inductor made of a graph.
+    """The module that Inductor wrote for a graph.
 
     Attributes:
         text: a Python module with a function `call`, which takes the graph's inputs.
-        globals: what the names in it stand for, its kernels among them.
-        origins: the names of the graph's nodes that each call of a kernel or operator computes, by
+        globals: the module's global names, including its kernels.
+        origins: the names of the graph's nodes that each call to a kernel or operator computes, by
             the name in the comment above that call, such as "cpp_fused_relu_0:1".
-        fake_mode: that of the graph's fake tensors.
+        fake_mode: the mode of the graph's fake tensors.
     """
 
     text: str
@@ -70,9 +70,9 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
     Raises:
         UnsupportedError: Inductor cannot compile it; the message is the first line of its reason.
 
-    Cost: a call of the C++ compiler or of Triton for each kernel that is not in Inductor's cache,
-    in as many processes at a time as `TORCHINDUCTOR_COMPILE_THREADS` says; on a terminal Inductor's
-    progress bar shows how many are done.
+    Cost: one run of the C++ compiler or of Triton for each kernel that is not in Inductor's cache,
+    in `TORCHINDUCTOR_COMPILE_THREADS` processes at a time; on a terminal Inductor shows a progress
+    bar.
     """
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
@@ -80,7 +80,7 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
         raise UnsupportedError("it takes no tensors, or numbers that are not sizes")
     if any(has_unbacked_size(node.meta.get("val")) for node in gm.graph.nodes):
         raise UnsupportedError("it has sizes that are known only once it runs")
-    # First, because what it imports is used by decompositions, which do not import it.
+    # First: decompositions use modules that this imports, without importing them.
     compile_fx_inner = lookup("torch._inductor.compile_fx.compile_fx_inner")
     config = lookup("torch._inductor.config")
     fresh_provenance = lookup("torch._inductor.debug.reset_provenance_globals")
@@ -99,14 +99,14 @@ def compile_with_inductor(gm: GraphModule) -> InductorModule | None:
         origins = json.loads(compiled.inductor_provenance_stack_traces_str or "{}")
     except UnsupportedError:
         raise
-    except Exception as error:  # whatever a compiler raises
+    except Exception as error:  # a compiler may raise anything
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UnsupportedError(f"Inductor cannot compile it: {reason:.300}") from error
     return InductorModule(text, vars(module), origins, mode)
 
 
 def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> GraphModule:
-    """The graph in the operators that Inductor has lowerings for, as its own compile makes it."""
+    """The graph in operators for which Inductor has lowerings, as Inductor itself decomposes it."""
     with ExitStack() as stack:
         stack.enter_context(mode)
         stack.enter_context(preserve_node_meta())
@@ -128,8 +128,8 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
 def _traced_to_names(gm: GraphModule) -> GraphModule:
     """A copy whose nodes have their own names as stack traces.
 
-    Inductor collects stack traces for each kernel, and caches them with the text. Lines of code
-    would be those of the first graph that is the same; by names graphs are told apart.
+    Inductor collects stack traces for each kernel, and caches them with the text. If the stack
+    traces were lines of code, an equal graph from another place would get the lines of the first.
     """
     named = copied(gm)
     for node, copy in zip(gm.graph.nodes, named.graph.nodes, strict=True):

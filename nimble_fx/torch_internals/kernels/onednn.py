@@ -1,6 +1,6 @@
-"""oneDNN's convolutions and matrix products on a CPU, with weights in layouts of its own.
+"""oneDNN's convolutions and matrix products on a CPU, with weights in oneDNN's own layouts.
 
-They read a bias as if it were contiguous, and may apply an activation and add a tensor.
+They read a bias as if it were contiguous, and can add a tensor and apply an activation.
 `LINEAR` takes (x, weight, bias, activation, its numbers, its variant) and returns
 x @ weight.t() + bias; `CONVOLUTION` takes (x, weight, bias, padding, stride, dilation, groups,
 activation, its numbers, its variant); `CONVOLUTION_ADD` takes (x, other, weight, bias, padding,
@@ -21,10 +21,10 @@ CONVOLUTION_ADD = lookup("torch.ops.mkldnn._convolution_pointwise.binary")
 LINEAR = lookup("torch.ops.mkldnn._linear_pointwise.default")
 
 FILTER_POSITION = {CONVOLUTION: 1, CONVOLUTION_ADD: 2}
-"""The place of a convolution's weight; bias, padding, stride, dilation, groups follow."""
+"""The position of a convolution's weight; bias, padding, stride, dilation, groups follow."""
 
 WEIGHT_POSITION = {**FILTER_POSITION, LINEAR: 1}
-"""The place of the weight among the arguments."""
+"""The position of the weight among the arguments."""
 
 _reorder_filter = lookup("torch.ops.aten.mkldnn_reorder_conv2d_weight.default")
 _reorder_matrix = lookup("torch.ops.mkldnn._reorder_linear_weight.default")
@@ -44,15 +44,12 @@ def packed_filter(
     groups: int,
     input_size: Sequence[int],
 ) -> Tensor:
-    """A convolution's weight in the layout that oneDNN prefers, which its operators alone read.
+    """A convolution's weight in the layout that oneDNN prefers, which only its operators read.
 
     Args:
-        weight: of a convolution in two dimensions.
-        padding: of the convolution, like the next three.
-        stride: see `padding`.
-        dilation: see `padding`.
-        groups: see `padding`.
-        input_size: of the images that it will be applied to; others are computed rightly too.
+        weight: the weight of a convolution in two dimensions.
+        padding, stride, dilation, groups: the convolution's parameters.
+        input_size: the expected size of the images; other sizes also give correct results.
     """
     layout = [list(padding), list(stride), list(dilation), groups, list(input_size)]
     result: Tensor = _reorder_filter(weight.to_mkldnn(), *layout)
@@ -60,11 +57,11 @@ def packed_filter(
 
 
 def packed_matrix(weight: Tensor, n_rows: int) -> Tensor:
-    """The weight of `LINEAR` in the layout that oneDNN prefers, which its operators alone read.
+    """The weight of `LINEAR` in the layout that oneDNN prefers, which only its operators read.
 
     Args:
         weight: a row for each column of the result.
-        n_rows: of the matrix that it will be applied to; others are computed rightly too.
+        n_rows: the expected rows of the other factor; other numbers also give correct results.
     """
     result: Tensor = _reorder_matrix(weight, n_rows)
     return result
@@ -81,7 +78,7 @@ def _convolution_add(
     groups: int,
     *_: Any,
 ) -> Tensor:
-    """What `CONVOLUTION_ADD` returns for tensors without data, which PyTorch does not say."""
+    """The Meta kernel of `CONVOLUTION_ADD`, which PyTorch lacks."""
     window = (padding, stride, dilation, groups)
     result: Tensor = CONVOLUTION(x, weight, bias, *window, "none", [], None)
     if result.shape != other.shape:

@@ -1,6 +1,6 @@
-"""Keeps PyTorch's tracer from taking upsampling apart into reads by indices and sums.
+"""Keeps PyTorch's tracer from decomposing upsampling into index reads and sums.
 
-Its decompositions are for Inductor, which fuses them. Kernel by kernel they take five to fifty
+The decompositions are for Inductor, which fuses them. As separate kernels they take five to fifty
 times as long as the one kernel that eager calls.
 """
 
@@ -32,10 +32,10 @@ _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 @contextmanager
 def upsampling_as_one_operator() -> Iterator[None]:
-    """While it is entered, traces have each upsampling as eager's operator.
+    """Within the block, traces keep each upsampling as eager's operator.
 
-    Except in training with symbolic sizes, for which PyTorch does not know the type of what the
-    operators of the backward return.
+    Exception: training with symbolic sizes, for which PyTorch lacks fake kernels of the operators
+    of the backward.
     """
     taken_apart = [packet for packet in _OPERATORS if _KEYS[0] in packet.vec.py_kernels]
     changed = [op for packet in taken_apart for op in (packet.vec, packet.default)]
@@ -52,7 +52,7 @@ def upsampling_as_one_operator() -> Iterator[None]:
 
 
 def _set_kernels(op: OpOverload, kernels: dict[Any, Callable[..., Any]]) -> None:
-    """Sets an operator's implementations in Python, which precede those in C++."""
+    """Sets an operator's Python implementations, which take precedence over those in C++."""
     for key in _KEYS:
         op.py_kernels.pop(key, None)
     op.py_kernels.update(kernels)
