@@ -91,8 +91,8 @@ class DeviceRuntime(Protocol):
     def settle(self, streams: Sequence[Stream], outputs: Sequence[Any]) -> None:
         """Makes the caller's stream and side streams wait for each other, after a program.
 
-        So later work on any of them may reuse memory that the program freed, and the caller may
-        free the outputs, which side streams may have allocated.
+        Then later work on any of them may reuse memory that the program freed, and the caller may
+        free the outputs, even if side streams allocated them.
         """
 
     def synchronize(self) -> None:
@@ -105,9 +105,9 @@ class DeviceRuntime(Protocol):
         """A new memory pool, for captures that never run at the same time."""
 
     def limited_workspaces(self, nbytes: int | None) -> AbstractContextManager[None]:
-        """Within, libraries take at most so many bytes of a capture's memory for each stream.
+        """Within the block, limits the workspaces that libraries allocate for each captured stream.
 
-        None: as many as they like. It affects speed and memory only, and a device may ignore it.
+        In bytes; None for no limit. It only affects speed and memory, and a device may ignore it.
         """
 
     def warm_up(
@@ -146,7 +146,7 @@ class DeviceRuntime(Protocol):
             n: the number of streams.
             run: enqueues the program on the streams in its argument.
             pool: the memory pool to use.
-            urgent: the stream whose kernels start first where several are ready; None if all are
+            urgent: the stream whose kernels start first if several are ready; None if all are
                 equal. A hint, which a device may ignore.
         """
 

@@ -25,7 +25,7 @@ from nimble_fx.torch_internals.names import (
 )
 
 POOL_SIZE = 32
-"""Streams in PyTorch's pool of each priority; further streams are aliases of these."""
+"""The number of streams in PyTorch's pool of each priority; more would alias these."""
 
 MAX_STREAMS = POOL_SIZE - 1
 """One less, because the caller may be on a stream of the pool, which a program must not use."""
@@ -38,12 +38,12 @@ N_SAMPLES = 3
 """A call is timed by `N_SAMPLES` replays of a graph of `N_REPEATS` calls."""
 
 _LOCK = Lock()
-"""One for all devices: no other call may be made on a device during a capture."""
+"""One lock for all devices, because no other thread may use a device during a capture."""
 
 
 @contextmanager
 def _synchronizing_allowed(allowed: bool) -> Iterator[None]:
-    """Makes operators that wait for the device raise an error, unless they are allowed to."""
+    """Makes operators that wait for the device raise an error, unless that is allowed."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode(before if allowed else "error")
     try:
@@ -69,7 +69,7 @@ def _fresh_workspaces() -> Iterator[None]:
 
 @contextmanager
 def _workspaces_of(nbytes: int) -> Iterator[None]:
-    """Makes cuBLAS allocate workspaces of at most so many bytes, fewer if the user has said so."""
+    """Limits cuBLAS workspaces to so many bytes; a lower limit of the user's stays in effect."""
     size = torch.backends.cuda.cublas_workspace_size
     before = size()
     size(min(before, nbytes))
@@ -100,7 +100,7 @@ def _gpu_seconds(call: Callable[[], object]) -> float:
 
 
 def _is_on_gpu(value: object) -> bool:
-    """Whether it is a tensor of a GPU; the seeds of an attention's dropout may be the host's."""
+    """Whether it is a tensor on a GPU; seeds of attention dropout may be on the host."""
     return isinstance(value, torch.Tensor) and value.is_cuda
 
 
@@ -292,7 +292,7 @@ class Cuda:
     def _into(self, graph: torch.cuda.CUDAGraph, pool: Any, stream: Any) -> Iterator[None]:
         """Captures the kernels of the block into a graph. An error of the block is raised as it is.
 
-        Ending a broken capture raises another error, and leaves torch on the capture stream.
+        Ending a broken capture raises a different error, and leaves torch on the capture stream.
         """
         caller, first = torch.cuda.current_stream(self._device), list[BaseException]()
         try:
@@ -313,10 +313,10 @@ class Cuda:
             raise first.pop()  # outside of the handlers, so that no reference cycle keeps memory
 
     def _abandon_capture(self, pool: Any, stream: Any) -> None:
-        """Ends what PyTorch leaves open when it cannot end a capture.
+        """Cleans up the state that PyTorch leaves behind when it cannot end a capture.
 
-        Else freeing the pool would end the process, and operators that draw random numbers would
-        take themselves to be captured, and raise errors. A further capture ends that.
+        Otherwise freeing the pool would abort the process, and operators that draw random numbers
+        would raise errors, as if they were still being captured, until the next capture.
         """
         graph = torch.cuda.CUDAGraph()
         with suppress(RuntimeError), warnings.catch_warnings():  # the first error says more
@@ -328,7 +328,7 @@ class Cuda:
                 graph.capture_end()
 
     def _caller(self) -> Any:
-        """The caller's current stream. PyTorch makes a new object for it in each call."""
+        """The caller's current stream; cached, because PyTorch makes a new object in each call."""
         index = self._device.index
         if index is None:
             return torch.cuda.current_stream()
@@ -347,7 +347,7 @@ class Cuda:
         return tuple(streams)
 
     def _side_streams(self, n: int, caller: int, priority: int = NORMAL) -> tuple[Any, ...]:
-        """`n` distinct streams of a priority other than the caller's, the same ones each time."""
+        """`n` distinct streams of a priority, without the caller's; the same ones each time."""
         known = self._streams[priority]
         for _ in range(2 * POOL_SIZE):
             if len(known.keys() - {caller}) >= n:

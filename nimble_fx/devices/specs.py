@@ -112,7 +112,7 @@ _SCALED = ("tflops", "gbps", "tf32_tflops", "half_tflops", "double_tflops")
 """The figures that grow with the number of processors."""
 
 DEFAULT_GPU = "h100"
-"""The GPU that is assumed where none is named."""
+"""The GPU that is assumed if none is named."""
 
 
 def gpu(hardware: str, n_sms: int) -> Device:
@@ -140,7 +140,7 @@ def find_device(device: str | Device, among: Sequence[str] = tuple(DEVICES)) -> 
         among: the names that are allowed.
 
     Raises:
-        OptionError: the name is not allowed; the message lists those that are.
+        OptionError: the name is not allowed; the message lists the allowed names.
     """
     if isinstance(device, Device):
         return device

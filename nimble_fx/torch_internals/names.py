@@ -2,8 +2,8 @@
 
 Every other module imports them from here or from a module next to this one, or uses `lookup` for a
 name that no other module needs. If a version of PyTorch lacks a type, importing this module raises
-an ImportError that says so. If it lacks a function, calling that function raises an UnsupportedError:
-the compiler then runs the graph another way and reports a fallback.
+an ImportError that says so. If it lacks a function, calling that function raises an
+UnsupportedError: the compiler then runs the graph another way and reports a fallback.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What AOTAutograd says besides operators: hints of sizes, and what outputs are."""
+"""Metadata that AOTAutograd has besides the graph: size hints, and the kinds of outputs."""
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ def n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:
 
 
 def returns_views_of_inputs(metadata: ViewAndMutationMeta | None) -> bool:
-    """Whether an output may be a view of an input, which AOTAutograd makes anew from the input."""
+    """Whether an output may be a view of an input, which AOTAutograd regenerates from it."""
     if metadata is None:
         return True
     return any(info.output_type is OutputType.alias_of_input for info in metadata.output_info)

@@ -1,4 +1,4 @@
-"""Constant folding: operators that depend on no input are computed once, at compile time.
+"""Constant folding: computes operators that depend on no input once, at compile time.
 
 Models create indices and masks in `forward`: `torch.tril_indices` of an interaction, the `arange`
 of bags in each `nn.EmbeddingBag`, `torch.tensor([...])`.
@@ -28,17 +28,17 @@ from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
 MAX_BYTES = 2**20
-"""Larger constants are not worth their memory, which they take as long as the program lives."""
+"""Larger constants are not worth their memory, which they use while the program lives."""
 
 Place = Callable[[torch.device], torch.device | None]
 """Maps a device to the one that computes its constants now; None if there is none."""
 
 _UNINITIALIZED_OR_FROM_FILE = ("empty", "new_empty", "from_file")
-"""Prefixes of operators whose result does not follow from their arguments alone."""
+"""Prefixes of operators whose results do not only depend on their arguments."""
 
 
 def fold_constants(gm: GraphModule, place: Place) -> GraphModule:
-    """Replaces operators that depend on no input by constants, equal ones by the same constant.
+    """Replaces operators that depend on no input with constants, equal ones with the same.
 
     Values that the caller receives or that may be written are computed in each call (see
     `escaping_or_written`). An operator that raises stays, and raises in each call.
@@ -86,19 +86,19 @@ def _is_needed(node: Node, values: Mapping[Node, Any]) -> bool:
 
 
 def _is_literal(node: Node) -> bool:
-    """Whether it is the literal of a `torch.tensor([1, 2])`, which nothing but the graph holds."""
+    """Whether it is the literal of a `torch.tensor([1, 2])`, which only the graph refers to."""
     copies = {user.target is torch.ops.aten.lift_fresh_copy.default for user in node.users}
     return node.op == "get_attr" and copies == {True}
 
 
 def _is_pure(node: Node) -> bool:
-    """Whether it returns small tensors that depend on its arguments alone."""
+    """Whether it returns small tensors that only depend on its arguments."""
     results = tensors_in(node.meta.get("val"))
     return follows_from_arguments(node) and bool(results) and all(map(_is_small, results))
 
 
 def follows_from_arguments(node: Node) -> bool:
-    """Whether an operator's results depend on its arguments alone, and it does nothing else."""
+    """Whether an operator's results only depend on its arguments, and it has no other effects."""
     target = node.target
     if target is operator.getitem:
         return True
@@ -169,7 +169,7 @@ def _as_constant(
 
 @contextmanager
 def plain_eager_mode() -> Iterator[None]:
-    """Disables all modes of tracing and of the user, autocast and gradients."""
+    """Disables all tracing modes, the user's modes, autocast and gradients."""
     with ExitStack() as stack:
         for context in (
             disable_modes(),

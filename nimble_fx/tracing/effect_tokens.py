@@ -1,8 +1,8 @@
 """Calls the check behind `torch.linalg.inv` by itself, without the tokens that keep it in place.
 
-AOTAutograd wraps calls for whose side effects there is no result. The check's only effect is an
-error where a matrix is singular: a task graph keeps it, and it can run beside all but what it
-reads. Others with effects, which need an order, stay wrapped.
+AOTAutograd wraps calls with side effects, so that their order is kept. The check's only effect is
+an error if a matrix is singular: a task graph never drops it, and it only has to follow the tasks
+that it reads from. Other calls with effects, which need an order, stay wrapped.
 
 Before: token = prims._make_token()
         pair = with_effects(token, _linalg_check_errors, info, ...)
@@ -25,7 +25,7 @@ _check = torch.ops.aten._linalg_check_errors.default
 
 
 def n_tokens(gm: GraphModule) -> int:
-    """How many tokens a graph makes, that would else be its first inputs."""
+    """How many tokens a graph makes, which would otherwise be its first inputs."""
     return len(gm.graph.find_nodes(op="call_function", target=_make_token))
 
 

@@ -1,4 +1,4 @@
-"""Escape analysis: which values of an ATen graph the caller receives, or someone may write."""
+"""Escape analysis: which values of an ATen graph the caller receives, or may be written."""
 
 import operator
 from collections.abc import Hashable, Iterable, Iterator
@@ -26,7 +26,7 @@ def escaping_or_written(graph: Graph) -> set[Node]:
 
 
 def aliases(graph: Graph) -> dict[Node, set[Hashable]]:
-    """For each node, what stands for the memory of its results: common to values that alias.
+    """For each node, the identities of its results' memory, which aliases have in common.
 
     Cost: O(nodes).
     """
@@ -59,7 +59,7 @@ def _escaping_args(node: Node) -> Iterator[Node]:
 
 
 def keeps_to_its_schema(op: OpOverload) -> bool:
-    """Not prims, some of which return an argument without saying so."""
+    """Whether its schema declares its aliases; some prims return an argument undeclared."""
     return does_what_its_schema_says(op) and op.namespace != "prims"
 
 

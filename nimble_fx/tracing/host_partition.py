@@ -21,7 +21,7 @@ _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _TO_COPY = torch.ops.aten._to_copy.default
 
 Supplier = tuple[bool, int]
-"""Which part supplies a value (True: the host), and its position among that one's values."""
+"""Which part supplies a value (True: the host), and its position among that part's values."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def split(gm: GraphModule) -> Partition | None:
 
 
 def copy_to_device(value: Tensor, **kwargs: Any) -> Tensor:
-    """A copy of a CPU tensor on another device, without a wait of the host where that is safe.
+    """A copy of a CPU tensor on another device; the host does not wait if that is safe.
 
     From pageable memory CUDA copies before it returns, so the host may write there afterwards.
     """

@@ -98,7 +98,7 @@ class InputNames:
 
     @property
     def weights(self) -> set[str]:
-        """Those of `static` that are a module's: users write to other inputs at fixed addresses."""
+        """The inputs in `static` that belong to a module; users write to other static inputs."""
         return {name for name in self.static if self._path_of.get(name)}
 
     def rename_moved(self, moved: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ class InputNames:
             self._path_of[copy] = ""
 
     def add_folded(self, sources: Mapping[str, str]) -> None:
-        """Adds inputs that are computed from parameters, by the name of one parameter each.
+        """Adds inputs that are computed from parameters, each named after one of its parameters.
 
         They stay at their address as parameters do, and have names such as "conv_weight_folded".
         """

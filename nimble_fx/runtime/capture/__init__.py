@@ -1,5 +1,5 @@
-"""CUDA graphs of a program: what can be captured, when, which one a call replays, whose memory.
+"""The CUDA graphs of a program: what can be captured, when, which graph a call replays, its memory.
 
-In: a program that can be launched, and a device that captures. Out: a callable that replays. Of the
-rest of the runtime it imports what launches.
+In: a program that can be launched, and a device that captures. Out: a callable that replays. From
+the rest of the runtime it imports only what launches.
 """

@@ -11,16 +11,16 @@ from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.candidate import MIN_GAIN
 
 N_ROUNDS = 9
-"""Samples of each schedule; rounds alternate between schedules, so that noise affects all alike."""
+"""Rounds, each with a sample of every schedule, so that noise affects all schedules alike."""
 
 N_REPLAYS = 10
-"""Replays in a sample; one where replays change the model's state, which is then restored."""
+"""Replays in a sample; one if replays change the model's state, which is restored after each."""
 
 Times = Sequence[float | None]
 """The median time of a replay of each schedule in microseconds; None if it was not timed."""
 
 Samples = dict[int, list[float]]
-"""The times of each contestant, all in one unit, round by round, by its position."""
+"""The times of each contestant, by its position: one for each round, all in the same unit."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Autotuner:
         captured_graphs: Mapping[int, CapturedGraph],
         time_us: Callable[[CapturedGraph, int], float],
     ) -> Samples:
-        """The samples; a first round, which uploads graphs and raises clocks, is left out."""
+        """The samples, without a first round, which uploads graphs and raises clock rates."""
         n = 1 if self.launchers[0].mutates else N_REPLAYS
         samples: Samples = {i: [] for i in captured_graphs}
         for _ in range(1 + N_ROUNDS):

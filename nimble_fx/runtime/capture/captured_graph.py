@@ -55,7 +55,7 @@ class CapturedGraph:
         output_policy: OutputPolicy,
         pool: Any,
     ) -> None:
-        """Warms up and captures. Parameters, buffers and random numbers are left as they were.
+        """Warms up and captures. Restores parameters, buffers and random number generators.
 
         Args:
             launcher: the program.
@@ -159,7 +159,7 @@ class CapturedGraph:
         mutated = [static[k] for k in launcher.mutated_static]
         with self._device.limited_workspaces(workspace_limit(launcher.graph)):
             for i in range(WARM_UPS):
-                with _restored(mutated):  # each time: an index of calls could leave its table
+                with _restored(mutated):  # each time: a counter could run past its table
                     self._copy_inputs(inputs)
                     may = i < WARM_UPS - 1
                     self._device.warm_up(n, uncaptured, pool, may_synchronize=may, urgent=urgent)
@@ -192,7 +192,7 @@ def _restored(tensors: list[Tensor]) -> Iterator[None]:
     """Restores the values of tensors after the block, however it ends.
 
     Raises:
-        StateError: that failed, so the model's state is not the user's any more.
+        StateError: that failed; the model no longer has the state that the user gave it.
     """
     saved = [tensor.clone() for tensor in tensors]
     try:
@@ -209,7 +209,7 @@ def _restored(tensors: list[Tensor]) -> Iterator[None]:
 
 
 def _buffer_like(value: Any) -> Any:
-    """A buffer that an input is copied to; a number itself."""
+    """A buffer to copy an input to; a number is returned unchanged."""
     if not isinstance(value, Tensor):
         return value
     bare = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

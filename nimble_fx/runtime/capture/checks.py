@@ -1,4 +1,4 @@
-"""Checks, from its graph and its device, whether a program can be captured."""
+"""Checks whether a program can be captured, from its graph and its device."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,10 +22,10 @@ _READ_BY_HOST = {
     _aten.masked_fill.Tensor,
     _aten.masked_fill_.Tensor,
 }
-"""Operators that wait for the device though they have none of these tags."""
+"""Operators that wait for the device although they have none of these tags."""
 
 _TAKE_MASKS = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
-"""Operators that wait for the device if an index is a mask, whose elements they count."""
+"""Operators that wait for the device if an index is a mask, because they count its elements."""
 
 _MASK_DTYPES = {torch.bool, torch.uint8}
 """The dtypes of indices that are masks."""
@@ -44,13 +44,13 @@ def why_not_captured(
     device: DeviceRuntime,
     report: Callable[[UnsupportedError], None] = lambda _: None,
 ) -> str | None:
-    """The reason why a graph is not captured on a device; None if it can be, and gains by it.
+    """The reason not to capture a graph on a device; None if a capture is possible and pays off.
 
     Args:
-        graph: traced, or scheduled.
+        graph: a traced or scheduled graph.
         device: the device to capture it on.
         report: called with the error if an operator in the graph, or the device's settings, rule
-            out a capture; not called where a capture would gain nothing.
+            out a capture; not called if a capture would gain nothing.
     """
     if not device.has_graphs:
         return f"{device.name} has no CUDA graphs"
@@ -115,7 +115,7 @@ def _has_offset(task: Task) -> bool:
 def _is_dense(value: Input) -> bool:
     """Whether its elements fill the memory from the first to the last without gaps.
 
-    False for symbolic sizes for which that is not seen.
+    False if symbolic sizes do not prove it.
     """
     if not isinstance(value.type, TensorType):
         return True

@@ -46,7 +46,7 @@ class CaptureOptions:
         n_user_outputs: how many of the first outputs are the user's; a forward saves the others
             for its backward. None: all.
         is_backward: whether it reads tensors that a forward saved. Its outputs are gradients, which
-            autograd may keep and add to: they are copied in any case.
+            are copied in any case, because autograd may keep them and add to them.
         returns_views_of_inputs: whether outputs of the user may be views of inputs.
     """
 
@@ -72,10 +72,10 @@ class CaptureOptions:
 class FrozenProgram:
     """Runs a program from captured graphs: one for each set of sizes and addresses.
 
-    A graph is specialized on the numbers among the inputs (the sizes, where they are symbolic) and
-    the addresses of the parameters. So modules that share a program have graphs of their own. Past
-    `max_graphs` the least recently used one is evicted; when too many were removed before they
-    broke even, only calls that repeat often are captured.
+    A graph is specialized on the numbers among the inputs (such as symbolic sizes) and the
+    addresses of the parameters, so modules that share a program each have graphs of their own. With
+    more than `max_graphs`, the least recently used one is evicted; once too many were removed
+    before they broke even, only calls that repeat often are captured.
 
     The tensors that a forward saves stay in its graph's memory, where the backward reads them.
     While a backward is pending, the next forward replays another graph, which copies what it saves.
@@ -94,9 +94,9 @@ class FrozenProgram:
         """A program that is captured when it is first called.
 
         Args:
-            launcher: the program by the schedule that it has before autotuning.
+            launcher: the program, with the schedule that it has before autotuning.
             pool_group: the memory pools and order that it shares with its forward or backward.
-            status: of the program; kept up to date.
+            status: the program's status, which it keeps up to date.
             reporter: lists fallbacks.
             options: how captured graphs and callers share memory.
             autotuner: times other schedules of the program at its first capture.
@@ -128,12 +128,12 @@ class FrozenProgram:
         self._has_warned = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
-        """Replays the program on the current stream; captures it first where it must."""
+        """Replays the program on the current stream; captures it first if necessary."""
         inputs, static = self._launcher.split(args)
         launcher = self._launcher
         if launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
             return launcher(args)
-        if carry_tangents(args):  # which copies to a graph's buffers would drop
+        if carry_tangents(args):  # copies to the graph's buffers would drop tangents
             return launcher(args)
         if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
             return launcher(args)
@@ -145,10 +145,11 @@ class FrozenProgram:
             self._pool_group.release()
 
     def _needs_inputs_in_place(self, inputs: list[Any]) -> bool:
-        """Whether a graph, which writes to copies of inputs, would give their views wrong offsets.
+        """Whether views of inputs would get wrong offsets, because a graph writes to input copies.
 
-        With symbolic sizes AOTAutograd takes for the offset of a view of a written input that of
-        what the program returns, which has to begin where the input does.
+        With symbolic sizes AOTAutograd gives a view of a written input the offset of the view that
+        the program returns, which is relative to the copy. The input must therefore begin where its
+        memory does, as the copy does.
         """
         return (
             self._options.returns_views_of_inputs
@@ -181,7 +182,7 @@ class FrozenProgram:
     def _find_graph(
         self, inputs: list[Any], static: list[Any]
     ) -> tuple[GraphKey, CapturedGraph | None]:
-        """The key of a call and its graph: mostly the latest, whose key costs less to compare."""
+        """The key of a call and its graph. Tries the latest graph first, which is cheaper."""
         fixed: tuple[tuple[int, int], ...] = ()
         if self._options.is_backward:
             saved = self._pool_group.saved_pools
@@ -198,7 +199,7 @@ class FrozenProgram:
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
         """Runs a call without a graph, and reports the fallback if the call succeeds.
 
-        If it fails as its capture did, there is none: the error is the program's own.
+        If the call fails like its capture did, the error is the program's own and no fallback.
         """
         outputs = self._launcher(args)
         self._pool_group.record_end()
@@ -214,7 +215,7 @@ class FrozenProgram:
         """Captures a graph; returns the fallback if the capture failed or is not worthwhile.
 
         Raises:
-            InputError: parameters do not fit the program, which not all calls check by guards.
+            InputError: parameters do not fit the program; not all calls have guards that check it.
         """
         if self._failed is not None:
             return self._failed
@@ -245,7 +246,7 @@ class FrozenProgram:
     def _autotune(
         self, key: GraphKey, inputs: list[Any], static: list[Any]
     ) -> AutotuneResult | None:
-        """Autotunes over the schedules and switches to the winner, unless that has been done."""
+        """Autotunes over the schedules and switches to the winner, unless already done."""
         if self._autotuner is None:
             return None
         mutated = [static[k] for k in self._launcher.mutated_static]
@@ -261,9 +262,9 @@ class FrozenProgram:
     def _capture_context(self, static: list[Any]) -> Iterator[None]:
         """The state for captures: device locked, garbage collector off, no gradients.
 
-        Inference tensors can be written to in inference mode only, which is on if the program
-        writes to any: then it is never called outside of that mode. Else it is off, so that calls
-        in any mode can copy inputs to the graph's buffers.
+        Inference tensors can only be written in inference mode. So it is on if the program writes
+        to any, and then the program is never called outside of that mode. Otherwise it is off, so
+        that calls in any mode can copy inputs to the graph's buffers.
         """
         self._launcher.device.free_garbage()  # once for all schedules
         inference = any(static[k].is_inference() for k in self._launcher.mutated_static)
@@ -292,7 +293,7 @@ class FrozenProgram:
         return self._options.output_policy(self._launcher, key.saves_in_place)
 
     def _pool(self, key: GraphKey, output_policy: OutputPolicy) -> Any:
-        """The pool for a capture, such that no other capture overwrites outputs that stay there."""
+        """The pool for a capture, so that no other capture overwrites outputs that stay in it."""
         saved = self._pool_group.pool_of_saved(key.fixed[0][1]) if key.fixed else None
         if saved is not None:
             return saved
@@ -305,7 +306,7 @@ class FrozenProgram:
 
 
 def _failure(launcher: Launcher, error: Exception) -> Fallback:
-    """The fallback for a failed capture; keeps no frames of the error, nor their memory, alive."""
+    """The fallback for a failed capture; keeps neither its frames nor their memory alive."""
     task = launcher.failing_task(error)
     name, reason = launcher.graph.name, f"capture failed: {error}"
     if task is None:

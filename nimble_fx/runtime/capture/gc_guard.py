@@ -39,7 +39,7 @@ class _PauseState:
     def free_later(self, item: object) -> None:
         """Keeps an object alive until no block of `paused` is open.
 
-        For objects that must not be freed at any moment, such as a CUDA graph during a capture.
+        For objects that must not be freed at certain times, such as a CUDA graph during a capture.
         """
         with self.lock:
             if self.depth:

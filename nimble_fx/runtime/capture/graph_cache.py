@@ -16,7 +16,7 @@ from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.torch_internals.dynamo.counters import count_event
 
 BREAK_EVEN_CALLS = 8
-"""A capture costs about as much time as so many unfrozen calls."""
+"""A capture takes about as much time as this many unfrozen calls."""
 
 EARLY_EVICTIONS_PER_GRAPH = 4
 """How many graphs may be removed before they break even, for each graph of `max_graphs`."""
@@ -33,9 +33,9 @@ class GraphKey(NamedTuple):
     """The values and addresses that a captured graph is specialized on.
 
     Attributes:
-        numbers: the numbers among the inputs: sizes, where they are symbolic.
+        numbers: the numbers among the inputs, such as symbolic sizes.
         static: the addresses of the parameters and buffers.
-        fixed: position and address of each other input that is read where a forward saved it.
+        fixed: position and address of each input that a forward saved and that is read in place.
         saves_in_place: whether tensors saved for the backward stay in the graph's memory.
     """
 
@@ -53,8 +53,8 @@ class GraphKey(NamedTuple):
 class GraphCache:
     """The captured graphs of one program: up to `max_graphs` for each set of parameters.
 
-    Past that the least recently used one is evicted. A graph is also removed when memory that it
-    reads in place is freed, which may happen at any moment, in any thread.
+    With more, the least recently used one is evicted. A graph is also removed when memory that it
+    reads in place is freed, which may happen at any time, in any thread.
 
     Attributes:
         latest: the most recently used graph and its key; None if it was removed.
@@ -83,9 +83,9 @@ class GraphCache:
             return graph
 
     def should_capture(self, key: GraphKey) -> bool:
-        """Whether a call for which there is no graph should be captured.
+        """Whether to capture a call for which there is no graph.
 
-        It should, until too many graphs were removed before they broke even. From then on only a
+        Yes, until too many graphs were removed before they broke even. From then on only a
         key that has been called often enough to break even is captured.
         """
         if self._n_early_evictions < EARLY_EVICTIONS_PER_GRAPH * self._max_graphs:
@@ -99,10 +99,10 @@ class GraphCache:
         """Evicts the least recently used graphs to make room for one more.
 
         Args:
-            key: of the graph that will be added.
+            key: the key of the graph to add.
 
         Returns:
-            What there are too many of, if any graph was evicted: sizes, or sets of parameters.
+            If a graph was evicted, what there were too many of: sizes, or sets of parameters.
         """
         with self._lock:
             keys = list(self._graphs)
@@ -151,10 +151,10 @@ class GraphCache:
             gc_guard.free_later(graph)
 
     def remove_unwatched(self) -> None:
-        """Removes the graphs that read no memory in place: no freed memory would remove them.
+        """Removes the graphs that read no memory in place, so that freed memory never removes them.
 
-        Such are the graphs of backwards of functions without parameters, which are removed with
-        those of the forward.
+        These are graphs of backwards of functions without parameters; they are removed together
+        with those of the forward.
         """
         with self._lock:
             keys = list(self._graphs)

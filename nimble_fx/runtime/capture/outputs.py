@@ -1,7 +1,7 @@
 """Builds the outputs of a call from the outputs of a captured graph.
 
-A replay overwrites the results of the one before, so they are copied out. Which outputs alias each
-other, an input or a parameter, and which are no tensors, is determined once, at the capture.
+A replay overwrites the results of the previous one, so they are copied out. Which outputs alias
+each other, an input or a parameter, and which are not tensors, is determined once, at the capture.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -117,7 +117,7 @@ class OutputBuilder:
             value: the captured output.
             buffers: the input buffers that each replay reads.
             static: the parameters and buffers.
-            copies: the position of the copy of each storage, by its key; may be added to.
+            copies: the position of the copy of each storage, by its key; adds to it.
         """
         if not isinstance(value, Tensor):
             return partial(_non_tensor, value)

@@ -10,7 +10,7 @@ from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
 class PoolGroup:
-    """Memory pools that a forward and its backward share, or an inference program has alone.
+    """Memory pools of a forward and its backward together, or of one inference program.
 
     Their captures may overwrite each other's memory, so they run one at a time, each after the one
     before, whatever streams they are called on.
@@ -18,7 +18,7 @@ class PoolGroup:
     Attributes:
         saved_pools: the pool of each tensor that a capture of the forward saves for the backward,
             by the tensor's address.
-        graph_caches: those of the programs in the group (`runtime.capture.graph_cache.GraphCache`).
+        graph_caches: the caches (`graph_cache.GraphCache`) of the programs in the group.
     """
 
     def __init__(self, device: DeviceRuntime) -> None:
@@ -63,8 +63,8 @@ class PoolGroup:
     def acquire(self) -> bool:
         """Acquires the group for one run; False if that could deadlock.
 
-        An operator of a program may call another program. A thread that has acquired the group
-        already, or that launches kernels while another has, must not wait for it.
+        An operator of a program may call another program. A thread that has already acquired the
+        group, or that launches kernels while another thread has, must not wait for it.
         """
         if not self._lock.acquire(blocking=False):
             if self._device.exclusive().is_held_here:
@@ -84,8 +84,8 @@ class PoolGroup:
     def private_pool(self) -> Any:
         """A new pool for a capture whose outputs stay in its memory.
 
-        No other capture may allocate from it, not even an earlier one, to which the memory of the
-        outputs would be free.
+        No other capture may allocate from it, not even an earlier one, for which the memory of the
+        outputs would count as free.
         """
         return self._device.pool()
 

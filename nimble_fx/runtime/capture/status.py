@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass
 class CaptureStatus:
-    """Whether a program is frozen, and if not, why.
+    """Whether a program is frozen, and if not, why not.
 
     Attributes:
-        reason: why it is not frozen, or why some calls run unfrozen all the same.
+        reason: why it is not frozen, or why some of its calls run unfrozen.
         n_captures: how many times it was captured.
         n_graphs: how many captured graphs it has now.
         nbytes: the memory of the pool of these graphs, which its backward or forward may share, in

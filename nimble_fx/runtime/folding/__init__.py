@@ -1,5 +1,5 @@
-"""What a program computes from weights alone: computed once, and again when a weight changes.
+"""Keeps the tensors that a program computes only from weights, until a weight changes.
 
-In: the program of the weights, and the weights at each call. Out: the tensors that the program of
-the calls takes.
+In: the program that computes them, and the weights at each call. Out: the tensors, for the program
+that runs in each call.
 """

@@ -32,10 +32,10 @@ NOT_COUNTED = (
     "its weights are inference tensors, whose changes PyTorch does not count: make them outside of "
     "torch.inference_mode, or compile with fold_weights=False"
 )
-"""Why some weights are not kept folded."""
+"""The reason of the fallback for weights that cannot be kept folded."""
 
 MAX_SETS = 8
-"""The most sets of weights, as of models that share a program, whose results are kept."""
+"""The most sets of weights (of models that share a program) whose results are kept."""
 
 _CPU = Cpu()
 
@@ -46,21 +46,22 @@ _version, _dtype = attrgetter("_version"), attrgetter("dtype")
 class FoldedWeights:
     """Computes tensors from weights at the first call, and again after a weight has changed.
 
-    A weight has changed if its memory is another or its version counter has risen: by an operator
-    in place, `load_state_dict`, a new tensor in its place. After a step of an optimizer that has it
-    or shares its memory it is taken to have changed. Some writes are not counted: BatchNorm's to
-    its statistics in training, those through `tensor.data`, NumPy or a tensor that `set_` put on
-    its memory. So on a CPU values are compared too: all of a small weight, a sample of a large one
-    (see `WeightSample`). What goes unnoticed is a write that is not counted and meets none of
-    these; on another device, where a look at values would wait for it, any that is not counted.
+    A weight counts as changed if its address is different or its version counter has increased: by
+    an in-place operator, `load_state_dict`, or a new tensor in its place. It also counts as changed
+    after a step of an optimizer that has it or shares its memory. PyTorch does not count some
+    writes: BatchNorm's to its statistics in training, and those through `tensor.data`, NumPy or a
+    tensor that `set_` put on the weight's memory. On a CPU values are therefore compared too: all
+    of a small weight, a sample of a large one (see `WeightSample`). An uncounted write that misses
+    the sample goes unnoticed. On other devices every uncounted write does, because reading values
+    would wait for the device.
 
-    Where the device has CUDA graphs, the results have memory of their own, and the device is waited
-    for after they are computed: so calls on any stream may read them, and once they are dropped
-    their memory is not used again before all that has read it is done.
+    If the device has CUDA graphs, the results have a memory pool of their own, and the host waits
+    for the device after computing them. So calls on any stream may read them, and after they are
+    dropped, their memory is not reused before all kernels that read it have finished.
 
     Models of one class can share a program: the results of `MAX_SETS` sets of weights are kept.
 
-    Cost: about a microsecond a weight in each call, for a large one 2 to 100; and memory for the
+    Cost: about a microsecond a weight in each call, 2 to 100 for a large weight; and memory for the
     results, until one of their weights is freed.
     """
 
@@ -76,11 +77,11 @@ class FoldedWeights:
 
         Args:
             compute: takes the weights and returns the tensors.
-            packings: what packs each of these; None for one that stays as it is.
-            check: raises an error if weights are none that `compute` can take.
-            are_guarded: whether PyTorch's guards see that weights have other shapes, strides or
-                types, as by an assignment to `.data`; if not, each call compares these.
-            device: the weights'.
+            packings: a function that packs each of these; None for a tensor to leave unpacked.
+            check: raises an error if `compute` cannot take the weights.
+            are_guarded: whether PyTorch's guards notice changes of the weights' shapes, strides and
+                types, such as by an assignment to `.data`; if not, each call compares these.
+            device: the weights' device.
         """
         self._compute, self._packings, self._check = compute, packings, check
         self._are_guarded, self._device = are_guarded, device
@@ -89,12 +90,12 @@ class FoldedWeights:
         self._released: _Released | None = None
 
     def can_be_kept(self, weights: Sequence[Tensor]) -> bool:
-        """Whether changes of the weights can be noticed: inference tensors have no versions."""
+        """Whether changes of the weights can be noticed; inference tensors have no versions."""
         are_known = bool(self._known) or self.are_released
         return are_known or not any(map(Tensor.is_inference, weights))
 
     def __call__(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The tensors for the weights as they are now; computed anew if they cannot be kept."""
+        """The tensors for the current weights; computed in each call if they cannot be kept."""
         if are_fake(weights):
             self._check(weights)
             with torch.no_grad():
@@ -110,7 +111,7 @@ class FoldedWeights:
             with plain_eager_mode():
                 return self._compute(*weights)
         with self._device.exclusive(), self._lock, plain_eager_mode():  # for later calls too
-            new = _Known(weights)  # first: what is written while it computes is to be noticed
+            new = _Known(weights)  # first, so that a write during the computation is noticed
             new.results, new.memory = self._computed(weights)
             others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
             self._known = (new, *others[: MAX_SETS - 1])
@@ -123,15 +124,15 @@ class FoldedWeights:
 
     @property
     def are_released(self) -> bool:
-        """Whether the weights are gone, and the results stay as they are."""
+        """Whether the weights are gone, so that the results are final."""
         return self._released is not None
 
     def release(self, weights: Sequence[Tensor], free: Sequence[int]) -> int:
-        """Keeps the results for the weights for good; returns how many bytes it has freed.
+        """Makes the results for the current weights final; returns how many bytes it has freed.
 
         Args:
             weights: the weights as they are now.
-            free: the positions of those that become empty; if there are none, nothing is kept.
+            free: the positions of the weights to empty; if there are none, it does nothing.
         """
         if not (free and self.can_be_kept(weights)):
             return 0
@@ -141,7 +142,7 @@ class FoldedWeights:
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
         for i in free:
             weights[i].data = weights[i].data.new_empty(0)
-            weights[i].zero_()  # a write, which autograd counts: a graph that has saved it raises
+            weights[i].zero_()  # a counted write: autograd graphs that saved it raise
         return sum(nbytes.values())
 
     def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
@@ -149,7 +150,7 @@ class FoldedWeights:
         return have_known_layouts and known.are_current(weights)
 
     def _computed(self, weights: Sequence[Tensor]) -> tuple[Sequence[Tensor], object]:
-        """The tensors, packed, and their memory pool, if they have one."""
+        """The packed tensors, and their memory pool, if they have one."""
         if not self._device.has_graphs:
             return self._packed(self._compute(*weights)), None
         pool, results = self._device.pool(), list[Tensor]()
@@ -169,10 +170,10 @@ class _Known:
     """Results, and the weights that they are computed from.
 
     Attributes:
-        results: the results; empty once the memory of one of the weights is gone.
+        results: the results; empty once the memory of one of the weights was freed.
         memory: their memory pool, if they have one.
-        addresses: those of the weights.
-        are_freed: whether it is gone, so that it may be another weight's.
+        addresses: the weights' addresses.
+        are_freed: whether the memory of a weight was freed, so that another tensor may have it.
     """
 
     results: Sequence[Tensor]
@@ -197,7 +198,7 @@ class _Known:
         return _layouts(weights) == self._layouts
 
     def are_current(self, weights: Sequence[Tensor]) -> bool:
-        """Whether weights at the same addresses, with the same layouts, are the same."""
+        """Whether weights with the same addresses and layouts are unchanged."""
         return (
             not (self.are_freed or self._steps.happened)
             and list(map(_version, weights)) == self._versions
@@ -218,7 +219,7 @@ def _layouts(weights: Sequence[Tensor]) -> list[object]:
 
 
 def _drop(known: "weakref.ref[_Known]", storage: object) -> None:
-    """Drops results, the memory of one of whose weights is gone."""
+    """Drops the results when the memory of one of their weights is freed."""
     there = known()
     if there is not None:
         there.are_freed, there.results = True, ()
@@ -243,7 +244,7 @@ class _Released:
         """The results.
 
         Raises:
-            UnsupportedError: somebody has put weights where they are gone.
+            UnsupportedError: a new weight has taken the place of a released one.
         """
         if any(weights[i].numel() for i in self.freed):
             raise UnsupportedError(
@@ -259,9 +260,9 @@ def folded_weights(
     """The folded weights of a program, not computed yet.
 
     Args:
-        main: the program's graph, whose last inputs they are.
-        weights: computes them.
-        device: runs it.
+        main: the program's graph; its last inputs are the folded weights.
+        weights: the program that computes them.
+        device: the device that runs it.
         are_guarded: see `FoldedWeights`.
     """
     module = load(weights.source, weights.file)
@@ -277,7 +278,7 @@ def folded_weights(
 
 @boxed
 class FoldedRun:
-    """A program that takes folded weights, as one that takes the weights themselves."""
+    """Adapts a program that takes folded weights to callers that pass the original weights."""
 
     def __init__(
         self,
@@ -291,13 +292,13 @@ class FoldedRun:
         """Calls nothing yet.
 
         Args:
-            run: takes some of the arguments, and then the folded weights.
-            folded: computes these.
-            sources: the positions of its weights among the arguments.
+            run: the program; takes some of the arguments, and then the folded weights.
+            folded: computes the folded weights.
+            sources: the positions of the weights to fold among the arguments.
             kept: the positions of the arguments that `run` takes.
-            unfolded: runs the program with PyTorch's kernels. Those of oneDNN drop the tangents of
-                forward-mode differentiation.
-            report_unfolded: called where it runs unfolded because the weights are inference
+            unfolded: runs the program with PyTorch's kernels, such as for forward-mode
+                differentiation: oneDNN's kernels drop tangents.
+            report_unfolded: called when a call runs unfolded because the weights are inference
                 tensors.
         """
         self._run, self._folded, self._sources, self._kept = run, folded, sources, kept
@@ -307,7 +308,7 @@ class FoldedRun:
         """Calls the program; empties `args`.
 
         Raises:
-            UnsupportedError: an argument has a tangent, and the weights are released.
+            UnsupportedError: an argument has a tangent, but the weights are released.
         """
         weights = [args[i] for i in self._sources]
         if carry_tangents(args):
@@ -332,13 +333,13 @@ class FoldedRun:
         return None if self._folded.can_be_kept(weights) else NOT_COUNTED
 
     def release_weights(self, args: Sequence[Any], returned: Sequence[Tensor]) -> int:
-        """Frees the weights that only the folded ones are computed from; returns their bytes.
+        """Frees the weights that are only used to compute folded weights; returns their bytes.
 
-        They are empty tensors then, and later calls take the folded weights as they are now.
+        They become empty tensors, and the folded weights are final.
 
         Args:
             args: the arguments of a call.
-            returned: what the model has returned, whose memory stays.
+            returned: the tensors that the model returned, whose memory stays.
         """
         weights = [args[i] for i in self._sources]
         kept = [args[i] for i in self._kept if isinstance(args[i], Tensor)]

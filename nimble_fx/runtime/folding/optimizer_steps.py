@@ -1,7 +1,7 @@
-"""Steps of optimizers, some of which write to weights without raising their version counters.
+"""Notices optimizer steps, some of which write to weights without increasing their versions.
 
-PyTorch's fused ones do (`torch.optim.Adam(..., fused=True)`), and those of other packages whose
-kernels PyTorch does not know.
+PyTorch's fused optimizers do so (`torch.optim.Adam(..., fused=True)`), and those of other packages
+with kernels that PyTorch does not know.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from nimble_fx.registry import WeakList
 
 
 class StepsOn:
-    """Watches for steps of optimizers whose parameters have the storage of one of some tensors.
+    """Watches for steps of optimizers with a parameter that shares a storage with given tensors.
 
     Attributes:
         happened: whether there was one since this object was made.
@@ -52,7 +52,7 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _is_plain(parameter: Tensor) -> bool:
-    """Whether its memory is its own; that of a subclass may be of tensors within."""
+    """Whether a tensor has memory of its own; a subclass may hold its data in inner tensors."""
     return type(parameter) in (Tensor, nn.Parameter)
 
 

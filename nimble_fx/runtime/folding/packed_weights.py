@@ -1,4 +1,4 @@
-"""Which weights of a program oneDNN can pack into a layout that its operators prefer."""
+"""Finds the weights of a program that oneDNN can pack into the layout it prefers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,10 @@ Pack = Callable[[Tensor], Tensor]
 
 
 def packings(graph: TaskGraph) -> list[Pack | None]:
-    """What packs each input of a graph; None if it is to stay as it is.
+    """A function that packs each input of a graph; None for an input to leave unpacked.
 
-    An input is packed if it is the weight of oneDNN's operators and nothing else reads it. Of
-    several operators the first decides.
+    An input is packed if only oneDNN's operators read it, as their weight. With several operators,
+    the first one determines the layout.
     """
     tasks_by_input = defaultdict[str, list[Task]](list)
     for task in graph.tasks:
@@ -53,7 +53,7 @@ def _packing(name: str, tasks: Sequence[Task], types: Mapping[str, Any]) -> Pack
 
 
 def _is_weight(name: str, task: Task) -> bool:
-    """Whether a value is the weight of an operator of oneDNN, and no other argument of it."""
+    """Whether a value is the weight of a oneDNN operator, and not also another argument."""
     if task.target not in WEIGHT_POSITION:
         return False
     position = [i for i, arg in enumerate(task.args) if arg == Ref(name)]

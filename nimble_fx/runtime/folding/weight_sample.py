@@ -1,4 +1,4 @@
-"""What is compared of a weight, to notice writes that PyTorch does not count."""
+"""Samples of weights to compare, in order to notice writes that PyTorch does not count."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ from torch import Tensor
 from nimble_fx.runtime.shared_memory import byte_range
 
 COMPARED_WHOLE = 16 * 1024
-"""The most bytes of a weight that are compared in each call; of a larger one a part is."""
+"""The most bytes of a weight to compare as a whole; a larger weight is sampled."""
 
 MAX_SAMPLED = 16 * 1024
-"""The most elements that are compared of a large weight."""
+"""The most elements to compare of a large weight."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -23,20 +23,20 @@ _Dimensions = list[tuple[int, int]]
 
 
 class WeightSample:
-    """What is compared of a weight, in place; on a device other than the CPU no values are.
+    """The part of a weight to compare, in place; on a device other than the CPU no values.
 
-    Of a large weight these are elements of a matrix, which has its outer dimensions in memory as
-    rows and the inner ones as columns, or of several matrices, if it has three dimensions: one row,
-    and one element of each row. So a write to a whole row, column or matrix meets one of them.
-    Where these are more than `MAX_SAMPLED`, evenly spaced ones of them are left.
+    A large weight is treated as a matrix whose rows are the outer dimensions in memory and whose
+    columns are the inner ones (as several matrices, if it has three dimensions). The sample has one
+    row, and one element of each row, so that a write to a whole row, column or matrix changes one
+    of its elements. If these are more than `MAX_SAMPLED`, evenly spaced ones of them are kept.
 
     Attributes:
-        address: of its first element.
+        address: the address of its first element.
         version: its version counter.
-        storage: its memory; if that is freed, another weight may get it.
-        bytes: all of a small weight without gaps; else nothing.
-        words: the addresses of what is compared of another weight; empty for one that `bytes` has.
-        word_size: how many bytes are compared at each of them.
+        storage: its memory; once that is freed, another weight may get it.
+        bytes: the memory of a small weight without gaps; otherwise empty.
+        words: the addresses of the sampled words of any other weight; empty if `bytes` is used.
+        word_size: the bytes of each word.
     """
 
     bytes = memoryview(b"")
@@ -67,7 +67,7 @@ class SampledWords:
     """
 
     def __init__(self, samples: Iterable[WeightSample]) -> None:
-        """Reads nothing yet; the weights' memory has to outlive the reads."""
+        """Reads nothing yet; the weights' memory must outlive the reads."""
         words = defaultdict[tuple[int, int], list[Tensor]](list)
         for sample in samples:
             if len(sample.words):
@@ -75,12 +75,12 @@ class SampledWords:
         self._parts = [_integers(size, torch.cat(each)) for (size, _), each in words.items()]
 
     def read(self) -> Sequence[Tensor]:
-        """The words as they are now, as integers."""
+        """The current words, as integers."""
         return [integers.index_select(0, places) for integers, places in self._parts]
 
 
 def _integers(size: int, addresses: Tensor) -> tuple[Tensor, Tensor]:
-    """Memory as integers of a size, and the positions of some addresses among them."""
+    """Memory as integers of a given size, and the positions of the addresses among them."""
     start, end = int(addresses.min()), int(addresses.max()) + size
     integers = torch.frombuffer(_memory(start, end), dtype=_INTEGERS[size])
     return integers, (addresses - start) // size
@@ -91,13 +91,13 @@ def _memory(start: int, end: int) -> memoryview:
 
 
 def _in_memory_order(weight: Tensor) -> _Dimensions:
-    """The dimensions of distinct elements, the outermost in memory first."""
+    """The dimensions with distinct elements, the outermost in memory first."""
     pairs = zip(weight.shape, weight.stride(), strict=True)
     return sorted([(n, s) for n, s in pairs if n > 1 and s > 0], key=lambda each: -each[1])
 
 
 def _places(dimensions: _Dimensions) -> Tensor:
-    """The positions of one row of each matrix, and of one element of each row, or of most."""
+    """The positions of one row of each matrix, and of one element of each row (or of most)."""
     outer, column, row = _as_matrices(dimensions)
     matrices, rows, within = _offsets(outer), _offsets(column), _offsets(row)
     starts = (matrices[:, None] + rows).view(-1)
@@ -109,15 +109,15 @@ def _places(dimensions: _Dimensions) -> Tensor:
 
 
 def _thinned(places: Tensor, n: int) -> Tensor:
-    """At most so many of some positions, evenly spaced."""
+    """At most so many of the positions, evenly spaced."""
     return places[:: max(1, ceil(len(places) / n))]
 
 
 def _as_matrices(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions, _Dimensions]:
     """The dimensions of the matrices, of their columns and of their rows.
 
-    Three dimensions are several matrices, unless too much would be compared; others are one, with
-    rows and columns of about the same length.
+    A weight of three dimensions is several matrices, unless the sample would be too large. Any
+    other weight is one matrix, with rows and columns of about the same length.
     """
     outer, inner = dimensions[:1], dimensions[1:]
     if (
@@ -139,7 +139,7 @@ def _n_elements(dimensions: _Dimensions) -> int:
 
 
 def _offsets(dimensions: _Dimensions) -> Tensor:
-    """The positions of all elements of an array that begins at 0."""
+    """The offsets of all elements of an array that begins at 0."""
     offsets = torch.zeros(1, dtype=torch.int64)
     for n, stride in dimensions:
         offsets = (offsets[:, None] + torch.arange(n) * stride).view(-1)
