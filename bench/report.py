@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.command_line.record import RESULTS
 from bench.tables import markdown
+from bench.tables.gains import gains
 from bench.tables.markdown import Document
 from bench.tables.plot import plot
 
@@ -114,7 +115,7 @@ def with_gains(readme: str, documents: Documents) -> str:
     if not (begin and end):
         raise ReportError(f"the README has no lines {BEGIN} and {END}, between which gains go")
     kept = [document for commands in documents.values() for document in commands.values()]
-    lines = "\n".join(markdown.gains([d for d in kept if d["command"] == "inference"]))
+    lines = "\n".join(gains([d for d in kept if d["command"] == "inference"]))
     return f"{head}{begin}\n{lines}\n{end}{tail}"
 
 

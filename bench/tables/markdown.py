@@ -1,7 +1,6 @@
-"""Results as Markdown: one table a command and device, and the table of gains for the README."""
+"""Results as Markdown: a table for each command and device."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from statistics import geometric_mean
 from typing import Any
 
@@ -19,22 +18,6 @@ from nimble_fx.ir.display import plural
 
 Document = Mapping[str, Any]
 """What a command wrote: its options, the environment, targets and results."""
-
-
-NO_GAINS = (
-    "No gain on a GPU has been measured yet: there is no result of one in "
-    "[`bench/results/`](bench/results/README.md)."
-)
-
-
-EXPLANATION = (
-    f"How many times {OURS}'s, the default, a call takes in inference, geometric means; "
-    "*fused* is Inductor's kernels on several streams, *reduce-overhead* on one."
-)
-
-
-MANY_MODELS = 20
-"""So many that their mean says something of others."""
 
 
 def comparison(document: Document) -> list[str]:
@@ -173,58 +156,6 @@ def targets(document: Document) -> list[str]:
     return table(["target", "figure", "limit", ""], rows) if rows else []
 
 
-def gains(documents: Sequence[Document]) -> list[str]:
-    """How many times faster nimble_fx is than each other contestant on GPUs, and on a CPU.
-
-    Args:
-        documents: results of `bench.inference`.
-    """
-    on_gpu = [each for each in documents if each["options"]["device"].startswith("cuda")]
-    lines = [EXPLANATION, ""] if on_gpu else [NO_GAINS]
-    for where, results in groupby(on_gpu, _where):
-        lines += [f"{where}:", "", *map(_gains_on_gpu, results), ""]
-    return [*lines, *_gains_on_cpu(documents)]
-
-
-def _where(document: Document) -> str:
-    at = document["environment"]
-    return f"{at['gpus'][0]}, PyTorch {at['torch']}"
-
-
-def _gains_on_gpu(document: Document) -> str:
-    """What each contestant takes over ours, and one stream of Inductor's kernels over several."""
-    rows = rows_of(document)
-    names = dict.fromkeys(name for row in rows for name in row.results if name != OURS)
-    found = [f"{name} {figure}" for name in names if (figure := _mean_or_failures(rows, name))]
-    streams = _ratios(rows, "reduce-overhead", over="fused")
-    if streams:
-        least, greatest = min(streams), max(streams)
-        mean = f"{geometric_mean(streams):.2f}"
-        found.append(f"reduce-overhead/fused {mean} ({least:.2f} to {greatest:.2f})")
-    return f"- {plural(len(rows), 'model')}: {', '.join(found)}"
-
-
-def _mean_or_failures(rows: Sequence[Row], name: str) -> str:
-    """The mean of a contestant's times over ours, and on how many models it failed."""
-    ratios = _ratios(rows, name, over=OURS)
-    n_failed = sum(row.results.get(name, Result()).error is not None for row in rows)
-    failures = [f"failed on {plural(n_failed, 'model')}"] if n_failed else []
-    return "; ".join([*([f"{geometric_mean(ratios):.2f}"] if ratios else []), *failures])
-
-
-def _gains_on_cpu(documents: Sequence[Document]) -> list[str]:
-    """How many times faster nimble_fx is than eager, over all models of a result."""
-    on_cpu = [rows_of(each) for each in documents if each["options"]["device"] == "cpu"]
-    times = [_ratios(rows, "eager", over=OURS) for rows in on_cpu if len(rows) >= MANY_MODELS]
-    figures = sorted(geometric_mean(each) for each in times if each)
-    if not figures:
-        return []
-    return [
-        f"On a CPU, where one stream runs, eager takes {figures[0]:.2f} to {figures[-1]:.2f} times "
-        f"the time of a call without options (geometric means of {plural(len(figures), 'result')})."
-    ]
-
-
 def rows_of(document: Document) -> list[Row]:
     """The rows of a comparison."""
     return [Row.of(plain) for plain in document["results"]["rows"]]
@@ -262,13 +193,13 @@ def _result(row: Row, name: str) -> str:
 
 def _mean(rows: Sequence[Row], name: str) -> str:
     """The geometric mean of a contestant's times over ours, of the models that both ran."""
-    times = _ratios(rows, name, over=OURS)
+    times = ratios(rows, name, over=OURS)
     if name == OURS or not times:
         return "-"
     return f"{geometric_mean(times):.2f} x of {plural(len(times), 'model')}"
 
 
-def _ratios(rows: Sequence[Row], name: str, *, over: str) -> list[float]:
+def ratios(rows: Sequence[Row], name: str, *, over: str) -> list[float]:
     """A contestant's time over another's, for each model that both ran."""
     ratios = [row.ratio(name, over=over) for row in rows]
     return [ratio.median for ratio in ratios if ratio is not None]

@@ -11,8 +11,8 @@ import pytest
 
 from bench.command_line.record import RESULTS, write_json
 from bench.report import BEGIN, END, ReportError, main, page, read, with_gains
-from bench.tables import markdown
-from bench.tables.markdown import MANY_MODELS, comparison
+from bench.tables.gains import FUSED, MANY_MODELS, NO_GAINS
+from bench.tables.markdown import comparison
 from bench.tables.rows import Result, Row
 
 pytestmark = pytest.mark.slow
@@ -93,7 +93,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> Non
 
 def test_without_results_of_a_gpu_the_readme_says_that_there_is_no_gain_yet(results: Path) -> None:
     text = with_gains(f"before\n{BEGIN}\nold\n{END}\nafter", read(results))
-    assert text == f"before\n{BEGIN}\n{markdown.NO_GAINS}\n{END}\nafter"
+    assert text == f"before\n{BEGIN}\n{NO_GAINS}\n{END}\nafter"
 
 
 def test_gains_on_a_cpu_are_those_of_results_with_many_models(results: Path) -> None:
@@ -108,9 +108,9 @@ def test_gains_on_a_cpu_are_those_of_results_with_many_models(results: Path) -> 
 def test_gains_are_those_on_a_gpu(results: Path) -> None:
     write_json(results / "nvidia-x", "inference", document(["NVIDIA X"], [ROW]))
     text = with_gains(f"{BEGIN}{END}", read(results))
-    assert "NVIDIA X, PyTorch 2.11.0" in text
-    assert "- 1 model: eager 3.00, rival failed on 1 model\n" in text
-    assert "reduce-overhead/" not in text
+    assert "| NVIDIA X, PyTorch 2.11.0 | 1 model |\n" in text
+    assert "| eager | 3.00 |\n| rival | failed on 1 model |\n" in text
+    assert FUSED not in text
 
 
 def test_one_stream_of_inductors_kernels_is_compared_with_several(results: Path) -> None:
@@ -121,7 +121,16 @@ def test_one_stream_of_inductors_kernels_is_compared_with_several(results: Path)
         rows.append(replace(ROW, results=ran))
     write_json(results / "nvidia-x", "inference", document(["NVIDIA X"], rows))
     text = with_gains(f"{BEGIN}{END}", read(results))
-    assert "reduce-overhead 4.00, reduce-overhead/fused 4.00 (2.00 to 8.00)\n" in text
+    assert f"| {FUSED} | 4.00 (2.00 to 8.00) |\n" in text
+
+
+def test_each_result_of_a_gpu_has_a_column(results: Path) -> None:
+    only_ours = replace(ROW, results={"auto": ROW.results["auto"]})
+    for name, rows in (("first", [ROW, ROW]), ("second", [only_ours])):
+        write_json(results / "nvidia-x", name, document(["NVIDIA X"], rows))
+    text = with_gains(f"{BEGIN}{END}", read(results))
+    assert "| 2 models | 1 model |\n" in text
+    assert "| eager | 3.00 | - |\n" in text
 
 
 def test_a_readme_without_a_place_for_gains_is_an_error(results: Path) -> None:

@@ -1,1 +1,1 @@
-"""A CUDA runtime that is played on the CPU, for PyTorch's CUDA build. See README.md."""
+"""A CUDA runtime that is simulated on the CPU, for PyTorch's CUDA build. See README.md."""
