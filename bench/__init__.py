@@ -1,8 +1,8 @@
 """Benchmarks of nimble_fx: each module here is a command, `python -m bench.inference`.
 
-The packages beside them are what the commands are made of: `models` and `policies` (what is
-compared), `peers` (with what), `measuring` (how), `problems` (schedules and the best ones there
-are), `command_line` (options and screen) and `tables` (what is made of `results/`).
+The packages contain their parts: `models`, `policies` (schedules of other systems), `peers` (other
+compilers, and the comparison), `measuring`, `problems` (schedules against optimal ones),
+`command_line` (options and output) and `tables` (which show `results/`).
 """
 
 import torch

@@ -1,9 +1,9 @@
-"""How long a compile takes, by stage: models, and synthetic graphs of up to 20,000 tasks.
+"""Measures the time of each stage of a compile, for models and graphs of up to 20,000 tasks.
 
 A stage's figure is the median of repeated runs: for a model on the ATen graph of its first call,
 for a synthetic graph, which is not traced, on a TaskGraph. Python's garbage collector is paused
-meanwhile, as the backend pauses it. "in the first call" is what a user pays for nimble_fx, once,
-within the whole first call of a compiled model.
+meanwhile, as the backend pauses it. "in the first call" is nimble_fx's part of the first call of a
+compiled model.
 """
 
 import argparse
@@ -58,19 +58,19 @@ EXPONENT_TARGET = 1.4
 CHOOSING_TARGET = 0.2
 
 NETWORKX_LIMIT = 6000
-"""Tasks, above which networkx would take minutes."""
+"""The most tasks of a graph to check with networkx, which would take minutes for more."""
 
 
 def measure(
     name: str, given: Callable[[], _T], run: Callable[[_T], tuple[Seconds, TaskGraph]], rounds: int
 ) -> tuple[Figures, TaskGraph]:
-    """Runs the stages `rounds` times; the figures, and the graph that the stages scheduled.
+    """Runs the stages `rounds` times; returns the figures, and the scheduled graph.
 
     Args:
-        name: of the graph.
-        given: makes what `run` starts from, untimed and anew, so that no round finds caches filled.
+        name: the graph's name.
+        given: makes a new input of `run`, untimed, so that no round finds filled caches.
         run: runs the stages.
-        rounds: how often.
+        rounds: the number of runs.
     """
     samples: list[Seconds] = []
     for _ in range(rounds):
@@ -93,7 +93,7 @@ def measure(
 
 
 def measure_model(name: str, batch: int | None, args: argparse.Namespace) -> Iterator[Figures]:
-    """For each policy, whole first calls, then the stages on their own."""
+    """Measures whole first calls, and then the stages by themselves, for each policy."""
     built = example(name, batch, args.device)
     by_peers = {peer: peer_seconds(built, peer) for peer in args.peers}
     for policy in args.policies:
@@ -114,7 +114,7 @@ def measure_model(name: str, batch: int | None, args: argparse.Namespace) -> Ite
 
 
 def choosing_seconds(retrace: Callable[[], Traced], rounds: int) -> float:
-    """What "auto" takes to make and simulate its candidates for an H100, the median."""
+    """The median time in which "auto" makes and simulates its candidates for an H100."""
     costs, samples = Roofline(DEVICES["h100"]), []
     for _ in range(rounds):
         graph = retrace().graph
@@ -126,10 +126,10 @@ def choosing_seconds(retrace: Callable[[], Traced], rounds: int) -> float:
 
 
 def with_passes(name: str) -> Policy:
-    """A policy that has stages to time: those that choose by cost have none of their own.
+    """Refuses policies that select schedules by cost, because they have no stages of their own.
 
     Raises:
-        SystemExit: it has none.
+        SystemExit: the policy selects by cost.
     """
     policy = find_policy(name)
     if policy == "auto" or policy == "critical-path":
@@ -138,7 +138,7 @@ def with_passes(name: str) -> Policy:
 
 
 def peer_seconds(built: Example, peer: str) -> float:
-    """One whole first call by another compiler."""
+    """The time of a whole first call with another compiler."""
     torch.compiler.reset()
     compile_ = peers(torch.device(built.inputs[0].device), training=False)[peer]
     with torch.no_grad():
@@ -149,13 +149,13 @@ def peer_seconds(built: Example, peer: str) -> float:
 
 
 def measure_cells(n_tasks: int, rounds: int) -> Figures:
-    """A graph of NASNet-like cells."""
+    """Measures a graph of NASNet-like cells."""
     name = f"cells, {len(cell_graph(n_tasks).tasks):,} tasks"
     return measure(name, lambda: cell_graph(n_tasks), time_graph, rounds)[0]
 
 
 def warm_up(device: str) -> FirstCall:
-    """Compiles a tiny model, so that no figure holds the import of torch's compiler."""
+    """Compiles a tiny model, so that no figure includes the import of torch's compiler."""
     x = torch.randn(2, 2, device=device)
     return first_call(Example("warm-up", torch.nn.ReLU(), (x,)))
 
@@ -163,7 +163,7 @@ def warm_up(device: str) -> FirstCall:
 def targets(
     models: Sequence[Figures], large: Sequence[Figures], cells: Sequence[Figures], exponent: float
 ) -> list[Target]:
-    """What the figures should be; of a model, what a user pays."""
+    """The targets; for a model, of the time that a user waits."""
     paid = [(f.name, f.first_calls) for f in large if f.first_calls is not None]
     chosen = [(f.name, f.choosing_share) for f in models if f.choosing_share is not None]
     biggest = cells[-1]

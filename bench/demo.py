@@ -1,7 +1,7 @@
-"""A model compiled with nimble, start to end: check it, time it, and read what was made of it.
+"""Compiles a model with nimble, checks it, times it, and shows the schedule and the module.
 
-It runs on the GPU where there is one, as a frozen CUDA graph; else on the CPU, where tasks run in
-launch order: what gains there is that weights are folded, if that was faster when measured.
+It runs on the GPU if there is one, as a frozen CUDA graph; otherwise on the CPU, where tasks run in
+launch order, and the gain comes from folded weights, if these were faster when measured.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from nimble_fx.program import Program
 
 LINES_SHOWN = 40
 DISTURBED = 2.0
-"""How far apart times of one call are on a machine that does other work too."""
+"""If times of one call differ by this factor, the machine does other work too."""
 GPU = "h100"
-"""What is planned for where there is no GPU."""
+"""The GPU to plan for if there is none here."""
 
 
 class Stages:
-    """A progress bar on stderr, a line for each stage; and the seconds that each took."""
+    """A progress bar on stderr with a line for each stage; records the seconds of each stage."""
 
     def __init__(self, progress: Progress) -> None:
         self.seconds: dict[str, float] = {}
@@ -43,7 +43,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, n_steps: int = 1) -> Iterator[Callable[[], None]]:
-        """A stage; what it yields moves the bar on by one step of `n_steps`."""
+        """Runs a stage; the function that it yields advances the bar by one of `n_steps` steps."""
         line = self._progress.add_task(name, total=n_steps if n_steps > 1 else None)
         start = perf_counter()
         yield lambda: self._progress.advance(line)
@@ -53,7 +53,7 @@ class Stages:
 
 @contextmanager
 def progress_bar() -> Iterator[Stages]:
-    """Shows the stages while they run, if a person is looking; results alone go to stdout."""
+    """Shows the stages while they run, if stderr is a terminal; only results go to stdout."""
     screen = Console(stderr=True)
     columns = (
         TextColumn("{task.description:18}"),
@@ -77,7 +77,7 @@ def difference(compiled: Tensor, eager: Tensor) -> float:
 
 
 def print_module(program: Program) -> None:
-    """The first lines of the emitted module, in colour on a terminal, and where the rest is."""
+    """Prints the first lines of the emitted module, and where the rest is."""
     screen = console()
     lines = program.source.splitlines()
     head = lines[:LINES_SHOWN]
@@ -98,7 +98,7 @@ def print_module(program: Program) -> None:
 def print_figures(
     title: str, greatest: float, stages: Stages, samples: dict[str, list[float]]
 ) -> None:
-    """What came out: that it is right, how long the stages took, what a call takes."""
+    """Prints that results are correct, the times of the stages, and the times of a call."""
     calls = [[name, Spread.of(seconds).milliseconds()] for name, seconds in samples.items()]
     ratio = Spread.of(samples["eager"]).median / Spread.of(samples["nimble"]).median
     rows = [
@@ -116,7 +116,7 @@ def print_figures(
 
 
 def are_disturbed(samples: Iterable[Sequence[float]]) -> bool:
-    """Whether times of one call differ by more than the call itself explains."""
+    """Whether times of one call differ so much that something else disturbs them."""
     return any(max(seconds) > DISTURBED * min(seconds) for seconds in samples)
 
 
@@ -167,14 +167,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 if the compiled model does not compute what eager computes."""
+    """Returns 0, or 1 if the compiled model does not compute what eager computes."""
     options = parser(__doc__)
     options.add_argument("--model", choices=list(ZOO), default="nasnet_a_mobile")
     options.add_argument("--rounds", type=at_least_one, default=10)
     options.add_argument("--policy", default=None, help="nimble on a CPU, else auto, if not given")
     options.add_argument("--dump", type=Path, default=Path("build/demo"), help="for the module")
     args = options.parse_args(argv)
-    if args.policy is None:  # on a CPU auto has nothing to show: it is one stream
+    if args.policy is None:  # on a CPU auto shows nothing: it has one stream
         args.policy = "nimble" if default_device().type == "cpu" else "auto"
     return run(args)
 

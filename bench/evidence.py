@@ -1,8 +1,8 @@
-"""One command for a machine with a GPU: the tests that need one, then as much as fits of the rest.
+"""Runs the tests that need a GPU, and then as many benchmarks as fit in the time.
 
-Each step is a process of its own with a share of the time, the most telling models first; it writes
-as it goes, so that what is cut short leaves its results. Nothing is needed but this repository and
-a Python with PyTorch, pytest and hypothesis.
+Each step is a process of its own with a share of the time, the most informative models first. It
+writes results as it goes, so that a step which runs out of time keeps them. It only needs this
+repository and a Python with PyTorch, pytest and hypothesis.
 """
 
 import subprocess
@@ -28,26 +28,26 @@ TELLING = (
     *("lstm_stack", "moe_shared_experts", "dlrm", "ensemble_8", "squeezenet1_1", "resnet50"),
     *("bert_base", "nasnet_a_large", "darts_v2_imagenet", "spiking_lif"),
 )
-"""Where several streams should gain most, and SqueezeNet and ResNet, where they have lost."""
+"""Models that should gain most from streams, and SqueezeNet and ResNet, which have lost."""
 
 TRAINED = ("resnet50", "mobilenet_v2", "efficientnet_b0", "googlenet", "ensemble_8", "lstm_stack")
-"""Those that Nimble's paper trains, and some with wide backwards."""
+"""Models that Nimble's paper trains, and some with wide backwards."""
 
 GPU_TESTS = ("--continue-on-collection-errors", "--ignore=tests/bench", "-vv", "--tb=short")
-"""A file that cannot be imported costs its own tests alone; a test that hangs is seen by name."""
+"""A file that cannot be imported only loses its own tests; the name of a hanging test shows."""
 
 MOST_JOBS = 8
-"""Models that share a GPU's memory and a machine's; what of them is not timed in time is lost."""
+"""Models to prepare at once, which share memory; those not timed in time are lost."""
 
 LAST_SECONDS = 20.0
-"""What a step with `--minutes` has for its imports and its last timing."""
+"""Seconds that a step with `--minutes` has for its imports and its last timing."""
 
 MIN_SECONDS = 30.0
-"""What a step needs at least: PyTorch takes some to import."""
+"""The fewest seconds that a step needs; importing PyTorch takes some."""
 
 ROOT = Path(__file__).parent.parent
 TAIL = 2000
-"""How much of what a step printed is kept, in characters."""
+"""The number of characters of a step's output that are kept."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Step:
     """A command and its share of the time.
 
     Attributes:
-        name: what it is called.
-        arguments: of `python -m`.
-        share: of the time that is left when it begins, the most that it may take.
+        name: its name.
+        arguments: the arguments of `python -m`.
+        share: the largest part of the remaining time that it may take.
         takes_minutes: whether its command has the option `--minutes`.
     """
 
@@ -78,7 +78,7 @@ class Outcome:
 
     Attributes:
         status: "passed", "failed", "cut short", or "not reached".
-        printed: the end of what it printed.
+        printed: the end of its output.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def steps(out: Path, device: str) -> Iterator[Step]:
-    """What is run, in order."""
+    """The steps, in order."""
     on_gpu = torch.device(device).type == "cuda"
     models = [*TELLING, *(name for name in ZOO if name not in TELLING)]
     to = ("--out", str(out.absolute()))
@@ -101,7 +101,7 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     inference, training = ("bench.inference", *compared), ("bench.training", *compared)
     rivals = ("--peers", *others, "--policies", *POLICIES, "--name", "inference_rivals")
     autotuned = ("--peers", strongest, "--name", "inference_autotuned")
-    # those of bench take minutes, for what is measured below
+    # tests of bench take minutes; the steps below measure the same
     tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS)
     yield Step("tests", tests, 0.35)
     yield Step(
@@ -118,7 +118,7 @@ def steps(out: Path, device: str) -> Iterator[Step]:
 
 
 def run(step: Step, seconds: float) -> Outcome:
-    """Runs a step; what it prints is shown as it comes."""
+    """Runs a step, and shows its output as it comes."""
     say(f"{step.name}: at most {seconds:.0f} s")
     start = monotonic()
     command = [sys.executable, "-m", *step.within(seconds)]
@@ -127,7 +127,7 @@ def run(step: Step, seconds: float) -> Outcome:
     with subprocess.Popen(
         command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
-        timer = Timer(seconds, _kill_session, (process.pid,))  # what it has started too
+        timer = Timer(seconds, _kill_session, (process.pid,))  # and what it started
         timer.start()
         try:
             for line in process.stdout or ():
@@ -136,7 +136,7 @@ def run(step: Step, seconds: float) -> Outcome:
             process.wait()
         finally:
             timer.cancel()
-            _kill_session(process.pid)  # interrupted, or workers that outlive the command
+            _kill_session(process.pid)  # interrupted, or some workers outlive the command
     status = "passed" if process.returncode == 0 else "failed"
     if process.returncode == -SIGKILL:
         status = "cut short"
@@ -144,7 +144,7 @@ def run(step: Step, seconds: float) -> Outcome:
 
 
 def _kill_session(leader: int) -> None:
-    """Kills all processes of a session, in whatever groups they are."""
+    """Kills all processes of a session, whatever their groups."""
     with suppress(ProcessLookupError):
         killpg(leader, SIGKILL)
     for entry in Path("/proc").glob("[0-9]*"):
@@ -154,7 +154,7 @@ def _kill_session(leader: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0; 1 if a step failed or the tests did not pass; 2 without a GPU: there is no evidence."""
+    """Returns 0; 1 if a step failed or the tests did not pass; 2 without a GPU."""
     options = parser(__doc__)
     options.add_argument("--minutes", type=float, default=8.0, help="for all steps together")
     options.add_argument("--device", default="cuda:0", help="cpu tries the command without a GPU")

@@ -1,8 +1,8 @@
-"""What a GPU is predicted to take with PyTorch's kernels and Inductor's, weights folded or not.
+"""Predicts a GPU's times with PyTorch's and Inductor's kernels, with and without folded weights.
 
-Each model is planned in four ways, on one stream and on those that are chosen; times are the
-roofline's and the simulator's, so nothing is measured. Inductor compiles for a GPU that PyTorch
-sees; a stand-in for the CUDA runtime (tests/cuda_runtime) will do, as no kernel runs.
+Each model is planned in four ways, on one stream and with the schedule that "auto" selects. Times
+come from the roofline and the simulator; nothing is measured. Inductor compiles for a GPU that
+PyTorch sees; a stand-in for the CUDA runtime (tests/cuda_runtime) suffices, because no kernel runs.
 """
 
 import sys
@@ -40,7 +40,7 @@ class FusionRow:
 
     Attributes:
         n_kernels: how many kernels a call launches, by way.
-        there: what is predicted, by way.
+        there: the prediction, by way.
         error: why there is no prediction; "" if there is one.
     """
 
@@ -59,7 +59,7 @@ class FusionRow:
 
 
 def predicted(name: str, title: str, form: Form, batch: int, device: Device) -> FusionRow:
-    """Plans a model in each way; what cannot be planned is a row that says why."""
+    """Plans a model in each way; if that fails, the row says why."""
     n_kernels, there = dict[str, int](), dict[str, There]()
     for way, options in WAYS.items():
         model, inputs = prepared(form, batch, "cpu")
@@ -73,7 +73,7 @@ def predicted(name: str, title: str, form: Form, batch: int, device: Device) -> 
 
 
 def fusion_cells(row: FusionRow) -> list[str]:
-    """The columns of `HEADER`: of each way "kernels: microseconds on one stream, on several"."""
+    """The columns of `HEADER`; for each way "kernels: microseconds on one stream, on several"."""
     cells = [row.title]
     for way in WAYS:
         times = row.there[way].schedules if way in row.there else None
@@ -87,7 +87,7 @@ def fusion_cells(row: FusionRow) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plans, prints, writes; 0, or 1 if PyTorch sees no GPU."""
+    """Plans, prints and writes; returns 0, or 1 if PyTorch sees no GPU."""
     options = selecting_parser(__doc__, zoo())
     options.add_argument("--gpu", default="h100", help="the GPU to predict for")
     args = options.parse_args(argv)
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def targets(rows: Sequence[FusionRow]) -> list[Target]:
-    """Several streams never take longer than one, nor other ways than PyTorch's kernels."""
+    """Several streams must not take longer than one, nor other kernels than PyTorch's."""
     whole = [row.there for row in rows if not row.error]
     if not whole:
         return []

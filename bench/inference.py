@@ -1,8 +1,8 @@
-"""What a call of a model takes: nimble_fx by several schedules against its peers, side by side.
+"""Measures the time of a model's call: nimble_fx with several schedules, and its peers.
 
-Each contestant is first checked against eager PyTorch in float64's terms. Then all are timed in
-turn, round by round, and ratios are of times within a round. A contestant that fails is a line
-that says so. The lowest lines are the floor: what the model's tasks take by themselves.
+Each contestant's results are first compared with those in float64, relative to eager's error. Then
+all contestants are timed in turn, round by round; ratios are of times within a round. If a
+contestant fails, its line says so. The last lines are the floor: the times of the model's tasks.
 """
 
 import sys
@@ -12,7 +12,7 @@ from bench.peers.comparison import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints, writes; 0, or 1 if a contestant failed."""
+    """Measures, prints and writes; returns 0, or 1 if a contestant failed."""
     return compare("inference", __doc__, training=False, argv=argv)
 
 

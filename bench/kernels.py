@@ -1,10 +1,9 @@
-"""How many kernels a call of a model launches: by PyTorch, with folded weights, by Inductor.
+"""Counts the kernels that a model's call launches: PyTorch's, with folded weights, Inductor's.
 
-"PyTorch" is one for each operator of the ATen graph that launches something, "unfolded" what is
-left once nothing is computed twice and constants are folded, "folded" the same after nimble_fx has
-folded what depends on weights alone, "finite" with `assume_finite` besides.
-"Inductor" is what it fuses the graph into, calls of libraries included, and "both" its kernels
-beside convolutions on folded weights; Inductor takes minutes for a large model.
+"PyTorch" counts the operators of the ATen graph that launch something; "unfolded" is after common
+subexpression elimination and constant folding, "folded" also with folded weights, and "finite" also
+with `assume_finite`. "Inductor" counts its fused kernels and library calls, and "both" is Inductor
+with convolutions on folded weights. Inductor takes minutes for a large model.
 """
 
 import sys
@@ -32,7 +31,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "Inductor": {"fold_weights": False, "kernels": "inductor"},
     "both": {"kernels": "inductor"},
 }
-"""The options of each way of nimble_fx to make kernels."""
+"""The options of nimble_fx for each way."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class KernelRow:
 
 
 def n_operators(form: Form, batch: int, device: str) -> int:
-    """The operators that launch something in a call in inference, as PyTorch traces it."""
+    """The number of operators that launch something in a call in inference, as PyTorch traces."""
     counts: list[int] = []
 
     def count(gm: GraphModule, _: Sequence[Any]) -> Any:
@@ -65,9 +64,9 @@ def n_operators(form: Form, batch: int, device: str) -> int:
 
 
 def n_kernels(form: Form, batch: int, device: str, options: Mapping[str, Any]) -> int:
-    """The kernels that a call in inference launches, with these options of nimble_fx.
+    """The number of kernels that a call in inference launches, with these options of nimble_fx.
 
-    What falls back to a slower way is an error.
+    A fallback is an error.
     """
     model, inputs = prepared(form, batch, device)
     compiled = nimble_fx.compile(model, inputs, on_fallback="error", **options)
@@ -75,20 +74,20 @@ def n_kernels(form: Form, batch: int, device: str, options: Mapping[str, Any]) -
 
 
 def prepared(form: Form, batch: int, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The model, to be compiled anew, and inputs for it."""
+    """The model, without compiled code, and inputs for it."""
     torch.compiler.reset()
     torch.manual_seed(0)
     return form.build().eval().to(device), tuple(x.to(device) for x in form.inputs(batch))
 
 
 def cells(counts: Mapping[str, int]) -> list[str]:
-    """The count of each way, and how many times fewer it is than PyTorch's."""
+    """The count of each way, and how many times fewer kernels that is than PyTorch's."""
     most = counts["PyTorch"]
     return [f"{n}" if n == most else f"{n}, {most / n:.2f} x fewer" for n in counts.values()]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Counts, prints, writes; 0."""
+    """Counts, prints and writes; returns 0."""
     options = selecting_parser(__doc__, zoo())
     options.add_argument(
         "--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help='besides "PyTorch"'

@@ -1,8 +1,8 @@
-"""What is left of compiled models that are gone: programs, texts, files, memory of the process.
+"""Measures what deleted compiled models leave behind: programs, texts, files and memory.
 
-Small models live one after another, in turn in several ways: compiled for inference and training,
-on the CPU and the virtual device, called with other shapes, failing, saved and loaded. Beside them
-is what PyTorch keeps by itself of as many compiles that run in eager.
+Small models are compiled, used and deleted one after another: for inference and training, on the
+CPU and the virtual device, called with several shapes, with failing compiles, saved and loaded. The
+same number of compiles by a backend of PyTorch's that runs eager shows what PyTorch itself keeps.
 """
 
 import linecache
@@ -33,20 +33,20 @@ N_SAMPLES = 5
 PEERS = ("aot_eager", "eager")
 
 Life = Callable[[nn.Module, Tensor], object]
-"""Compiles a model, uses it, and returns what should not outlive it."""
+"""Compiles a model, uses it, and returns the objects that should not outlive it."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """What is left of so many lives.
+    """What a number of deleted models have left behind.
 
     Attributes:
-        n_lives: how many there were.
-        alive: programs, compiled objects and models that live.
-        texts: emitted texts in `linecache`.
-        files: open file descriptors, beyond those of the beginning.
+        n_lives: the number of models.
+        alive: the number of programs, compiled objects and models that still exist.
+        texts: the number of emitted texts in `linecache`.
+        files: the number of open file descriptors, minus those at the beginning.
         mib: the process's memory.
-        blocks: the blocks of memory that Python has in use.
+        blocks: the number of memory blocks that Python uses.
     """
 
     n_lives: int
@@ -58,7 +58,7 @@ class Left:
 
 
 Series = Mapping[str, Sequence[Left]]
-"""By who compiled: what was left on the way, and at the end."""
+"""By backend: what was left after each part of the run, and at the end."""
 
 
 class FailingPolicy:
@@ -71,7 +71,7 @@ class FailingPolicy:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints, writes the results; 0."""
+    """Measures, prints and writes the results; returns 0."""
     options = parser(__doc__)
     options.add_argument("--lives", type=int, default=N_LIVES, help="lives of each kind")
     args = options.parse_args(argv)
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def left(ways: Sequence[Life], n: int) -> Iterator[Left]:
-    """Lets models live in each way in turn; what is left after each fifth of them."""
+    """Runs the lives in turn; returns what is left after each fifth of them."""
     torch.compiler.reset()
     n_files = n_open_files()
     witnesses: list[weakref.ref[object]] = []
@@ -101,7 +101,7 @@ def left(ways: Sequence[Life], n: int) -> Iterator[Left]:
 
 
 def live(way: Life, witnesses: list[weakref.ref[object]]) -> None:
-    """One life; what must end with it is noted."""
+    """Runs one life, and notes the objects that must end with it."""
     model = Net()
     made = way(model, torch.randn(2, 16))
     things = [model, *nimble_fx.programs(), *(made if isinstance(made, (list, tuple)) else [made])]
@@ -109,17 +109,17 @@ def live(way: Life, witnesses: list[weakref.ref[object]]) -> None:
 
 
 def n_open_files() -> int:
-    """How many file descriptors the process has."""
+    """The number of open file descriptors of the process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def n_texts() -> int:
-    """How many texts of nimble_fx tracebacks would show."""
+    """The number of emitted texts in `linecache`."""
     return sum(file.startswith("<nimble_fx") for file in linecache.cache)
 
 
 def lives(directory: Path) -> Mapping[str, Life]:
-    """The ways in which models live with nimble_fx."""
+    """The kinds of lives with nimble_fx."""
     return {
         "inference": infer,
         "training": train,
@@ -159,7 +159,7 @@ def fail(model: nn.Module, x: Tensor) -> None:
 
 
 def save_and_load(path: Path, model: nn.Module, x: Tensor) -> object:
-    """By way of a file."""
+    """Saves a program and loads it again."""
     compiled = nimble_fx.compile(model, x)
     compiled.programs[0].save(path)
     program = nimble_fx.load(path)
@@ -169,7 +169,7 @@ def save_and_load(path: Path, model: nn.Module, x: Tensor) -> object:
 
 
 def prepare(model: nn.Module, x: Tensor) -> object:
-    """As with the original system."""
+    """Uses the interface of the original system."""
     prepared = nimble_fx.Nimble(model)
     prepared.prepare(x)
     prepared(x)
@@ -177,7 +177,7 @@ def prepare(model: nn.Module, x: Tensor) -> object:
 
 
 def peers(backend: str) -> list[Life]:
-    """As many lives with a backend of PyTorch's: it compiles as often, for the same shapes."""
+    """The same lives with a backend of PyTorch's, which compiles as often, for the same shapes."""
     other_shapes = partial(run_with, backend, sizes=(2, 3, 5))
     once, train = partial(run_with, backend), partial(run_with, backend, training=True)
     return [once, train, once, train, other_shapes, other_shapes, once, once, once, once]
@@ -190,7 +190,7 @@ def run_with(
     sizes: Sequence[int] = (2,),
     training: bool = False,
 ) -> None:
-    """Calls a model that a backend of PyTorch's compiles, and has Dynamo drop it."""
+    """Calls a model that a backend of PyTorch's compiles, and removes it from Dynamo's caches."""
     function = unique_function(model)
     compiled = torch.compile(function, backend=backend)
     for rows in sizes:
@@ -202,14 +202,14 @@ def run_with(
 
 
 def growth(series: Sequence[Left]) -> tuple[float, float]:
-    """KiB of memory, and blocks of Python's, that are more after each life, once some have been."""
+    """The growth for each life, after the first ones: KiB of memory, and Python blocks."""
     first, last = series[0], series[-1]
     n = last.n_lives - first.n_lives
     return 1024 * (last.mib - first.mib) / n, (last.blocks - first.blocks) / n
 
 
 def print_left(series: Series) -> None:
-    """What is left at the end, and the memory on the way."""
+    """Prints what is left at the end, and the memory during the run."""
     header = ["", "alive", "texts", "files", "KiB a life", "blocks a life"]
     rows = []
     for name, each in series.items():
@@ -225,7 +225,7 @@ def print_left(series: Series) -> None:
 
 
 def targets(series: Series) -> list[Target]:
-    """Nothing is left, and memory grows by no more than what PyTorch keeps by itself."""
+    """Nothing must be left, and memory must not grow more than with PyTorch alone."""
     ours = series["nimble"][-1]
     blocks = growth(series["nimble"])[1] - growth(series["aot_eager"])[1]
     return [

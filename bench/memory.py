@@ -1,11 +1,11 @@
-"""What memory a schedule takes: each policy's over that of one stream.
+"""Compares the memory of each policy's schedule with that of one stream.
 
-The lives of a graph's values are played to PyTorch's caching allocator by its rules. "Segments" is
-what it takes of CUDA, 2 or 20 MiB at a time and more, for each stream apart; none of it goes back
-while the graph lives. "A pool a stream" is what it would be without segments, the most that each
-stream has in use; "in use at once" is the most of all streams together. Each stream with matrix
-products has a workspace of cuBLAS: an H100's, or 1 MiB where all products are small. On a GPU the
-pools of the frozen programs are measured beside it.
+Simulates PyTorch's caching allocator on the allocations and frees of a graph. "Segments" is the
+memory that it takes from CUDA, in segments of at least 2 or 20 MiB for each stream, which it keeps
+as long as the graph exists. "A pool a stream" is the same without segments: the most bytes that
+each stream uses at a time; "in use at once" is the most of all streams together. Each stream with
+matrix products has a cuBLAS workspace: an H100's, or 1 MiB if all products are small. On a GPU the
+pools of the frozen programs are also measured.
 """
 
 import argparse
@@ -37,17 +37,17 @@ from nimble_fx.selection.search_space import scheduled_candidates
 from nimble_fx.simulation.memory_model import footprint
 
 MAX_STREAMS = 32
-"""What a CUDA device has."""
+"""The number of streams of a CUDA device."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a model takes by one policy, forward and backward together.
+    """The memory of a model with one policy, forward and backward together.
 
     Attributes:
-        n_streams: of the graph that has most.
+        n_streams: the number of streams of the graph that has most.
         reserved_bytes, pooled_bytes, peak_bytes: see `footprint.Footprint`.
-        measured_bytes: the frozen programs' pools on this GPU; None where there is none.
+        measured_bytes: the frozen programs' pools on this GPU; None if there is none.
     """
 
     n_streams: int
@@ -74,7 +74,7 @@ class MemoryRow:
 
 
 def measure(model: Model, form: Form, batch: int, args: argparse.Namespace) -> MemoryRow:
-    """Traces a model once and plays its graphs by each policy; "serial" is always among them."""
+    """Traces a model once and simulates its graphs with each policy, and always with "serial"."""
     torch.compiler.reset()
     torch.manual_seed(0)
     device, step = torch.device(args.device), Step(form, args.training)
@@ -91,7 +91,7 @@ def measure(model: Model, form: Form, batch: int, args: argparse.Namespace) -> M
 
 
 def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
-    """What the graphs take when they share no memory with each other."""
+    """The memory of the graphs, if they share none with each other."""
     scheduled = [scheduled_by(find_policy(policy), graph) for graph in graphs]
     nbytes = DEVICES[DEFAULT_GPU].workspace_nbytes
     footprints = [footprint(graph, nbytes) for graph in scheduled]
@@ -104,7 +104,7 @@ def played(graphs: Sequence[TaskGraph], policy: str) -> Memory:
 
 
 def scheduled_by(policy: PolicyName | Policy, graph: TaskGraph) -> TaskGraph:
-    """The graph by a policy; one that goes by costs gets those of an H100."""
+    """The graph as a policy schedules it, with the costs of an H100 if it uses any."""
     costs = Roofline(DEVICES[DEFAULT_GPU])
     if policy == "auto":
         return scheduled_candidates(graph, costs, MAX_STREAMS, {})[0].graph
@@ -114,7 +114,7 @@ def scheduled_by(policy: PolicyName | Policy, graph: TaskGraph) -> TaskGraph:
 
 
 def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:
-    """Bytes of the pools that the frozen programs of a policy own on this GPU."""
+    """The bytes of the pools of the frozen programs of a policy on this GPU."""
     torch.compiler.reset()
     (compile_,) = policies([policy]).values()
     run = compile_(model, inputs)
@@ -125,7 +125,7 @@ def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:
 
 
 def print_row(row: MemoryRow) -> None:
-    """A line for each policy."""
+    """Prints a line for each policy."""
     on_gpu = any(each.measured_bytes for each in row.policies.values())
     header = ["", "streams", "segments", "a pool a stream", "in use at once"]
     header += ["on this GPU"] * on_gpu
@@ -151,7 +151,7 @@ def _mib(nbytes: int | None, serial: int | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints, writes; 0."""
+    """Measures, prints and writes; returns 0."""
     options = selecting_parser(__doc__, zoo(), list(POLICIES))
     options.add_argument("--training", action="store_true", help="forward and backward")
     args = options.parse_args(argv)

@@ -1,7 +1,7 @@
-"""Breaks a schedule by hand in three ways, and shows what is said of each and what it computes.
+"""Breaks a schedule by hand in three ways, and shows the errors and the wrong results.
 
-The text of a small program is edited as a doubter would. The verifier reads the edited text and
-says what races; then the text runs on the virtual device, in many orders.
+It edits the text of a small program. The verifier reads the edited text and says what races; then
+the text runs on the virtual device, in many orders.
 """
 
 import difflib
@@ -48,7 +48,7 @@ def late_wait(text: str) -> str:
 
 
 def early_free(text: str) -> str:
-    """y is dropped as soon as the right branch has been given it."""
+    """y is freed as soon as the right branch has launched its reader."""
     used = "        addmm_2 = aten.addmm.default(p.right_bias, tanh, t_2)  # f32[4, 8]\n"
     text = _replaced(text, "        del tanh, relu, sigmoid\n", "        del relu, sigmoid\n")
     return _replaced(text, used, used + "        del tanh\n")
@@ -66,13 +66,13 @@ EDITS: Sequence[Callable[[str], str]] = (late_wait, early_free, other_stream)
 
 @dataclass(frozen=True)
 class Doubt:
-    """What became of an edit.
+    """The outcome of an edit.
 
     Attributes:
-        title: what was done.
-        lines: what the text lost and gained, as a unified diff.
-        refused: what the verifier says; None if it accepts the text.
-        n_wrong: in how many of `N_ORDERS` orders the result is not eager's.
+        title: the edit in words.
+        lines: the unified diff of the text.
+        refused: the verifier's error; None if it accepts the text.
+        n_wrong: in how many of `N_ORDERS` orders the result differs from eager's.
     """
 
     title: str
@@ -85,9 +85,9 @@ def doubt(edit: Callable[[str], str], program: Program, inputs: list[Tensor]) ->
     """Edits the program's text, proves it, and runs it.
 
     Args:
-        edit: from text to text.
-        program: whose text is edited.
-        inputs: what the program is given, in the graph's order.
+        edit: returns the edited text.
+        program: the program whose text to edit.
+        inputs: the program's inputs, in the graph's order.
     """
     text = edit(program.source)
     before, after = program.source.splitlines(), text.splitlines()
@@ -102,7 +102,7 @@ def doubt(edit: Callable[[str], str], program: Program, inputs: list[Tensor]) ->
 
 
 def count_wrong(text: str, program: Program, inputs: list[Tensor]) -> int:
-    """In how many orders on the virtual device the text's result is not the program's."""
+    """The number of orders on the virtual device in which the text's result is wrong."""
     proved = Launcher(program.graph, load(program.source, "proved.py"), {}, Cpu())
     (expected,) = proved(list(inputs))
     device = Virtual()
@@ -121,7 +121,7 @@ def count_wrong(text: str, program: Program, inputs: list[Tensor]) -> int:
 
 
 def compiled_cell() -> tuple[Program, list[Tensor]]:
-    """The program of a cell, and what it is given."""
+    """The program of a cell, and its inputs."""
     model, x = Cell(), torch.randn(4, 8)
     known = len(nimble_fx.programs())
     with torch.no_grad():
@@ -133,7 +133,7 @@ def compiled_cell() -> tuple[Program, list[Tensor]]:
 
 
 def _replaced(text: str, old: str, new: str) -> str:
-    """The text with one line in place of another.
+    """The text with one line replaced.
 
     Raises:
         ValueError: there is no such line, or there are several.
@@ -145,7 +145,7 @@ def _replaced(text: str, old: str, new: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Breaks, proves, runs, prints; 1 if a broken text is accepted."""
+    """Edits, proves, runs and prints; returns 1 if the verifier accepts a broken text."""
     ArgumentParser("python -m bench.mutation_demo", description=__doc__).parse_args(argv)
     torch.manual_seed(0)
     program, inputs = compiled_cell()

@@ -1,13 +1,12 @@
-"""How far schedules are from the shortest there is, on a few dozen tasks.
+"""Measures how far schedules are from the shortest ones, on a few dozen tasks.
 
-The tasks are windows of models and random graphs, their costs those of a roofline. OR-Tools' CP-SAT
-finds the shortest schedule on 2, 3 and 4 streams, or a bound that none goes below, where tasks do
-not slow each other down; that they do has no exact model (see `bench.problems.cp_sat`). Each
-policy's schedule is simulated with the same costs. "sharing" is by costs with which tasks do slow
-each other down, over the simple bound of the longest path and all work, however many streams there
-are.
-"nimble" has as many streams as it likes, which the device folds onto its own; "nimble-capped" keeps
-to those that there are.
+The tasks are windows of models, and random graphs, with costs from a roofline. OR-Tools' CP-SAT
+finds the shortest schedule on 2, 3 and 4 streams, or a lower bound, for tasks that do not slow each
+other down; there is no exact model for tasks that do (see `bench.problems.cp_sat`). Each policy's
+schedule is simulated with the same costs. "sharing" is with costs of tasks that slow each other
+down, relative to the simple bound of the longest path and all work, for any number of streams.
+"nimble" has no limit on streams, and the device maps them to its own; "nimble-capped" has at most
+the device's streams.
 """
 
 import argparse
@@ -54,7 +53,7 @@ MEDIAN_TARGET = 0.05
 
 
 def schedulers(model: GivenCosts) -> dict[str, tuple[Pass, ...]]:
-    """The policies, by name: what gives tasks streams and a launch order."""
+    """The policies by name: functions that assign streams and a launch order."""
     limit = model.device.max_streams
     return {
         "serial": (AssignStreams("serial"),),

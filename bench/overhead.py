@@ -1,9 +1,9 @@
-"""What a call costs beside its kernels: host time by number of parameters, and memory over time.
+"""Measures the overhead of a call: host time by number of parameters, and memory over time.
 
-Launched programs are measured on the CPU, without the operators that they launch; frozen ones on
-the virtual device with replays that do nothing, copies of inputs and outputs included. With a GPU,
-or a stand-in for the CUDA runtime, a call's host time is measured beside those of PyTorch's ways to
-call a model (`bench.measuring.host_time`), in inference and training.
+Launched programs are measured on the CPU, without the time of their operators; frozen programs on
+the virtual device, with replays that do nothing, including copies of inputs and outputs. With a
+GPU, or a stand-in for the CUDA runtime, it also compares a call's host time with other ways to call
+a model in PyTorch (`bench.measuring.host_time`), in inference and training.
 """
 
 import gc
@@ -55,13 +55,13 @@ N_SETTLED = 100
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a call adds to its kernels, in microseconds.
+    """The overhead of a call, in microseconds.
 
     Attributes:
         how: how the program runs.
-        by_parameters: for each number of parameters.
-        us_per_call: where the line through these begins.
-        us_per_parameter: how steep it is.
+        by_parameters: the overhead for each number of parameters.
+        us_per_call: the intercept of the line through these.
+        us_per_parameter: its slope.
     """
 
     how: str
@@ -72,15 +72,15 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Memory:
-    """Many calls of a frozen program, in turn with each of a few shapes.
+    """The memory of a process that calls a frozen program many times, with a few shapes in turn.
 
     Attributes:
-        n_calls: how many.
-        settled_mib: the process's memory after the first of them.
-        end_mib: after all.
-        settled_blocks: the blocks of memory that Python has in use after the first of them.
-        end_blocks: after all.
-        n_graphs: the captures kept at the end.
+        n_calls: the number of calls.
+        settled_mib: the process's memory after the first calls.
+        end_mib: the process's memory after all calls.
+        settled_blocks: the memory blocks that Python uses after the first calls.
+        end_blocks: the memory blocks that Python uses after all calls.
+        n_graphs: the number of captures kept at the end.
     """
 
     n_calls: int
@@ -92,14 +92,14 @@ class Memory:
 
 
 class Instant(Virtual):
-    """A virtual device whose replays run nothing."""
+    """A virtual device whose replays do nothing."""
 
     def capture(self, *args: Any, **kwargs: Any) -> Capture:
         return replace(super().capture(*args, **kwargs), replay=lambda: None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints, writes the results; 0."""
+    """Measures, prints and writes the results; returns 0."""
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=15, help="samples of each figure")
     options.add_argument("--parameters", type=int, default=2000, help="the most of a model")
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def overhead(how: str, rounds: int) -> Overhead:
-    """Times calls with more and more parameters, in turn."""
+    """Times calls with increasing numbers of parameters, in turn."""
     with torch.no_grad():
         pairs = {n: contestants(how, n) for n in N_PARAMETERS}
         calls = {f"{part} {n}": call for n, pair in pairs.items() for part, call in pair.items()}
@@ -143,7 +143,7 @@ def overhead(how: str, rounds: int) -> Overhead:
 
 
 def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
-    """A call of a program with that many parameters, and what of it is not nimble_fx's own."""
+    """A call of a program with that many parameters, and the part that is not nimble_fx's."""
     x, parameters = torch.randn(8), [torch.randn(8) for _ in range(n_parameters)]
     launcher = Launcher(*program(n_parameters), {}, Instant() if how == "frozen" else Cpu())
     run: Callable[[list[Any]], object] = launcher
@@ -161,7 +161,7 @@ def contestants(how: str, n_parameters: int) -> dict[str, Callable[[], object]]:
 
 
 def program(n_parameters: int) -> tuple[TaskGraph, Any]:
-    """One task on an input, and parameters that are handed over with each call."""
+    """One task on an input, and parameters that each call passes."""
     gm = torch.fx.experimental.proxy_tensor.make_fx(torch.relu)(torch.randn(8))
     graph = trace(gm, "overhead").graph
     kind = TensorType((8,), (1,), torch.float32, torch.device("cpu"))
@@ -204,14 +204,14 @@ def run_in_turn(compiled: Callable[[Tensor], object], xs: Sequence[Tensor], n: i
 
 
 def now() -> tuple[float, int]:
-    """The process's resident memory in MiB, and how many blocks of memory Python has in use."""
+    """The process's resident memory in MiB, and the number of memory blocks that Python uses."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / 2**20, sys.getallocatedblocks()
 
 
 def print_overheads(overheads: Sequence[Overhead]) -> None:
-    """A row for each way to run."""
+    """Prints a row for each way to run."""
     header = ["", *(f"{n} parameters" for n in N_PARAMETERS), "a call", "a parameter"]
     rows = [
         [
@@ -226,7 +226,7 @@ def print_overheads(overheads: Sequence[Overhead]) -> None:
 
 
 def print_memory(memory: Memory) -> None:
-    """Before and after."""
+    """Prints the memory before and after."""
     rows = [
         [f"after {N_SETTLED} calls", f"{memory.settled_mib:.1f}", f"{memory.settled_blocks}"],
         [f"after {memory.n_calls} calls", f"{memory.end_mib:.1f}", f"{memory.end_blocks}"],
@@ -236,7 +236,7 @@ def print_memory(memory: Memory) -> None:
 
 
 def overhead_targets(overheads: Sequence[Overhead]) -> list[Target]:
-    """At most 10 us a call and 0.3 us a parameter."""
+    """The targets: at most 10 us a call and 0.3 us a parameter."""
     return [
         target
         for each in overheads
@@ -248,7 +248,7 @@ def overhead_targets(overheads: Sequence[Overhead]) -> list[Target]:
 
 
 def host_time_targets(times: Sequence[HostTime]) -> list[Target]:
-    """Less than `torch.cuda.make_graphed_callables` takes, in every case; that has no guards."""
+    """The targets: less than `torch.cuda.make_graphed_callables`, which has no guards."""
     targets = []
     for each in times:
         way = "nimble_fx.compile" if each.training else UNGUARDED
@@ -259,7 +259,7 @@ def host_time_targets(times: Sequence[HostTime]) -> list[Target]:
 
 
 def memory_targets(memory: Memory) -> list[Target]:
-    """No growth, but for what an allocator rounds."""
+    """The target: no growth beyond the rounding of an allocator."""
     grown = memory.end_blocks - memory.settled_blocks
     return [
         Target("MiB that the process has grown", memory.end_mib - memory.settled_mib, 1),

@@ -1,10 +1,11 @@
-"""Every schedule is checked, and the checks are checked: how much of both, and what it costs.
+"""Counts which check catches which defect, and measures the cost of the proofs.
 
-Drawn ATen programs are scheduled, proved twice (as a graph and as the text that runs), run on the
-CPU and replayed on the virtual device in many orders, against eager bit for bit. Schedules are
-broken on purpose and put before every judge: brute force on the closure of the orders (which says
-what is broken), the verifier, PyTorch's stream sanitizer and the virtual device. Texts are broken
-too: a record, wait, fork or join is dropped, moved, doubled, or of another stream or event.
+Random ATen programs are scheduled, proved twice (as a graph and as the text that runs), run on the
+CPU, and replayed on the virtual device in many orders; results are compared with eager's bit by
+bit. Schedules are broken on purpose and checked by brute force on the closure of the orders (which
+decides what is broken), the verifier, PyTorch's stream sanitizer and the virtual device. Texts are
+broken too: a record, wait, fork or join is dropped, moved, repeated, or gets another stream or
+event.
 """
 
 import argparse
@@ -32,7 +33,7 @@ Counts = Mapping[str, Any]
 
 
 def counted(args: argparse.Namespace) -> Counts:
-    """The counts of the tests' own trials, made in a process of their own."""
+    """The counts of the tests' trials, which run in a separate process."""
     wanted = ("programs", "seed", "mutants", "sums")
     options = [word for name in wanted for word in (f"--{name}", str(getattr(args, name)))]
     failures = ("--failures", str(args.failures.absolute()))
@@ -43,7 +44,7 @@ def counted(args: argparse.Namespace) -> Counts:
 
 
 def program_rows(tried: Counts) -> Iterator[list[str]]:
-    """Counts of what was drawn and run."""
+    """The counts of random programs and their runs."""
     yield ["programs drawn", f"{tried['n_programs']:,}"]
     yield ["schedules proved, as graph and as text", f"{tried['n_schedules']:,}"]
     yield ["orders on the virtual device", f"{tried['n_interleavings']:,}"]
@@ -53,7 +54,7 @@ def program_rows(tried: Counts) -> Iterator[list[str]]:
 
 
 def mutant_rows(judged: Counts) -> Iterator[list[str]]:
-    """A row for each kind of mutant, and one of all."""
+    """A row for each kind of mutant, and one for all."""
     by_kind = judged["by_kind"]
     played, wrong = by_kind["played"], by_kind["wrong"]
     for kind, count in by_kind["counts"].items():
@@ -72,7 +73,7 @@ def _mutant_row(kind: str, count: Counts, played: int, wrong: int) -> list[str]:
 
 
 def text_rows(texts: Counts) -> Iterator[list[str]]:
-    """A row for each kind of broken text, and one of all."""
+    """A row for each kind of broken text, and one for all."""
     names = ("made", "broken", "caught", "caught_alone")
     total = {name: sum(count[name] for count in texts.values()) for name in names}
     for kind, count in {**texts, "all": total}.items():
@@ -80,7 +81,7 @@ def text_rows(texts: Counts) -> Iterator[list[str]]:
 
 
 def sum_rows(sums: Counts) -> Iterator[list[str]]:
-    """Counts of broken schedules that the virtual device ran."""
+    """The counts of broken schedules that the virtual device ran."""
     yield ["broken schedules", f"{sums['played']:,}"]
     yield ["with a wrong result", f"{sums['wrong']:,}"]
     yield [
@@ -127,7 +128,7 @@ def report(counts: Counts, costs: list[Cost], shares: list[Share]) -> None:
 
 
 def targets(counts: Counts, costs: list[Cost], shares: list[Share]) -> list[Target]:
-    """What the figures should be."""
+    """The targets."""
     tried, total = counts["programs"], counts["mutants"]["total"]
     n_short = N_PROGRAMS - tried["n_schedules"]
     n_orders_short = N_INTERLEAVINGS - tried["n_interleavings"]
@@ -167,7 +168,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Checks, prints, writes; 1 if a result was wrong or a broken schedule was missed."""
+    """Checks, prints and writes; returns 1 if a result was wrong or a broken schedule missed."""
     args = _parse(argv)
     costs = [cost(n_tasks, args.rounds) for n_tasks in args.tasks]
     batches = args.batch or [None]

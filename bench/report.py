@@ -1,4 +1,4 @@
-"""Tables and plots of all that is under bench/results, and the README's table of gains.
+"""Makes tables and plots of all results in bench/results, and the README's table of gains.
 
 Everything is made from the JSON files that the commands wrote, so nothing is typed by hand.
 """
@@ -29,21 +29,21 @@ BODIES: Mapping[str, Callable[[Document], list[str]]] = {
     "overhead": markdown.overhead,
     "simulation": markdown.simulation,
 }
-"""What is shown of a command's results besides its targets."""
+"""The body of a command's section, in addition to its targets."""
 
 Documents = Mapping[str, Mapping[str, Document]]
-"""By device and what they are kept under."""
+"""Results by directory and file name."""
 
 
 class ReportError(Exception):
-    """A file is not what it should be; the message says which, and what to do."""
+    """A file is not valid; the message says which, and what to do."""
 
 
 def read(results: Path) -> Documents:
-    """All results, by the names of their directory and file.
+    """Reads all results, by the names of their directory and file.
 
     Raises:
-        ReportError: there is no such directory, or a file in it is not one that a command wrote.
+        ReportError: the directory does not exist, or a file in it is not a result.
     """
     if not results.is_dir():
         raise ReportError(f"there is no directory {results}")
@@ -79,7 +79,7 @@ def _nothing(_: Document) -> list[str]:
 
 
 def _origin(document: Document) -> Iterator[str]:
-    """The command that makes these results again, and where and from what they were made."""
+    """The command that reproduces the results, and the environment in which they were made."""
     at = document["environment"]
     yield f"`{_command(document)}`"
     yield ""
@@ -91,7 +91,7 @@ def _origin(document: Document) -> Iterator[str]:
 
 
 def _command(document: Document) -> str:
-    """As one would type it."""
+    """The command line."""
     words = [f"python -m bench.{document['command']}"]
     for option, value in document["options"].items():
         flag = f"--{option.replace('_', '-')}"
@@ -105,10 +105,10 @@ def _command(document: Document) -> str:
 
 
 def with_gains(readme: str, documents: Documents) -> str:
-    """The README with its table of gains made anew.
+    """The README with a new table of gains.
 
     Raises:
-        ReportError: it has no place for one.
+        ReportError: the README has no place for it.
     """
     head, begin, rest = readme.partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -120,7 +120,7 @@ def with_gains(readme: str, documents: Documents) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes; 0, or 1 if a file is not what it should be."""
+    """Writes the page; returns 0, or 1 if a file is not valid."""
     options = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     options.add_argument("--results", type=Path, default=RESULTS, help="directory of results")
     options.add_argument("--readme", type=Path, default=Path("README.md"))

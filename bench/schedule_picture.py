@@ -1,6 +1,6 @@
-"""The picture of a schedule that the README shows: one GoogLeNet module on one and several streams.
+"""Draws the README's picture of a schedule: one GoogLeNet module on one and several streams.
 
-The module is planned for a GPU by name and simulated, so the picture needs no GPU and says nothing
+The module is planned for a named GPU and simulated, so the picture needs no GPU and shows nothing
 that was measured.
 """
 
@@ -37,29 +37,29 @@ KINDS = {
     "max_pool2d_with_indices": "max pool",
     "cat": "concatenation",
 }
-"""What an operator is called in the legend."""
+"""The legend's names of operators."""
 
 INCEPTION_3A = 5
 """The position of module 3a among GoogLeNet's layers."""
 
 
 def planned(policy: str) -> nimble_fx.Program:
-    """The program of GoogLeNet's module 3a at batch 1, by a policy; no data and no GPU needed."""
+    """The program of GoogLeNet's module 3a at batch 1, with a policy; needs no data and no GPU."""
     with torch.device("meta"):
         module = GoogLeNet().eval()[INCEPTION_3A]
         return nimble_fx.plan(module, torch.empty(1, 192, 28, 28), device=GPU, policy=policy)
 
 
 def shown_programs() -> dict[str, nimble_fx.Program]:
-    """What the picture shows: a program for each policy, by its title."""
+    """The programs to draw, one for each policy, by title."""
     return {title: planned(policy) for policy, title in TITLES.items()}
 
 
 def draw(programs: Mapping[str, nimble_fx.Program], path: Path) -> None:
-    """Writes an SVG file with a row of streams for each program; the same programs, the same file.
+    """Writes an SVG file with a row of streams for each program; deterministic.
 
     Args:
-        programs: by the title that each has in the picture.
+        programs: the programs, by their titles in the picture.
         path: the file.
     """
     n_streams = [program.graph.n_streams for program in programs.values()]
@@ -76,7 +76,7 @@ def draw(programs: Mapping[str, nimble_fx.Program], path: Path) -> None:
 
 
 def _draw_program(axes: Axes, title: str, program: nimble_fx.Program) -> None:
-    """A bar for each task on its stream, and an arrow for each wait between two streams."""
+    """Draws a bar for each task on its stream, and an arrow for each wait between streams."""
     timeline = nimble_fx.whatif(program).predict().timeline
     spans = {span.name: span for span in timeline.spans}
     streams = sorted({span.queue for span in timeline.spans})
@@ -97,7 +97,7 @@ def _draw_program(axes: Axes, title: str, program: nimble_fx.Program) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the picture; 0."""
+    """Writes the picture; returns 0."""
     options = argparse.ArgumentParser(prog="python -m bench.schedule_picture", description=__doc__)
     options.add_argument("--out", type=Path, default=PICTURE, help="the SVG file")
     args = options.parse_args(argv)

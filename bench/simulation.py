@@ -1,9 +1,9 @@
-"""What the simulator says of each model: beside what is measured here, and of a GPU that is not.
+"""Compares simulated times with measured ones, and predicts times for a GPU by name.
 
 "Here": each kind of task is timed on made-up values, on a GPU by itself, on a CPU in its place
-among the others; the program's time is simulated from that and compared with the program's own,
-without what `torch.compile` does around it. On a GPU named by `--gpu` tasks take what the roofline
-says. Then that is compared with times that others published.
+among the others. The program's time is simulated from these times and compared with its measured
+time, without the overhead of `torch.compile`. For the GPU named by `--gpu` a roofline predicts the
+times of tasks, which are also compared with published times.
 """
 
 import gc
@@ -37,18 +37,18 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.simulation.schedule_model import predict
 
 CPU_LIMIT, GPU_LIMIT = 0.10, 0.08
-"""How far the median prediction may be off."""
+"""The largest allowed error of the median prediction."""
 
 
 @dataclass(frozen=True)
 class Here:
-    """A schedule's time here, measured and predicted, seconds.
+    """A schedule's time on this machine, measured and predicted, in seconds.
 
     Attributes:
-        samples: measured, round by round.
-        predicted: by simulation of the measured tasks.
-        n_tasks: how many tasks there are.
-        n_guessed: how many of them could not be measured, and are the roofline's.
+        samples: the measured times, round by round.
+        predicted: the simulated time, with measured times of tasks.
+        n_tasks: the number of tasks.
+        n_guessed: how many of them could not be measured, so that the roofline predicts them.
     """
 
     samples: Sequence[float]
@@ -58,7 +58,7 @@ class Here:
 
     @property
     def error(self) -> float:
-        """By what part of the median the prediction is off; above 0 if it is more."""
+        """The relative error of the prediction; above 0 if it is too long."""
         return self.predicted / median(self.samples) - 1
 
 
@@ -82,7 +82,7 @@ class SimulationRow:
 def measure(
     model: Model, form: Form, batch: int, device: torch.device, gpu: Device, rounds: int
 ) -> SimulationRow:
-    """Compiles a model by each policy that differs here, times, predicts."""
+    """Compiles a model with each policy that differs here, times it, and predicts its time."""
     policies = ("serial",) if device.type == "cpu" else ("serial", "nimble")
     kept = {name: _compiled(form, batch, name, device) for name in policies}
     calls: dict[str, Call] = {name: each.again for name, each in kept.items()}
@@ -91,7 +91,7 @@ def measure(
         samples = interleaved_seconds(calls, rounds, n_calls, device=device)
         with TemporaryDirectory() as directory:
             costs = {name: _costs(each, device, Path(directory)) for name, each in kept.items()}
-        # Before and after the tasks, so that a change of the machine's speed meets both.
+        # Before and after the tasks, so that a change of the machine's speed affects both.
         later = interleaved_seconds(calls, rounds, n_calls, device=device)
     here = {
         name: _here([*samples[name], *later[name]], each.graphs, costs[name])
@@ -137,7 +137,7 @@ def _here(samples: Sequence[float], graphs: Sequence[TaskGraph], costs: _Costs) 
 
 
 def print_row(row: SimulationRow) -> None:
-    """Here: measured, predicted, error. There: each schedule, the bound, the reason."""
+    """Prints times here (measured, predicted, error) and on the GPU (schedules, bound, reason)."""
     here = [
         [
             f"here, {name}",
@@ -162,7 +162,7 @@ def print_row(row: SimulationRow) -> None:
 
 
 def print_published(compared: Sequence[Comparison]) -> None:
-    """A line for each published time, and how far the predictions are off."""
+    """Prints a line for each published time, and the errors of the predictions."""
     lines = [
         [c.model, c.device, c.source, f"{c.published:.2f}", f"{c.predicted:.2f}", f"{c.error:+.1%}"]
         for c in compared
@@ -174,7 +174,7 @@ def print_published(compared: Sequence[Comparison]) -> None:
 def targets(
     rows: Sequence[SimulationRow], compared: Sequence[Comparison], device: str
 ) -> list[Target]:
-    """Median errors here by policy, and the mean error of the roofline."""
+    """The targets: median errors here by policy, and the mean error of the roofline."""
     limit = CPU_LIMIT if torch.device(device).type == "cpu" else GPU_LIMIT
     names = dict.fromkeys(name for row in rows for name in row.here)
     found = []
@@ -191,7 +191,7 @@ def targets(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, predicts, prints, writes; 0."""
+    """Measures, predicts, prints and writes; returns 0."""
     options = selecting_parser(__doc__, zoo())
     options.add_argument("--gpu", default="h100", help="a device by name, to plan for")
     options.add_argument(
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def results(
     rows: Sequence[SimulationRow], cases: Sequence[Chosen], compared: Sequence[Comparison]
 ) -> dict[str, Any]:
-    """What is kept: rows, the models that there was no time for, and the published times."""
+    """The results to write: rows, models that were not reached, and published times."""
     left = [f"{model.title}, batch {batch}" for model, _, batch in cases]
     return {"rows": rows, "published": compared, "not_reached": left[len(rows) :]}
 

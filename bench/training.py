@@ -1,7 +1,7 @@
-"""What an iteration takes, forward, loss and backward: nimble_fx against its peers, side by side.
+"""Measures the time of a training iteration (forward, loss, backward): nimble_fx and its peers.
 
-As `bench.inference`, for models in training: what is checked are outputs and all gradients. The
-optimizer is not in it, and models have no dropout, whose masks would be others in float64.
+Like `bench.inference`, for models in training: it checks outputs and all gradients. There is no
+optimizer, and models have no dropout, whose masks would differ in float64.
 """
 
 import sys
@@ -11,7 +11,7 @@ from bench.peers.comparison import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints, writes; 0, or 1 if a contestant failed."""
+    """Measures, prints and writes; returns 0, or 1 if a contestant failed."""
     return compare("training", __doc__, training=True, argv=argv)
 
 

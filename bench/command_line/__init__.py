@@ -1,1 +1,1 @@
-"""What the commands share: options, what is shown on a terminal, and results kept as JSON."""
+"""Shared by the commands: options, output on a terminal, and results as JSON."""

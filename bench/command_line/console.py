@@ -1,6 +1,6 @@
-"""What a person sees: tables and progress, by rich where it is installed, else in plain text.
+"""Prints tables and progress, with rich if it is installed, otherwise as plain text.
 
-`bench.evidence` runs on machines that have PyTorch and pytest and no more.
+`bench.evidence` runs on machines that only have PyTorch, pytest and hypothesis.
 """
 
 import sys
@@ -23,11 +23,11 @@ Rows = Iterable[Iterable[Sequence[str]]]
 """Sections of rows of cells."""
 
 Begin = Callable[[str], None]
-"""Says which step begins now."""
+"""Called with the name of each step when it begins."""
 
 
 def console() -> "Console":
-    """Rich's screen on stdout; a fixed width where that is a file or a pipe."""
+    """Rich's console on stdout; a fixed width if stdout is a file or a pipe."""
     screen = Console(highlight=False, soft_wrap=False)
     if not screen.is_terminal:
         screen.width = _PIPED_WIDTH
@@ -35,7 +35,7 @@ def console() -> "Console":
 
 
 def say(text: str, good: bool | None = None) -> None:
-    """Prints a line, in colour if it is good or bad news."""
+    """Prints a line; good news in green, bad news in red."""
     if not HAS_RICH:
         print(text, flush=True)
         return
@@ -44,9 +44,9 @@ def say(text: str, good: bool | None = None) -> None:
 
 
 def print_table(title: str, header: Sequence[str], sections: Rows) -> None:
-    """Prints a table, a line between its sections; the first column names what the others hold.
+    """Prints a table with lines between its sections; the first column has the names of rows.
 
-    The header is left out if all of it is empty.
+    The header is left out if it is empty.
     """
     if HAS_RICH:
         _print_rich_table(title, header, sections)
@@ -55,7 +55,7 @@ def print_table(title: str, header: Sequence[str], sections: Rows) -> None:
 
 
 def plain_table(title: str, header: Sequence[str], sections: Rows) -> list[str]:
-    """The lines of a table without rich."""
+    """The lines of a table as plain text."""
     kept = [list(section) for section in sections]
     rows = [list(header), *(list(row) for section in kept for row in section)]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
@@ -85,11 +85,11 @@ def progress(title: str, n_steps: int) -> Iterator[Begin]:
     """Shows how far a command is, on stderr: a bar on a terminal, else a line a step.
 
     Args:
-        title: what is done.
-        n_steps: how many steps it has.
+        title: the name of the task.
+        n_steps: the number of its steps.
 
     Yields:
-        What to call when a step begins.
+        A function to call when a step begins.
     """
     if not (HAS_RICH and sys.stderr.isatty()):
         counted = count(1)

@@ -1,4 +1,4 @@
-"""What the commands share: their options, targets, and results as JSON."""
+"""The options that all commands have, their targets, and results as JSON."""
 
 import argparse
 import json
@@ -20,18 +20,18 @@ from nimble_fx import __version__
 
 RESULTS = Path("bench/results")
 _CODE = ("../nimble_fx", "../passes", "*.py")
-"""What figures are of, seen from this directory."""
+"""The checkout that figures are from."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure should be at most.
+    """An upper limit for a figure.
 
     Attributes:
-        name: what was measured, with its unit.
-        figure: what came out.
-        limit: the most that it should be.
-        strict: whether the limit itself is too much.
+        name: the measured quantity, with its unit.
+        figure: the measured value.
+        limit: the largest allowed value.
+        strict: whether the limit itself is too large.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the figure keeps to the limit."""
+        """Whether the figure is within the limit."""
         return self.figure < self.limit if self.strict else self.figure <= self.limit
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Target:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A command's parser, with the options that all of them have."""
+    """A command's parser, with the options that all commands have."""
     spec = sys.modules["__main__"].__spec__
     made = argparse.ArgumentParser(
         prog=f"python -m {spec.name}" if spec else None,
@@ -75,9 +75,9 @@ def finish(
     targets: Sequence[Target] = (),
     stem: str | None = None,
 ) -> None:
-    """Prints the targets and, unless told not to, writes the results and says where.
+    """Prints the targets; unless `--no-write` is on, writes the results and prints the path.
 
-    Args: as of `keep`.
+    Args: as for `keep`.
     """
     print_targets(targets)
     path = keep(name, args, results, targets, stem)
@@ -92,13 +92,13 @@ def keep(
     targets: Sequence[Target] = (),
     stem: str | None = None,
 ) -> Path | None:
-    """Writes `results` with all that describes them, unless told not to; the file.
+    """Writes the results and their environment, unless `--no-write` is on; returns the file.
 
     Args:
-        name: the command's: "inference".
-        args: of a parser made by `parser`.
-        results: what was measured: dataclasses, lists, dicts, numbers and strings.
-        targets: what the figures should be.
+        name: the command's name, such as "inference".
+        args: the arguments, from a parser that `parser` made.
+        results: the measurements, as dataclasses, lists, dicts, numbers and strings.
+        targets: the command's targets.
         stem: the file is OUT/DEVICE/STEM.json; `name` if None.
     """
     if args.no_write:
@@ -117,18 +117,18 @@ def keep(
 
 
 def default_device() -> torch.device:
-    """The first CUDA device where there is one, else the CPU."""
+    """The first CUDA device if there is one, else the CPU."""
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def device_directory(device: torch.device) -> str:
-    """What results of a device are kept under: "cpu", "nvidia-h200"."""
+    """The directory of a device's results: "cpu", "nvidia-h200"."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def environment() -> dict[str, Any]:
-    """What the figures depend on besides the code. No paths, no names of machines."""
+    """The environment that figures depend on, without paths and names of machines."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -146,7 +146,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Path:
-    """Writes `directory/NAME.json`, whole or not at all, with a newline at its end; its path."""
+    """Writes `directory/NAME.json` atomically, with a newline at its end; returns its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     text = json.dumps(plain(document), indent=1, allow_nan=False)
@@ -160,7 +160,7 @@ def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Pa
 
 
 def plain(value: object) -> object:
-    """Dataclasses as dicts, and floats to six digits: what a person reads, and JSON can hold."""
+    """Converts dataclasses to dicts, and rounds floats to six digits, for JSON."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def plain(value: object) -> object:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says, without a change to the checkout; None where there is no git or checkout."""
+    """Git's output, without changes to the checkout; None if there is no git or checkout."""
     command = ["git", "--no-optional-locks", *arguments]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a command measures: the options that choose models, batch sizes, policies and a device."""
+"""The options that select models, batch sizes, policies and a device."""
 
 import argparse
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from bench.models.registry import ZOO, UnknownModelError, find
 from bench.policies import POLICIES, UnknownPolicyError, find_policy
 
 Chosen = tuple[Model, Form, int]
-"""A model in one of its forms at a batch size."""
+"""A model, one of its forms, and a batch size."""
 
 
 def selecting_parser(
     description: str | None, models: Sequence[str], policies: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
-    """A command's parser, with the options that choose what is measured.
+    """A command's parser, with the options that select what to measure.
 
     Args:
-        description: of the command.
-        models: those that are measured unless others are asked for.
-        policies: likewise; none for a command that has no choice of them.
+        description: the command's description.
+        models: the default models.
+        policies: the default policies; None for a command without this option.
     """
     made = parser(description)
     named = "names as `python -m bench.models` lists them, or torchvision:NAME, timm:NAME, "
@@ -43,10 +43,10 @@ def selecting_parser(
 
 
 def chosen(args: argparse.Namespace, training: bool) -> list[Chosen]:
-    """Each model that was asked for, in each of its forms, at each batch size.
+    """Each selected model, in each of its forms, at each batch size.
 
     Raises:
-        SystemExit: there is none, which the command says.
+        SystemExit: there is none; prints an error.
     """
     cases = [
         (model, form, batch)
@@ -60,7 +60,7 @@ def chosen(args: argparse.Namespace, training: bool) -> list[Chosen]:
 
 
 def zoo() -> list[str]:
-    """The names of all models that are written here."""
+    """The names of all models in `bench/models/`."""
     return list(ZOO)
 
 
@@ -90,7 +90,7 @@ def _device(text: str) -> str:
 
 
 def at_least_one(text: str) -> int:
-    """The number that a command line's word is, if it is one."""
+    """Parses a positive integer from the command line."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)

@@ -1,1 +1,1 @@
-"""How figures are taken: times and their floor, accuracy against float64, stages of a compile."""
+"""Measures times and their floor, accuracy against float64, and the stages of a compile."""

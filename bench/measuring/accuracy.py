@@ -1,7 +1,7 @@
-"""Whether a contestant computes what eager does: both are held against float64.
+"""Checks that a contestant computes what eager does: compares both with float64.
 
-Kernels of different libraries round differently, and so does eager; what counts is the distance
-from the exact result. A contestant may be a few times as far from it as eager is.
+Kernels of different libraries round differently, and so does eager; therefore the distance from
+the exact result counts. A contestant's may be a few times eager's.
 """
 
 import copy
@@ -12,14 +12,14 @@ from typing import Any
 from torch import Tensor, nn
 
 TIMES_EAGER = 3.0
-"""How many times eager's distance is allowed, as in PyTorch's own benchmarks."""
+"""The allowed multiple of eager's distance, as in PyTorch's own benchmarks."""
 
 ROUNDING = 1e-5
-"""A distance that is always allowed: a few roundings of float32, relative to what is rounded."""
+"""The relative distance that is always allowed: a few roundings of float32."""
 
 
 class InaccurateError(Exception):
-    """A contestant's result is further from the exact one than it may be."""
+    """A contestant's result is too far from the exact one."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Reference:
     """What a call should return.
 
     Attributes:
-        eager: what PyTorch returns by itself.
-        exact: what it returns in float64.
+        eager: the result of eager PyTorch.
+        exact: the same in float64.
     """
 
     eager: Sequence[Tensor]
@@ -41,7 +41,7 @@ class Reference:
         largest tensor's if that is more: a gradient may be zero but for rounding.
 
         Raises:
-            InaccurateError: a result is of another shape, or too far from the exact one.
+            InaccurateError: a result has a different shape, or is too far from the exact one.
         """
         if len(results) != len(self.exact):
             raise InaccurateError(f"{len(results)} results instead of {len(self.exact)}")
@@ -56,7 +56,7 @@ def double(model: nn.Module) -> nn.Module:
 
 
 def in_double(value: Any) -> Any:
-    """A tensor of floating point in float64; anything else as it is."""
+    """A floating-point tensor in float64; any other value unchanged."""
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 

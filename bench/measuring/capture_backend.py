@@ -1,4 +1,4 @@
-"""Compiled programs without what `torch.compile` does around them, so that they alone are timed."""
+"""Collects compiled programs, to time them without the overhead of `torch.compile`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,15 +17,15 @@ from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
 class KeptPrograms:
-    """A backend for `torch.compile` that keeps each program, and what it was called with last.
+    """A backend for `torch.compile` that keeps each program and its last inputs.
 
     Attributes:
-        policy: what programs are scheduled by.
-        programs: in the order in which they were made.
+        policy: the policy of the programs.
+        programs: the programs, in the order in which they were made.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self.__name__ = "kept_programs"  # what torch's logs call it
+        self.__name__ = "kept_programs"  # its name in PyTorch's logs
         self.policy = policy
         self.programs: list[Program] = []
         self._last: dict[str, tuple[Boxed, list[Any]]] = {}
@@ -37,7 +37,7 @@ class KeptPrograms:
         def compile_graph(
             compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
-            """The program, which notes its inputs."""
+            """The program, wrapped so that it records its inputs."""
             number = len(self.programs)
             return self._noting(f"{number} {name}", here.compile_graph(compiler, gm, name, capture))
 
@@ -50,12 +50,12 @@ class KeptPrograms:
         return [program.graph for program in self.programs]
 
     def again(self) -> None:
-        """Each program once more, with what it was given last."""
+        """Runs each program again, with its last inputs."""
         for run, args in self._last.values():
             run(list(args))
 
     def _noting(self, name: str, run: Boxed) -> Boxed:
-        """A program that notes its inputs."""
+        """Wraps a program so that it records its inputs."""
 
         @boxed
         def noting(args: list[Any]) -> Any:

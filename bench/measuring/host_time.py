@@ -1,8 +1,7 @@
-"""The host's time of a call, by way of calling: replays by hand, PyTorch's ways, and nimble_fx's.
+"""Measures the host's time of a call: replays by hand, PyTorch's ways to call, and nimble_fx's.
 
-On a GPU calls are launched faster than small kernels run only while its queue has room, so a round
-is of few calls. On a stand-in for the CUDA runtime whose kernels do nothing it is the host's time
-alone.
+On a GPU the host only runs ahead of small kernels while the launch queue has room, so a round has
+few calls. On a stand-in for the CUDA runtime, whose kernels do nothing, all time is the host's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,13 +37,13 @@ CASES = ((1, 1), (1, 40), (1, 300), (1, 2000), (30, 40))
 
 @dataclass(frozen=True)
 class HostTime:
-    """Microseconds of a call, by way of calling.
+    """The microseconds of a call, by way of calling.
 
     Attributes:
-        n_inputs: how many tensors are its arguments.
-        n_parameters: how many parameters the model has.
+        n_inputs: the number of tensors among the arguments.
+        n_parameters: the number of parameters of the model.
         training: whether the backward is part of the call.
-        by_way: for each way.
+        by_way: the times of each way.
     """
 
     n_inputs: int
@@ -65,7 +64,7 @@ def is_stand_in() -> bool:
 
 
 def net(n_inputs: int, n_parameters: int, training: bool) -> nn.Module:
-    """A model with code of its own: Dynamo keeps what it compiled by code object."""
+    """A model with code of its own, because Dynamo caches by code object."""
     scope: dict[str, Any] = {"nn": nn, "torch": torch, "WIDTH": WIDTH}
     exec(SOURCE, scope)
     made: nn.Module = scope["Net"](n_inputs, n_parameters).cuda().train(training)

@@ -1,4 +1,4 @@
-"""How fast a model could be at best: what its tasks take, one by one and along the longest path."""
+"""Lower bounds of a model's time: the sum of its tasks' times, and their longest path."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from nimble_fx.ir.task_graph import TaskGraph
 
 @dataclass(frozen=True)
 class Floor:
-    """What no schedule of these kernels goes below, in seconds; of a forward and its backward.
+    """Bounds for schedules of a model's kernels, in seconds, for a forward and its backward.
 
     Attributes:
         total_seconds: all tasks one after another.
         path_seconds: the longest path of dependent tasks.
-        n_tasks: how many tasks launch something.
+        n_tasks: the number of tasks that launch something.
         n_path: the most of them on a path.
     """
 

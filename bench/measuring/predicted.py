@@ -1,4 +1,4 @@
-"""What the roofline and the simulator say that graphs take on a GPU, by schedule, and why."""
+"""Predicts the times of graphs on a GPU, by schedule, with the roofline and the simulator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ CLEAR = 0.9
 
 @dataclass(frozen=True)
 class There:
-    """What is predicted for the named GPU, microseconds.
+    """The prediction for the named GPU, in microseconds.
 
     Attributes:
-        device: its name.
-        schedules: by "serial", "nimble", "nimble, 2 streams", ...; "auto" is what is chosen.
-        bound: what no schedule goes below: the longest path, or the work.
+        device: the GPU's name.
+        schedules: the times, by "serial", "nimble", "nimble, 2 streams", ...; "auto" is the choice.
+        bound: a lower bound for any schedule: the longest path, or the work.
         reason: why streams gain, or do not.
     """
 
@@ -34,20 +34,20 @@ class There:
 
     @property
     def best(self) -> str:
-        """The schedule that is chosen, or another that takes the same."""
+        """The name of the chosen schedule, or of another with the same time."""
         named = (name for name in self.schedules if name != "auto")
         return min(named, key=lambda name: abs(self.schedules[name] - self.schedules["auto"]))
 
     @property
     def gain(self) -> float:
-        """How many times faster what is chosen is than one stream."""
+        """How many times as fast as one stream the chosen schedule is."""
         return self.schedules["serial"] / self.schedules["auto"]
 
 
 def predicted_for(device: Device, graphs: Sequence[TaskGraph]) -> There:
-    """What graphs that run one after another take on a device by the roofline.
+    """The predicted times on a device of graphs that run one after another.
 
-    A graph that has no schedule of a name, being too narrow for it, runs on one stream under it.
+    A graph that is too narrow for a schedule runs on one stream under its name.
     """
     costs = [Roofline(device)(graph) for graph in graphs]
     offered = [

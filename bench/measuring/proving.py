@@ -1,4 +1,4 @@
-"""What the proofs of a schedule cost: by size, and of the first call of a compiled model."""
+"""Measures the cost of proofs: by size, and as a part of the first call of a compiled model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ from nimble_fx.verify import verify, verify_source
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that the proofs of one schedule take."""
+    """The seconds that the proofs of one schedule take."""
 
     n_tasks: int
     n_streams: int
@@ -30,7 +30,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Share:
-    """What the proofs are of the first call of a compiled model."""
+    """The proofs' share of the first call of a compiled model."""
 
     model: str
     verify_seconds: float
@@ -40,17 +40,17 @@ class Share:
 
     @property
     def of_whole(self) -> float:
-        """Of all that the user waits for."""
+        """The share of the whole first call."""
         return (self.verify_seconds + self.verify_source_seconds) / self.whole_seconds
 
     @property
     def of_nimble(self) -> float:
-        """Of nimble_fx's part, from the ATen graph to the loaded module."""
+        """The share of nimble_fx's part, from the ATen graph to the loaded module."""
         return (self.verify_seconds + self.verify_source_seconds) / self.nimble_seconds
 
 
 def cost(n_tasks: int, rounds: int) -> Cost:
-    """Of a graph of cells on 16 streams."""
+    """Measures a graph of cells on 16 streams."""
     traced = cell_graph(n_tasks, BLOCKS_FOR_16_STREAMS)
     graph = schedule(traced, passes_for("nimble", None))
     text = emit(graph)
@@ -63,7 +63,7 @@ def cost(n_tasks: int, rounds: int) -> Cost:
 
 
 def share(name: str, batch: int | None, device: str) -> Share:
-    """Of a model of the zoo, in one first call."""
+    """Measures a model of the zoo, in one first call."""
     seconds = {"verify": 0.0, "verify_source": 0.0}
 
     def watched(proof: str, function: Callable[..., None]) -> Callable[..., None]:

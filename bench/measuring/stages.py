@@ -1,4 +1,4 @@
-"""How long each stage of a compile takes, and whether the schedule is what theory promises."""
+"""Times each stage of a compile, and checks the schedule against theory."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from nimble_fx.tracing.aten_to_tasks import Traced, trace
 from nimble_fx.verify import verify, verify_contents, verify_source
 
 Seconds = dict[str, float]
-"""By stage."""
+"""Seconds by stage."""
 
 _T = TypeVar("_T")
 
@@ -40,10 +40,10 @@ class FirstCall:
     """The first call of a freshly compiled model.
 
     Attributes:
-        whole_seconds: all of it: Dynamo, AOTAutograd, nimble_fx, and running the model once.
-        nimble_seconds: of that, from the ATen graph to the loaded module.
-        retrace: traces that very ATen graph again, just as the compiler did.
-        program: what the compiler made of it.
+        whole_seconds: the time of Dynamo, AOTAutograd, nimble_fx, and running the model once.
+        nimble_seconds: the part from the ATen graph to the loaded module.
+        retrace: traces the same ATen graph again, like the compiler.
+        program: the compiled program.
     """
 
     whole_seconds: float
@@ -53,9 +53,9 @@ class FirstCall:
 
 
 def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
-    """Compiles a model from nothing and calls it once, with a clock at both ends of nimble_fx.
+    """Compiles a model without any caches and calls it once, and times nimble_fx's part.
 
-    They are the compiler's last call of `trace`, which is watched, and the target's of
+    That part begins with the compiler's last call to `trace`, and ends with the target's call to
     `on_program`.
     """
     traces: list[tuple[float, Callable[[], Traced]]] = []
@@ -125,7 +125,7 @@ def _timed(seconds: Seconds, stage: str, work: Callable[[], _T]) -> _T:
 
 @dataclass(frozen=True)
 class Theory:
-    """A schedule against what is optimal, counted by networkx from the graph's edges alone.
+    """The optimal counts for a schedule, which networkx computes from only the graph's edges.
 
     Attributes:
         n_fewest_edges: |E'|, the edges of the transitive reduction.
@@ -137,12 +137,12 @@ class Theory:
 
     @property
     def n_waits_due(self) -> int:
-        """The fewest waits that maximum concurrency can do with."""
+        """The fewest waits with maximum concurrency."""
         return self.n_fewest_edges - self.n_matched
 
 
 def theory(graph: TaskGraph) -> Theory:
-    """What networkx makes of a graph. Seconds for 5,000 tasks, minutes for 20,000."""
+    """The optimal counts by networkx. Takes seconds for 5,000 tasks, minutes for 20,000."""
     reduced = nx.transitive_reduction(graph.to_networkx())
     edges = [(("before", u), ("after", v)) for u, v in reduced.edges]
     bipartite: nx.Graph[tuple[str, str]] = nx.Graph(edges)

@@ -1,4 +1,4 @@
-"""How long each task of a model takes, on the device that is there."""
+"""Times each task of a model on its device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,32 +21,32 @@ from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
-"""A graph as it was traced, with no order that a pass added, and seconds by launching task."""
+"""A traced graph, before passes add orders, and the seconds of each launching task."""
 
 
 class TimedTasks:
     """A backend for `torch.compile` that runs a model on one stream and times its tasks apart.
 
-    On a CPU a time has the call of the operator in it; on a GPU it is that of the kernels alone,
-    replayed from a CUDA graph.
+    On a CPU a time includes calling the operator; on a GPU it is only that of the kernels, replayed
+    from a CUDA graph.
 
     Attributes:
-        graphs: each ATen graph that has run, in the order of their runs.
+        graphs: each ATen graph that has run, in order.
     """
 
     def __init__(self) -> None:
-        self.__name__ = "timed_tasks"  # what torch's logs call it
+        self.__name__ = "timed_tasks"  # its name in PyTorch's logs
         self.graphs: list[TimedGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        unlisted: list[Program] = []  # what is timed is none of the user's programs
+        unlisted: list[Program] = []  # these are not the user's programs
         options = Options(policy="serial", freeze=False, fold_weights=False)
         here = this_machine(options, on_program=unlisted.append)
 
         def compile_graph(
             compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
-            """The program, which says that it runs."""
+            """The program, wrapped so that it records its runs."""
             traced = compiler.trace(gm, name)
             graph = traced.traced.graph
             timed = graph, _seconds(graph, traced.device)
@@ -64,10 +64,10 @@ class TimedTasks:
 
 
 def _seconds(graph: TaskGraph, device: DeviceRuntime) -> dict[str, float]:
-    """What each launching task takes.
+    """The seconds of each launching task.
 
     Raises:
-        UnsupportedError: a task cannot be timed; says why.
+        UnsupportedError: a task cannot be timed; the message says why.
     """
     times, failed = measured_times(graph, device, {})
     if failed:

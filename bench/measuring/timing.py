@@ -1,4 +1,4 @@
-"""How calls are timed: in turn, so that a change of the machine's speed meets all of them."""
+"""Times calls in turn, so that a change of the machine's speed affects all of them."""
 
 import gc
 import statistics
@@ -16,12 +16,12 @@ Call = Callable[[], object]
 CPU = torch.device("cpu")
 
 SAMPLE_SECONDS, MAX_CALLS = 0.05, 100
-"""A sample is of as many calls as take about so long, and no more than these."""
+"""A sample has as many calls as take about this time, and at most this number."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, least and greatest of some samples."""
+    """The median, least and greatest of some samples."""
 
     median: float
     min: float
@@ -34,23 +34,23 @@ class Spread:
         return Spread(statistics.median(samples), min(samples), max(samples), len(samples))
 
     def milliseconds(self) -> str:
-        """Of seconds: "12.34 ms (11.90 to 15.02)"."""
+        """As text, for seconds: "12.34 ms (11.90 to 15.02)"."""
         low, middle, high = (f"{1e3 * x:.2f}" for x in (self.min, self.median, self.max))
         return f"{middle} ms ({low} to {high})"
 
     def ratio(self) -> str:
-        """Of ratios: "1.012 (0.981 to 1.105)"."""
+        """As text, for ratios: "1.012 (0.981 to 1.105)"."""
         return f"{self.median:.3f} ({self.min:.3f} to {self.max:.3f})"
 
 
 def synchronize() -> None:
-    """Waits until the GPU, where there is one, has done all that it was given."""
+    """Waits until the GPU, if there is one, has finished all work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def calls_per_sample(call: Call) -> int:
-    """How many calls in a row last long enough for a sample, but not too long."""
+    """The number of calls that last long enough for a sample, but not too long."""
     start = perf_counter()
     call()
     synchronize()
@@ -64,7 +64,7 @@ def interleaved_seconds(
     after_round: Call = lambda: None,
     device: torch.device = CPU,
 ) -> dict[str, list[float]]:
-    """Seconds a call takes, for each of `calls` and each round.
+    """The seconds of a call, for each of `calls` and each round.
 
     In a round each takes its turn: one call that is not timed, then `calls_per_round` that are,
     as one sample. The order rotates from round to round. Python's collector runs between rounds
@@ -72,10 +72,10 @@ def interleaved_seconds(
 
     Args:
         calls: the contestants.
-        rounds: how many samples of each.
-        calls_per_round: how many calls a sample is the mean of.
-        after_round: is called between rounds.
-        device: what the calls run on: a GPU's time is read off events on its current stream.
+        rounds: the number of samples of each.
+        calls_per_round: the number of calls of a sample, which is their mean.
+        after_round: called between rounds.
+        device: the device of the calls; a GPU's time is measured with events on its current stream.
     """
     seconds_per_call = _gpu_seconds_per_call if device.type == "cuda" else _seconds_per_call
     names = list(calls)
@@ -90,7 +90,7 @@ def interleaved_seconds(
 
 
 def uncollected_seconds(call: Call, rounds: int) -> list[float]:
-    """Seconds that a call takes, round by round; Python's collector runs between rounds only."""
+    """The seconds of a call, round by round; Python's collector only runs between rounds."""
     samples = []
     for _ in range(rounds):
         with collected_before():
@@ -101,7 +101,7 @@ def uncollected_seconds(call: Call, rounds: int) -> list[float]:
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
-    """The spread of the ratios that two series have round by round."""
+    """The spread of the ratios of two series, round by round."""
     return Spread.of([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
@@ -114,7 +114,7 @@ def _seconds_per_call(call: Call, n_calls: int) -> float:
 
 
 def _gpu_seconds_per_call(call: Call, n_calls: int) -> float:
-    """From an idle GPU until it has done the last call."""
+    """From an idle GPU until it has finished the last call."""
     call()
     gpu_seconds = gpu_stopwatch()
     for _ in range(n_calls):
@@ -123,8 +123,11 @@ def _gpu_seconds_per_call(call: Call, n_calls: int) -> float:
 
 
 def gpu_stopwatch() -> Callable[[], float]:
-    """Starts now, with an idle GPU; what it returns stops, and gives the seconds that the GPU
-    took for what the current stream was given in between."""
+    """Starts a stopwatch for the current stream, with an idle GPU.
+
+    Returns:
+        A function that waits for the GPU, and returns the seconds that it took since the start.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     start.record()

@@ -1,1 +1,1 @@
-"""The compilers and schedulers that this one is compared with, and the comparison."""
+"""The compilers and schedulers that nimble_fx is compared with, and the comparison."""

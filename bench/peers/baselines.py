@@ -1,4 +1,4 @@
-"""What nimble_fx is compared with: eager PyTorch, its other compilers, onnxruntime."""
+"""The contestants: eager PyTorch, its other compilers, onnxruntime, and nimble_fx."""
 
 import argparse
 import importlib.util
@@ -19,7 +19,7 @@ Run = Callable[..., Tensor]
 """Takes a model's arguments and returns its output."""
 
 Compile = Callable[[nn.Module, Sequence[Tensor]], Run]
-"""Makes a contestant of a model and example inputs; what it raises is a row of the results."""
+"""Makes a contestant of a model and example inputs; results record its errors."""
 
 
 ALL_PEERS = (
@@ -32,7 +32,7 @@ ALL_PEERS = (
 def refuse_unknown_peers(
     options: argparse.ArgumentParser, names: Sequence[str], device: str, training: bool = False
 ) -> None:
-    """Ends the command if a peer is not here, and says why."""
+    """Ends the command with an error if a peer is not available."""
     there = peers(torch.device(device), training)
     for name in names:
         if name == "onnxruntime" and name not in there and not training:
@@ -42,15 +42,15 @@ def refuse_unknown_peers(
 
 
 def peers(device: torch.device, training: bool) -> dict[str, Compile]:
-    """The peers that there are on a device, by name; eager first.
+    """The peers for a device, by name; eager first.
 
-    On a CPU "dynamo" is eager called through `torch.compile`, which no backend can be faster than
-    without faster kernels, and "unfolded" is nimble_fx without them: with `fold_weights=False`.
-    "freezing" is Inductor with its option of that name, "finite" nimble_fx with `assume_finite`,
-    which that takes for granted. "fused" is nimble_fx with Inductor's kernels, "fused-serial" with
-    these on one stream, "measured" with the faster of these and PyTorch's; "folded" is nimble_fx on
-    a GPU with `fold_weights=True`; "frozen", on a CPU, has the faster kernels without guards and
-    weights, as "freezing" takes the weights to be constant.
+    On a CPU "dynamo" is eager called through `torch.compile`, a bound for backends that use eager's
+    kernels, and "unfolded" is nimble_fx with `fold_weights=False`. "freezing" is Inductor with its
+    option of that name; it assumes finite values, like "finite", nimble_fx with `assume_finite`.
+    "fused" is nimble_fx with Inductor's kernels, "fused-serial" with these on one stream,
+    "measured" with the faster of these and PyTorch's; "folded" is nimble_fx on a GPU with
+    `fold_weights=True`; "frozen", on a CPU, is "measured" without guards and with released weights,
+    because "freezing" treats weights as constants.
     """
     found: dict[str, Compile] = {"eager": lambda model, inputs: model}
     if device.type == "cuda":
@@ -81,7 +81,7 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
 
 
 def _frozen(model: nn.Module, inputs: Sequence[Tensor]) -> Run:
-    """By `nimble_fx.compile`, of a copy of the model, whose weights it frees."""
+    """Uses `nimble_fx.compile` on a copy of the model, and frees its weights."""
     return nimble_fx.compile(
         deepcopy(model),
         tuple(inputs),
@@ -93,7 +93,7 @@ def _frozen(model: nn.Module, inputs: Sequence[Tensor]) -> Run:
 
 
 def policies(names: Sequence[str]) -> dict[str, Compile]:
-    """nimble_fx by each policy. What falls back to a slower way is an error, not a contestant."""
+    """nimble_fx with each policy. A fallback is an error."""
     return {
         name: _by_torch(
             backend=nimble, options={"policy": find_policy(name), "on_fallback": "error"}
@@ -103,7 +103,7 @@ def policies(names: Sequence[str]) -> dict[str, Compile]:
 
 
 def _by_torch(**how: Any) -> Compile:
-    """By `torch.compile`; with code of its own, or Dynamo would search what others compiled."""
+    """Uses `torch.compile`, with code of its own, so that Dynamo has no other entries to check."""
     return lambda model, inputs: torch.compile(unique_function(model), **how)
 
 
@@ -112,7 +112,7 @@ def _is_installed(*packages: str) -> bool:
 
 
 def _onnxruntime(device: torch.device, model: nn.Module, inputs: Sequence[Tensor]) -> Run:
-    """A session on the device, which reads and writes PyTorch's tensors where they are.
+    """An onnxruntime session on the device, which reads and writes PyTorch's tensors in place.
 
     Raises:
         RuntimeError: the model cannot be exported, or there is no session on the device.
@@ -134,7 +134,7 @@ def _onnxruntime(device: torch.device, model: nn.Module, inputs: Sequence[Tensor
 
 
 def _run_session(session: Any, example: Tensor, *inputs: Tensor) -> Tensor:
-    """One call; returns when it is done."""
+    """Runs one call; returns when it is done."""
     output = torch.empty_like(example)
     binding = session.io_binding()
     for value, x in zip(session.get_inputs(), inputs, strict=True):
@@ -145,6 +145,6 @@ def _run_session(session: Any, example: Tensor, *inputs: Tensor) -> Tensor:
 
 
 def _described(x: Tensor) -> tuple[str, int, Any, tuple[int, ...], int]:
-    """A tensor as onnxruntime binds it: device, its index, NumPy's type, shape, address."""
+    """A tensor's description for onnxruntime: device, its index, NumPy's type, shape, address."""
     dtype = torch.empty(0, dtype=x.dtype).numpy().dtype
     return x.device.type, x.device.index or 0, dtype, tuple(x.shape), x.data_ptr()

@@ -1,4 +1,4 @@
-"""What `bench.inference` and `bench.training` do: hold contests, show and keep each row."""
+"""The common part of `bench.inference` and `bench.training`: compare, print and write each row."""
 
 import argparse
 import gc
@@ -31,17 +31,17 @@ ON_A_CPU = (
 )
 
 CPU_LIMIT = 1.03
-"""On a CPU, what nimble_fx may take over eager and aot_eager, which run the same operators."""
+"""The limit on a CPU for nimble_fx's time over eager's and aot_eager's, with the same operators."""
 
 
 def compare(name: str, description: str | None, training: bool, argv: Sequence[str] | None) -> int:
-    """Runs the command; 0, or 1 if there is a contestant that failed, or no time for a model.
+    """Runs the command; returns 0, or 1 if a contestant failed or no model was reached.
 
     Args:
-        name: the command's.
-        description: for `--help`.
+        name: the command's name.
+        description: the text of `--help`.
         training: whether iterations have a backward.
-        argv: the arguments; None for those of the process.
+        argv: the arguments; None for the process's arguments.
     """
     args = _parse(name, description, training, argv)
     contests = _contests(args, training)
@@ -92,14 +92,14 @@ def _parse(
 
 
 def _contestants(args: argparse.Namespace, training: bool) -> dict[str, Compile]:
-    """Eager, which the others are checked against, and what was asked for."""
+    """Eager, which the others are compared with, and the selected contestants."""
     there = peers(torch.device(args.device), training)
     wanted = {name: there[name] for name in there if name in ("eager", *args.peers)}
     return wanted | policies(args.policies)
 
 
 def _contests(args: argparse.Namespace, training: bool) -> list[Contest]:
-    """What was asked for, in order."""
+    """The selected contests, in order."""
     device = torch.device(args.device)
     return [
         Contest(model, form, batch, training, device, args.rounds)
@@ -110,7 +110,7 @@ def _contests(args: argparse.Namespace, training: bool) -> list[Contest]:
 def _rows(
     args: argparse.Namespace, training: bool, contests: Sequence[Contest], begin: Begin
 ) -> Generator[tuple[int, Row], None, None]:
-    """The rows that there is time for, each with its contest's number, as soon as it is there."""
+    """Yields the rows that are reached in time, each with its contest's number."""
     end = inf if args.minutes is None else monotonic() + 60 * args.minutes
     if args.jobs > 1:
         yield from _rows_side_by_side(args, training, contests, end, begin)
@@ -139,20 +139,20 @@ def _rows_side_by_side(
 def _hold_apart(
     args: argparse.Namespace, training: bool, i: int, wait_for_turn: Callable[[], None]
 ) -> Row:
-    """The row of a contest in a process of its own, made anew: lambdas cannot be sent to it."""
+    """Runs a contest in a process of its own, which selects it again: lambdas cannot be sent."""
     share = max(1, (cpu_count() or 1) // args.jobs)
     config.compile_threads = min(config.compile_threads or share, share)
     return hold(_contests(args, training)[i], _contestants(args, training), wait_for_turn)
 
 
 def results(rows: Mapping[int, Row], contests: Sequence[Contest]) -> dict[str, Any]:
-    """What is kept: rows, by the numbers of their contests, and what there was no time for."""
+    """The results to write: rows, by the numbers of their contests, and models not reached."""
     left = [contest.title for i, contest in enumerate(contests) if i not in rows]
     return {"rows": list(rows.values()), "not_reached": left}
 
 
 def targets(rows: Mapping[int, Row], device: str) -> list[Target]:
-    """On a CPU, where streams gain nothing, nimble_fx must not cost anything either."""
+    """The targets on a CPU, where streams gain nothing: nimble_fx must cost nothing either."""
     if torch.device(device).type != "cpu":
         return []
     return [
@@ -164,7 +164,7 @@ def targets(rows: Mapping[int, Row], device: str) -> list[Target]:
 
 
 def print_row(row: Row) -> None:
-    """A line for each contestant: time, time over ours in the same rounds, accuracy."""
+    """Prints a line for each contestant: time, ratio to ours in the same rounds, accuracy."""
     lines = [_line(row, name, result) for name, result in row.results.items()]
     padded = [[*line, *[""] * (len(HEADER) - len(line))] for line in _floor_lines(row)]
     n_rounds = max((len(result.samples) for result in row.results.values()), default=0)

@@ -1,4 +1,4 @@
-"""One row of a comparison: contestants on one model, checked against eager, then timed in turn."""
+"""One row of a comparison: checks contestants on one model against eager, times them in turn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,23 +23,23 @@ from nimble_fx.frontend.model_function import unique_function
 from nimble_fx.ir.types import dtype_name
 
 N_SETS = 3
-"""Sets of inputs, which each contestant is checked with and takes in turn."""
+"""The number of sets of inputs; each contestant is checked with all and timed with each in turn."""
 
 NO_LIMIT = 1000
-"""How often Dynamo may compile one function: each contestant does so."""
+"""How often Dynamo may compile one function; each contestant compiles it."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What the contestants are to do.
+    """The task of the contestants.
 
     Attributes:
-        model: of the zoo.
+        model: a model of the zoo.
         form: one of its forms.
         batch: the batch size.
-        training: forward, loss and backward; else the forward alone.
-        device: where.
-        rounds: samples of each contestant.
+        training: whether to run forward, loss and backward; otherwise only the forward.
+        device: the device to run on.
+        rounds: the number of samples of each contestant.
     """
 
     model: Model
@@ -51,13 +51,13 @@ class Contest:
 
     @property
     def title(self) -> str:
-        """What a person calls it: "GoogLeNet, 224 x 224, batch 1"."""
+        """Its title, such as "GoogLeNet, 224 x 224, batch 1"."""
         return f"{self.model.title}, {self.form.title}, batch {self.batch}"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration, as any contestant runs it.
+    """One iteration, the same for all contestants.
 
     Attributes:
         form: the model's form, for its loss.
@@ -71,9 +71,9 @@ class Step:
         """The output; in training, the gradients too.
 
         Args:
-            model: whose parameters have gradients.
+            model: the model, whose parameters have gradients.
             run: the contestant.
-            inputs: one set.
+            inputs: one set of inputs.
         """
         if not self.training:
             with torch.no_grad():
@@ -83,7 +83,7 @@ class Step:
         return output.detach(), *torch.autograd.grad(self.form.loss(output), parameters)
 
     def reference(self, model: nn.Module, inputs: Inputs) -> Reference:
-        """What the iteration should compute."""
+        """The expected results of the iteration."""
         copied = double(model)
         exact = self(copied, copied, tuple(map(in_double, inputs)))
         return Reference(self(model, model, inputs), exact)
@@ -91,13 +91,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """A model that has been built, what it is fed, and what it should return.
+    """A built model, its inputs, and its expected results.
 
     Attributes:
-        step: what an iteration is.
-        model: on its device, in its mode.
-        sets: of inputs, which each contestant is checked with and takes in turn.
-        references: for each set.
+        step: the iteration.
+        model: the model, on its device and in its mode.
+        sets: the sets of inputs.
+        references: the expected results for each set.
     """
 
     step: Step
@@ -107,11 +107,11 @@ class Case:
 
     @staticmethod
     def of(contest: Contest) -> "Case":
-        """The same weights and inputs each time.
+        """Builds the case, with the same weights and inputs each time.
 
         Raises:
-            InaccurateError: the model returns the same for different inputs, so that a contestant
-                that returns what it returned before would pass.
+            InaccurateError: the model returns the same for different inputs, so that the check
+                would miss a contestant that repeats an earlier result.
         """
         torch.manual_seed(0)
         step = Step(contest.form, contest.training)
@@ -125,11 +125,11 @@ class Case:
         return Case(step, model, sets, references)
 
     def run(self, run: Run, i: int) -> tuple[Tensor, ...]:
-        """One iteration of a contestant with one of the sets."""
+        """Runs one iteration of a contestant with one of the sets."""
         return self.step(self.model, run, self.sets[i])
 
     def endless(self, run: Run) -> Call:
-        """A call that does an iteration with the next set."""
+        """A function that runs an iteration with the next set."""
         order = cycle(range(N_SETS))
         return lambda: self.run(run, next(order))
 
@@ -139,14 +139,14 @@ def hold(
     contestants: Mapping[str, Compile],
     wait_for_turn: Callable[[], None] = lambda: None,
 ) -> Row:
-    """Prepares, checks and times the contestants; what fails is a result that says so.
+    """Prepares, checks and times the contestants; results record failures.
 
     Args:
-        contest: what they are to do.
-        contestants: by name; "eager" must be one of them.
-        wait_for_turn: called when all are prepared and checked; from its return on they are timed.
+        contest: their task.
+        contestants: the contestants by name; "eager" must be one of them.
+        wait_for_turn: called when all are prepared and checked; timing begins when it returns.
     """
-    # Past the limit, which a model with a graph break meets, Dynamo would run eager in silence.
+    # Beyond the limit, as with a graph break, Dynamo would silently run eager.
     with torch._dynamo.config.patch(recompile_limit=NO_LIMIT, fail_on_recompile_limit_hit=True):
         try:
             return _held(contest, contestants, wait_for_turn)
@@ -186,7 +186,7 @@ def _held(
 
 
 def failed(contest: Contest, error: str) -> Row:
-    """The row of a model that does not even run in eager, or whose timing broke off."""
+    """The row of a model that does not run in eager, or whose timing was aborted."""
     return Row(
         model=contest.model.name,
         title=contest.title,
@@ -201,7 +201,7 @@ def failed(contest: Contest, error: str) -> Row:
 
 
 def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
-    """A contestant's first call, timed, and its checks; None for one that failed."""
+    """Times and checks each contestant's first call; None for one that failed."""
     try:
         skipped = _skipped_cuda_graphs()
         start = perf_counter()
@@ -210,7 +210,7 @@ def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
         synchronize()
         first_seconds = perf_counter() - start
         distance, same_bits = _check(case, run)
-    except Exception as error:  # whatever a contestant raises is its result
+    except Exception as error:  # any error of a contestant is its result
         cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
         return Result(error=one_line(cause)), None
     skipped = _skipped_cuda_graphs() - skipped
@@ -219,12 +219,12 @@ def _first_calls(case: Case, compile_: Compile) -> tuple[Result, Run | None]:
 
 
 def _skipped_cuda_graphs() -> int:
-    """How often PyTorch has run a graph as it is that was to be a CUDA graph."""
+    """How often PyTorch has run a graph uncaptured that should be a CUDA graph."""
     return int(counters["inductor"]["cudagraph_skips"])
 
 
 def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) -> Result:
-    """The result with its times, once the contestant was checked again: it ran often meanwhile."""
+    """The result with its times, after the contestant is checked again."""
     try:
         _, same_bits = _check(case, run)
     except Exception as error:
@@ -233,13 +233,13 @@ def _last_calls(case: Case, run: Run, result: Result, samples: Sequence[float]) 
 
 
 def _check(case: Case, run: Run) -> tuple[float, bool]:
-    """How far results are from float64's, and whether all are eager's bit by bit.
+    """The distance of results from float64's, and whether all equal eager's bit by bit.
 
-    Twice around, so that one that returns what it returned before would be noticed. Each result is
+    Checks all sets twice, to notice a contestant that repeats an earlier result. Each result is
     checked before the next call, which may overwrite it.
 
     Raises:
-        InaccurateError: one is too far.
+        InaccurateError: a result is too far from float64's.
     """
     distance, same_bits = 0.0, True
     for i in [*range(N_SETS)] * 2:
@@ -250,7 +250,7 @@ def _check(case: Case, run: Run) -> tuple[float, bool]:
 
 
 def _schedules(policy: str, known: int) -> list[Schedule]:
-    """What nimble_fx has made since it knew that many programs."""
+    """The schedules that nimble_fx has made since there were that many programs."""
     return [
         Schedule(
             policy=policy,
@@ -270,11 +270,11 @@ def _timed(calls: Mapping[str, Call], contest: Contest) -> dict[str, list[float]
 
 
 def _floor(case: Case) -> tuple[Floor | None, str | None]:
-    """The floor, or why it could not be measured."""
+    """Measures the floor; returns why not if that fails."""
     timed = TimedTasks()
     try:
         case.run(torch.compile(unique_function(case.model), backend=timed), 0)
-    except Exception as error:  # an operator that a GPU cannot capture is no reason to lose the row
+    except Exception as error:  # an operator that a GPU cannot capture must not lose the row
         return None, one_line(error)
     if not any(seconds for _, seconds in timed.graphs):
         return None, "no task was timed"

@@ -1,7 +1,7 @@
-"""Cases side by side, each in a process of its own; one is timed at a time, while all others rest.
+"""Prepares cases in parallel, each in a process of its own, and times them one at a time.
 
-A batch of processes prepares its cases at the same time. When all of them are ready, they time
-their own in turn. A process that dies costs its own case alone.
+A batch of processes prepares its cases at the same time. When all of them are ready, each times its
+case in turn, while the others wait. A process that dies only loses its own case.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -19,23 +19,23 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 Work = Callable[[int, Callable[[], None]], T]
-"""Does the case of a number; calls the function that it is given just before it times."""
+"""Runs the case of a given number; calls its second argument just before it begins to time."""
 
 CONTEXT: SpawnContext | ForkContext = get_context("spawn")
-"""How processes start: not as a fork, which could not use the GPU."""
+"""Processes are not forked, because a fork could not use the GPU."""
 
 TURN_SECONDS = 10.0
-"""What is kept for the turn of each case that is ready, before the time is over."""
+"""Seconds that are reserved for the turn of each ready case."""
 
 EXIT_SECONDS = 10.0
-"""How long a process may take to end once it has answered."""
+"""Seconds in which a process must end after its answer."""
 
 READY, GO = "ready", "go"
 
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
-    """What a process answers."""
+    """The answer of a process."""
 
     result: T
 
@@ -48,11 +48,11 @@ class Died:
 
 
 class Worker(Generic[T]):
-    """A process that does one case.
+    """A process that runs one case.
 
     Attributes:
         case: its number.
-        heard: its last word: READY, its answer, or that it died; None if it has said nothing.
+        heard: its last message: READY, its answer, or that it died; None if there was none.
     """
 
     def __init__(self, work: Work[T], case: int) -> None:
@@ -61,11 +61,11 @@ class Worker(Generic[T]):
         self._pipe, its_end = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=_serve, args=(work, case, its_end))
         self._process.start()
-        its_end.close()  # else this process would keep the pipe of a dead one open
+        its_end.close()  # otherwise this process would keep the pipe of a dead one open
         self.signs: tuple[Connection, int] = (self._pipe, self._process.sentinel)
 
     def listen(self, seconds: float | None = None) -> None:
-        """Waits for a word or for the end of the process, without limit if `seconds` is None."""
+        """Waits for a message or the end of the process, without limit if `seconds` is None."""
         if not wait(self.signs, seconds):
             return
         word = self._received()
@@ -74,16 +74,16 @@ class Worker(Generic[T]):
         self.heard = word or Died(_how(self._process.exitcode))
 
     def _received(self) -> str | Done[T] | None:
-        """What the process has said; None if it has died, perhaps with a message unread."""
+        """The message of the process; None if it has died, perhaps in the middle of a message."""
         try:
             return self._pipe.recv() if self._pipe.poll() else None
         except (EOFError, OSError):
             return None
 
     def take_turn(self, end: float) -> T | Died | None:
-        """Has the case timed if it is ready; None if it is not, or if the time is over."""
+        """Lets the process time its case; None if it is not ready, or the time is over."""
         if self.heard == READY and monotonic() <= end:
-            with suppress(OSError):  # it has died; `listen` sees how
+            with suppress(OSError):  # it has died; `listen` finds out how
                 self._pipe.send(GO)
             self.listen()
         if isinstance(self.heard, Done):
@@ -91,7 +91,7 @@ class Worker(Generic[T]):
         return self.heard if isinstance(self.heard, Died) else None
 
     def close(self, seconds: float = 0.0) -> None:
-        """Returns when the process has ended, with all that it started; kills what is left."""
+        """Waits until the process and all that it started have ended; kills what is left."""
         if self._pipe.closed:
             return
         wait([self._process.sentinel], seconds)
@@ -110,14 +110,14 @@ def side_by_side(
     end: float,
     begin: Callable[[int], None] = lambda case: None,
 ) -> Generator[tuple[int, T | Died], None, None]:
-    """The results of the cases that are reached, in their order, each as soon as it is there.
+    """Yields the results of the cases that are reached, in order, each as soon as possible.
 
     Args:
-        work: what a process does; it can be pickled.
-        n_cases: how many there are; their numbers begin at 0.
+        work: runs a case in a process; it can be pickled.
+        n_cases: the number of cases, which are numbered from 0.
         jobs: the most processes at the same time.
-        end: by `monotonic`; no process starts later, and no turn begins later.
-        begin: called with a case when its process starts.
+        end: the time (of `monotonic`) after which no process starts and no turn begins.
+        begin: called with the number of a case when its process starts.
     """
     for first in range(0, n_cases, jobs):
         if monotonic() > end:
@@ -135,7 +135,7 @@ def side_by_side(
 
 
 def _prepare(batch: Sequence[Worker[T]], end: float) -> None:
-    """Returns when all that still run are ready; those that leave the others no time are killed."""
+    """Waits until all processes are ready; kills those that would leave the others no time."""
     while waiting := [worker for worker in batch if worker.heard is None]:
         n_ready = sum(worker.heard == READY for worker in batch)
         left = end - TURN_SECONDS * n_ready - monotonic()
@@ -149,8 +149,8 @@ def _prepare(batch: Sequence[Worker[T]], end: float) -> None:
 
 
 def _serve(work: Work[T], case: int, pipe: Connection) -> None:
-    """What a process does: the case, whose turn the parent announces."""
-    setpgid(0, 0)  # so that what it starts is killed with it
+    """The main function of a process: runs the case; the parent announces its turn."""
+    setpgid(0, 0)  # so that processes that it starts are killed with it
     Thread(target=_die_with_parent, daemon=True).start()
 
     def wait_for_turn() -> None:
@@ -161,7 +161,7 @@ def _serve(work: Work[T], case: int, pipe: Connection) -> None:
 
 
 def _die_with_parent() -> None:
-    """Kills this process and what it has started when the parent is gone, however it ended."""
+    """Kills this process and all that it has started when the parent ends, however that happens."""
     parent = parent_process()
     if parent is not None:
         parent.join()

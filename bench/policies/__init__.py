@@ -1,8 +1,8 @@
 """Schedules of other systems, as policies: `options={"policy": Opara()}`.
 
-Each is written from its paper or documentation. They decide streams and launch order alone: waits
-and frees are put in by nimble_fx's own passes, with the fewest waits that their streams allow, so
-that a rival loses nothing to how it was written down here.
+Each is written from its paper or documentation. They only decide streams and launch order.
+nimble_fx's own passes insert waits and frees, with the fewest waits that the streams allow, so that
+no rival is at a disadvantage from this implementation.
 """
 
 from importlib import import_module
@@ -19,15 +19,15 @@ RIVALS: dict[str, Policy] = {
     policy.name: policy for policy in (Opara(), DepthRoundRobin(), StaticWeights())
 }
 POLICIES: dict[str, PolicyName | Policy] = {**{name: name for name in OWN}, **RIVALS}
-"""Every policy that can be compared, by the name that it has on a command line."""
+"""Every policy that can be compared, by its name on the command line."""
 
 
 class UnknownPolicyError(ValueError):
-    """There is no policy of that name; the message says which there are."""
+    """There is no policy of that name; the message lists those that there are."""
 
 
 def find_policy(name: str) -> PolicyName | Policy:
-    """The policy of a name, or an instance of a class of yours: "my_module:MyPass".
+    """The policy with a name, or an instance of a class of yours: "my_module:MyPass".
 
     Raises:
         UnknownPolicyError: there is none.

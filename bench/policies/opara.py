@@ -16,8 +16,8 @@ class Opara:
     Streams: a task takes the stream of the first of its predecessors of which it is the first
     successor in program order, else a new one. Launch order: of the tasks that are ready,
     compute-bound and memory-bound ones alternate, the one with the smallest demand first. The
-    paper reads the demand off a profile (threads, registers, shared memory); here it is the number
-    of elements that the task makes. PyTorch hands out 32 streams in turn, so more than that share.
+    paper takes the demand from a profile (threads, registers, shared memory); here it is the number
+    of elements that the task computes. PyTorch has 32 streams, which more Opara streams share.
 
     Requires: `after` holds the dependencies.
     Ensures: streams 0..n-1 are used, n <= `max_streams`.

@@ -1,4 +1,4 @@
-"""Which operators are bound by arithmetic, and how much of a GPU a task asks for."""
+"""Which operators are compute-bound, and how many threads a task has."""
 
 from math import prod
 
@@ -14,7 +14,7 @@ _PRODUCTS = {
 
 
 def multiplies_matrices(task: Task) -> bool:
-    """Whether it is a matrix product or a convolution, which GPUs compute as one."""
+    """Whether it is a matrix product or a convolution."""
     name = operator_name(task)
     return name in _PRODUCTS or "scaled_dot_product" in name
 
@@ -28,7 +28,7 @@ def operator_name(task: Task) -> str:
 
 
 def n_elements(made: Type | None) -> int:
-    """How many numbers a task makes: about the threads that it is launched with."""
+    """The number of elements that a task computes, which is about its number of threads."""
     if isinstance(made, TensorType):
         return prod(size for size in made.shape if isinstance(size, int))
     if isinstance(made, TupleType):

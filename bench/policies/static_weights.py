@@ -13,13 +13,13 @@ MOE, GEMM, OTHER = 20, 10, 1
 
 @dataclass(frozen=True)
 class StaticWeights:
-    """Streams as in TensorRT-LLM's multi-stream pass, launched in the order of their choice.
+    """Streams as in TensorRT-LLM's multi-stream pass, launched in the order of selection.
 
-    Of the tasks that are ready, the one with the greatest weight still ahead of it comes next, on
-    the first stream that is idle when it could start, else on the one that is idle first. A fused
-    mixture of experts weighs 20, a matrix product 10, anything else 1. TensorRT-LLM lists the
-    products of language models; convolutions count as products here. It then launches stream after
-    stream, as far as each is ready; here tasks are launched as they were chosen.
+    Of the tasks that are ready, the one with the heaviest path after it comes next, on the first
+    stream that is idle when it could start, else on the one that is idle first. A fused mixture of
+    experts weighs 20, a matrix product 10, any other operator 1. TensorRT-LLM lists the products of
+    language models; convolutions count as products here. TensorRT-LLM then launches stream after
+    stream, as far as each is ready; here tasks are launched in the order of selection.
 
     Requires: `after` holds the dependencies.
     Ensures: streams 0..n-1 are used, n <= `max_streams`.
@@ -55,14 +55,14 @@ class StaticWeights:
 
 
 def weight(task: Task) -> int:
-    """What a task is taken to cost."""
+    """The weight of a task."""
     if "moe" in operator_name(task):
         return MOE
     return GEMM if multiplies_matrices(task) else OTHER
 
 
 def weight_ahead(tasks: Mapping[str, Task], earlier: Mapping[str, list[str]]) -> dict[str, int]:
-    """For each task, the weight of the heaviest path behind it, its own left out."""
+    """For each task, the weight of the heaviest path after it, without its own weight."""
     ahead = dict.fromkeys(earlier, 0)
     for name in sorted(earlier, key=lambda name: -tasks[name].index):
         for before in earlier[name]:

@@ -1,4 +1,4 @@
-"""The shortest schedule that there is of a few dozen tasks, by constraint programming."""
+"""Finds the shortest schedule of a few dozen tasks by constraint programming."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ PER_US = 1000
 
 @dataclass(frozen=True)
 class Optimum:
-    """What is known of the shortest schedule.
+    """What the search found out about the shortest schedule.
 
     Attributes:
-        us: what the best schedule that was found takes, in microseconds.
-        bound_us: what no schedule goes below; the same if it is proven.
+        us: the time of the best schedule that was found, in microseconds.
+        bound_us: a lower bound for all schedules; equal to `us` if that is proven to be optimal.
     """
 
     us: float
@@ -28,32 +28,33 @@ class Optimum:
 
     @property
     def proven(self) -> bool:
-        """Whether no schedule is shorter."""
+        """Whether the best schedule that was found is proven to be the shortest."""
         return self.us == self.bound_us
 
 
 def shortest_schedule(
     graph: TaskGraph, costs: Mapping[str, Cost], device: Device, effort: float
 ) -> Optimum:
-    """The least time in which `predict` could have tasks end on `device.max_streams` streams.
+    """The shortest makespan by `predict` of a schedule on `device.max_streams` streams.
 
     The model, for tasks that do not slow each other down: each task is on one stream; tasks of a
-    stream do not overlap; a task starts when those that it comes after have ended, and
-    `device.event_us` later if they are on another stream; side streams start as much later than
-    stream 0, and it knows as much later that they have ended. This is what the simulator does when
-    no task asks for a share of the device, any order of the tasks on a stream being one in which
-    they can be launched. How kernels slow each other down (processor sharing) has no such model.
+    stream do not overlap; a task starts when its predecessors have ended, and `device.event_us`
+    later if they are on another stream; side streams start that much later than stream 0, which
+    notices their ends that much later. The simulator does the same if no task uses a share of the
+    device, because tasks can be launched in any order of the tasks on a stream. Kernels that slow
+    each other down (processor sharing) have no such model.
 
     Args:
-        graph: a legal schedule to begin with; streams and waits are set. Nothing is ordered by the
-            host.
-        costs: of its tasks; whole nanoseconds, no shares.
-        device: where.
-        effort: how long to search, in CP-SAT's deterministic seconds: the same on any machine.
+        graph: a legal schedule to begin with, with streams and waits, and without tasks that the
+            host orders.
+        costs: the costs of its tasks, in whole nanoseconds and without shares.
+        device: the device.
+        effort: the limit of the search, in CP-SAT's deterministic seconds, which are the same on
+            any machine.
     """
     program = _Program(graph, costs, device)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1  # several would find another bound each time
+    solver.parameters.num_workers = 1  # several workers would find a different bound each time
     solver.parameters.max_deterministic_time = effort
     solver.solve(program.model)
     return Optimum(
@@ -62,7 +63,7 @@ def shortest_schedule(
 
 
 class _Program:
-    """The constraint program; `model` is what is solved."""
+    """The constraint program; `model` is the CP-SAT model."""
 
     def __init__(self, graph: TaskGraph, costs: Mapping[str, Cost], device: Device) -> None:
         self.model = cp_model.CpModel()
@@ -116,7 +117,7 @@ class _Program:
                 self.model.add(self._start[task.name] >= ended + self._event * (1 - together))
 
     def _begin_with(self, graph: TaskGraph, starts: Mapping[str, int]) -> None:
-        """A schedule to improve on."""
+        """Adds a schedule as a hint."""
         for task in graph.launching:
             self.model.add_hint(self._start[task.name], starts[task.name])
             for s in self._streams:

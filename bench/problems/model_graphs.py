@@ -1,4 +1,4 @@
-"""The task graphs of a model before any pass, so that one trace serves all policies."""
+"""Traces a model once, so that all policies can schedule the same task graphs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,14 +16,14 @@ from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 
 class Traces:
-    """A backend for `torch.compile` that keeps each graph as it was traced, and runs it as it is.
+    """A backend for `torch.compile` that keeps each traced graph, and runs it as traced.
 
     Attributes:
-        graphs: in the order in which PyTorch had them compiled.
+        graphs: the traced graphs, in the order in which PyTorch compiled them.
     """
 
     def __init__(self) -> None:
-        self.__name__ = "traces"  # what torch's logs call it
+        self.__name__ = "traces"  # its name in PyTorch's logs
         self.graphs: list[TaskGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

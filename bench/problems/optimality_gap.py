@@ -1,4 +1,4 @@
-"""How far schedules are from the shortest there is: rows of results, and what they come to."""
+"""The distances of schedules from the shortest ones: rows of results, and their medians."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ CRITICAL_PATH = "critical-path"
 
 @dataclass(frozen=True)
 class DistanceRow:
-    """One scheduling problem on a device with so many streams.
+    """One scheduling problem, on a device with a number of streams.
 
     Attributes:
-        name: of the problem.
-        n_tasks: that launch.
-        n_streams: that the device has.
-        best_us: what the best schedule that was found takes if tasks do not slow each other down.
-        bound_us: what none goes below; the same as `best_us` if it is proven to be the shortest.
-        alone_us: what each policy's takes, by the same costs.
-        sharing_bound_us: what none goes below if tasks do: the longest path, or all their work.
-        sharing_us: what each policy's takes then.
+        name: the problem's name.
+        n_tasks: the number of launching tasks.
+        n_streams: the device's number of streams.
+        best_us: the time of the best schedule that was found, if tasks do not slow each other down.
+        bound_us: a lower bound; equal to `best_us` if that is proven to be the shortest.
+        alone_us: the time of each policy's schedule, with the same costs.
+        sharing_bound_us: a lower bound if tasks slow each other down: the longest path or all work.
+        sharing_us: the time of each policy's schedule if tasks slow each other down.
     """
 
     name: str
@@ -43,18 +43,18 @@ class DistanceRow:
         return self.best_us == self.bound_us
 
     def distance(self, policy: str) -> float:
-        """What the policy's schedule takes more than the shortest, as a part of that.
+        """How much longer the policy's schedule is than the shortest, relative to that.
 
-        Where that is not proven, than the bound: the true distance is less.
+        If the shortest is not known, relative to the bound: the true distance is less.
         """
         return self.alone_us[policy] / self.bound_us - 1
 
     def distance_from_best(self, policy: str) -> float:
-        """What it takes more than the best schedule that was found, as a part of that."""
+        """How much longer it is than the best schedule that was found, relative to that."""
         return self.alone_us[policy] / self.best_us - 1
 
     def distance_sharing(self, policy: str) -> float:
-        """What it takes more than the bound if tasks slow each other down, as a part of that."""
+        """How much longer it is than the bound if tasks slow each other down, relative to that."""
         return self.sharing_us[policy] / self.sharing_bound_us - 1
 
 

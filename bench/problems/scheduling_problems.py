@@ -15,9 +15,9 @@ class Instance:
     """A scheduling problem.
 
     Attributes:
-        name: what it is.
-        graph: tasks with the orders between them (`after`); no stream is assigned yet.
-        costs: of each launching task, whole nanoseconds.
+        name: its name.
+        graph: tasks with the orders between them (`after`), without streams.
+        costs: the cost of each launching task, in whole nanoseconds.
     """
 
     name: str
@@ -33,10 +33,10 @@ def windows(
     A path between two tasks of a stretch lies in it, so that no order is lost.
 
     Args:
-        name: of the program.
+        name: the program's name.
         graph: its tasks in program order.
-        costs: of all of them.
-        n_tasks: launching tasks in a stretch.
+        costs: the costs of its tasks.
+        n_tasks: the number of launching tasks in a stretch.
             n_windows: how many stretches; fewer if the program is short, none if nothing launches.
     """
     position = [i for i, task in enumerate(graph.tasks) if task.launches]
@@ -86,10 +86,10 @@ def _task(i: int, after: tuple[str, ...]) -> Task:
 
 
 def in_nanoseconds(cost: Cost) -> Cost:
-    """The cost with a whole number of nanoseconds, as integer programs want it."""
+    """The cost rounded to whole nanoseconds, for integer programs."""
     return replace(cost, us=round(1e3 * cost.us) / 1e3)
 
 
 def without_sharing(costs: Mapping[str, Cost]) -> dict[str, Cost]:
-    """Costs of tasks of which any number run side by side without slowing each other down."""
+    """Costs of tasks that run concurrently without slowing each other down."""
     return {name: replace(cost, share=0.0, bandwidth=0.0) for name, cost in costs.items()}

@@ -1,1 +1,1 @@
-"""Results as rows, tables in Markdown and plots, with published figures beside."""
+"""Results as rows, Markdown tables and plots, and published figures to compare with."""

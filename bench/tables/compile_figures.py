@@ -1,4 +1,4 @@
-"""What is measured of a compile, as data and as rows of a table with a column for each graph."""
+"""The measurements of a compile, as data and as table rows with a column for each graph."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from bench.measuring.timing import Spread
 
 @dataclass(frozen=True)
 class FirstCalls:
-    """What a user pays: whole first calls, and the part of each that is nimble_fx's."""
+    """The times of whole first calls, and nimble_fx's part of each."""
 
     whole_seconds: Spread
     nimble_seconds: Spread
@@ -18,19 +18,18 @@ class FirstCalls:
 
 @dataclass(frozen=True)
 class Figures:
-    """All that is measured of one graph.
+    """All measurements of one graph.
 
     Attributes:
-        name: of the graph, with its size.
-        n_edges: orders between tasks that the schedule keeps.
-        theory: what is optimal; None where that is not counted.
-        stage_seconds: medians.
-        total_seconds: of all stages.
-        first_calls: of a model; None for a synthetic graph.
-        peer_seconds: of a whole first call by other compilers.
-        as_in_first_call: whether the stages made the very schedule that the first call runs.
-        choosing_seconds: of making and simulating all candidates of "auto" for a GPU that is not
-            here.
+        name: the graph's name, with its size.
+        n_edges: the number of orders between tasks that the schedule keeps.
+        theory: the optimal counts; None if they are not computed.
+        stage_seconds: the median of each stage.
+        total_seconds: the time of all stages.
+        first_calls: the first calls of a model; None for a synthetic graph.
+        peer_seconds: the time of a whole first call with each other compiler.
+        as_in_first_call: whether the stages made the same schedule as the first call.
+        choosing_seconds: the time in which "auto" makes and simulates all candidates for a GPU.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Figures:
 
     @property
     def choosing_share(self) -> float | None:
-        """What choosing would be of a first call with it."""
+        """The share of selecting a schedule in a first call that includes it."""
         if self.choosing_seconds is None or self.first_calls is None:
             return None
         whole = self.first_calls.whole_seconds.median + self.choosing_seconds
@@ -57,7 +56,7 @@ class Figures:
 
 
 def count_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
-    """Counts, and whether they are the optimal ones."""
+    """Counts, and whether they are optimal."""
     yield ["tasks", *(f"{f.n_tasks:,}" for f in figures)]
     yield ["streams", *(f"{f.n_streams}" for f in figures)]
     yield ["width", *(f"{f.width}" for f in figures)]
@@ -77,7 +76,7 @@ def stage_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
 
 
 def total_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
-    """Totals, and what they are of a whole first call."""
+    """Totals, and their share of a whole first call."""
     totals = [f.total_seconds for f in figures]
     yield ["total, ms", *(f"{1e3 * t.median:,.1f}" for t in totals)]
     yield ["  least", *(f"{1e3 * t.min:,.1f}" for t in totals)]
@@ -91,7 +90,7 @@ def total_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
 
 
 def peer_rows(figures: Sequence[Figures]) -> Iterator[list[str]]:
-    """Whole first calls by other compilers."""
+    """Whole first calls with other compilers."""
     for peer in dict.fromkeys(peer for f in figures for peer in f.peer_seconds):
         cells = [f.peer_seconds.get(peer) for f in figures]
         yield [f"{peer}, s", *("-" if s is None else f"{s:.1f}" for s in cells)]

@@ -17,7 +17,7 @@ from bench.tables.rows import OURS, Result, Row
 from nimble_fx.ir.display import plural
 
 Document = Mapping[str, Any]
-"""What a command wrote: its options, the environment, targets and results."""
+"""The JSON of a command: its options, the environment, targets and results."""
 
 
 def comparison(document: Document) -> list[str]:
@@ -69,7 +69,7 @@ def kernels(document: Document) -> list[str]:
 
 
 def overhead(document: Document) -> list[str]:
-    """What `bench.overhead` measured with PyTorch's CUDA build, if it had it."""
+    """The rows of `bench.overhead` that need PyTorch's CUDA build; empty without it."""
     times = [HostTime.of(plain) for plain in document["results"].get("host time", ())]
     if not times:
         return []
@@ -110,7 +110,7 @@ def optimality(document: Document) -> list[str]:
 
 
 def simulation(document: Document) -> list[str]:
-    """The rows of `bench.simulation`, and the published times beside what is predicted."""
+    """The rows of `bench.simulation`, and published times with their predictions."""
     rows = [SimulationRow.of(plain) for plain in document["results"]["rows"]]
     compared = [Comparison(**plain) for plain in document["results"]["published"]]
     left = document["results"]["not_reached"]
@@ -148,7 +148,7 @@ def simulation(document: Document) -> list[str]:
 
 
 def targets(document: Document) -> list[str]:
-    """What was to be reached, and whether it was."""
+    """The rows of the targets."""
     rows = [
         [each["name"], f"{each['figure']:.3f}", f"{each['limit']:g}", _verdict(each["met"])]
         for each in document["targets"]
@@ -162,7 +162,7 @@ def rows_of(document: Document) -> list[Row]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; the first column to the left, the others to the right."""
+    """A Markdown table; the first column is aligned left, the others right."""
     lines = [_line(header), _line([":--", *["--:"] * (len(header) - 1)])]
     return lines + [_line(row) for row in rows]
 
@@ -192,7 +192,7 @@ def _result(row: Row, name: str) -> str:
 
 
 def _mean(rows: Sequence[Row], name: str) -> str:
-    """The geometric mean of a contestant's times over ours, of the models that both ran."""
+    """The geometric mean of a contestant's times over ours, for the models that both ran."""
     times = ratios(rows, name, over=OURS)
     if name == OURS or not times:
         return "-"

@@ -1,4 +1,4 @@
-"""A picture of a comparison: for each model, each contestant's time over nimble_fx's."""
+"""Plots a comparison: for each model, each contestant's time over nimble_fx's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from bench.tables.rows import OURS, Row
 
 BAR = 0.8
-"""The part of a model's place that its bars fill."""
+"""The part of a model's width that its bars fill."""
 
 
 def plot(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Writes an SVG file; the same rows make the same file."""
+    """Writes an SVG file; deterministic."""
     names = [n for n in dict.fromkeys(n for row in rows for n in row.results) if n != OURS]
     figure = Figure(figsize=(9, 1.5 + 0.14 * len(rows) * max(len(names), 1)), layout="constrained")
     axes = figure.add_subplot()

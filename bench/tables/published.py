@@ -1,7 +1,7 @@
-"""Times that others measured on GPUs, beside what the roofline says of the same kernels.
+"""Published times on GPUs, and the predictions of the roofline for the same kernels.
 
-The roofline's constants were set with these times in sight, AlexNet's above all, so the mean error
-is that of a fit, not of a forecast: without AlexNet it was 21%.
+The roofline's constants were set with these times in mind, mostly AlexNet's, so the mean error is
+that of a fit, not of a prediction: without AlexNet it was 21%.
 """
 
 from collections.abc import Sequence
@@ -32,15 +32,15 @@ _CONVOLUTION = "aten.convolution.default"
 
 @dataclass(frozen=True)
 class Published:
-    """A time of one stream that was published.
+    """A published time, on one stream.
 
     Attributes:
-        model: of the zoo, or "alexnet".
-        device: what it was measured on.
-        milliseconds: of one call.
-        source: where from.
+        model: a model of the zoo, or "alexnet".
+        device: the device on which it was measured.
+        milliseconds: the time of one call.
+        source: the publication.
         fused: whether batch norm and ReLU are part of the convolution before them.
-        batch: size.
+        batch: the batch size.
     """
 
     model: str
@@ -57,12 +57,12 @@ PUBLISHED = (
     Published("googlenet", A100_40GB, 1.87, "Opara, 2025, one-stream CUDA graph"),
     Published("alexnet", A100_40GB, 5.285, "HolisticTraceAnalysis, a trace's kernels", batch=128),
 )
-"""IOS's SqueezeNet and RandWire are other forms than the zoo's, and left out."""
+"""IOS's SqueezeNet and RandWire differ from the zoo's, and are left out."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published time and what is predicted, milliseconds."""
+    """A published time and its prediction, in milliseconds."""
 
     model: str
     device: str
@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """By what part of the published time the prediction is off; above 0 if it is more."""
+        """The relative error of the prediction; above 0 if it is too long."""
         return self.predicted / self.published - 1
 
 
@@ -112,9 +112,9 @@ def kernels(graph: TaskGraph, fused: bool) -> list[Task]:
     """The tasks that are kernels of their own.
 
     Args:
-        graph: as it was traced.
-        fused: leave out what is part of the convolution before it: batch norm, and the ReLU of a
-            convolution or of a batch norm.
+        graph: a traced graph.
+        fused: whether to leave out operators that are part of the convolution before them: batch
+            norm, and the ReLU of a convolution or of a batch norm.
     """
     return [t for t in graph.launching if not (fused and _is_epilogue(t, graph))]
 

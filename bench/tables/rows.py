@@ -1,4 +1,4 @@
-"""What a comparison leaves behind: a row for each model and batch size, to JSON and back."""
+"""The results of a comparison: a row for each model and batch size, to JSON and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bench.measuring.timing import Spread, ratios
 
 @dataclass(frozen=True)
 class Schedule:
-    """What nimble_fx made of one graph of a model by one policy."""
+    """The schedule of one graph of a model with one policy."""
 
     policy: str
     program: str
@@ -22,15 +22,15 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Result:
-    """How a contestant did.
+    """The result of a contestant.
 
     Attributes:
         error: why it failed; None if it did not.
-        note: what it did not do that its name promises.
-        first_seconds: of the first call, with compiling.
-        distance: of its results from those in float64: root mean squares, relative.
-        same_bits: whether all its results were eager's, bit by bit.
-        samples: seconds of a call, round by round.
+        note: a remark, such as that some graphs ran uncaptured.
+        first_seconds: the time of the first call, including compilation.
+        distance: the relative distance of its results from those in float64, root mean square.
+        same_bits: whether all its results equal eager's bit by bit.
+        samples: the seconds of a call, round by round.
     """
 
     error: str | None = None
@@ -47,7 +47,7 @@ class Result:
 
 
 OURS = "auto"
-"""The contestant that the others are compared with: nimble_fx as it is without options."""
+"""The contestant that the others are compared with: nimble_fx with the default options."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Row:
 
     Attributes:
         model: its name in the zoo.
-        title: what a person calls it, with its form and batch size.
+        title: its title, with its form and batch size.
         batch: the batch size.
-        inputs: what a call takes: "f32[1, 3, 224, 224]".
-        n_parameters: of this form.
-        floor: what its tasks take; None if they could not be timed.
-        floor_error: why not.
-        schedules: by policy and graph.
-        results: by contestant.
+        inputs: the inputs of a call, such as "f32[1, 3, 224, 224]".
+        n_parameters: the number of parameters of this form.
+        floor: the times of its tasks; None if they could not be measured.
+        floor_error: why they could not be measured.
+        schedules: the schedules by policy and graph.
+        results: the results by contestant.
     """
 
     model: str
@@ -77,7 +77,7 @@ class Row:
     results: Mapping[str, Result]
 
     def ratio(self, name: str, over: str) -> Spread | None:
-        """How long a contestant takes over another in the same round; None if one failed."""
+        """A contestant's time over another's in the same rounds; None if one failed."""
         mine, other = (self.results.get(n, Result()).samples for n in (name, over))
         return ratios(mine, other) if mine and other else None
 
