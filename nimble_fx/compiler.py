@@ -283,9 +283,7 @@ class Compiler:
         """Reports that a program has no Inductor kernels; with "auto" that is not a fallback."""
         if self._options.kernels == "auto":
             self._choice.left_out[INDUCTORS] = reason
-            self._target.reporter.warn(
-                f"{name} has PyTorch's kernels alone to select from: {reason}"
-            )
+            self._target.reporter.warn(f"{name} can only have PyTorch's kernels: {reason}")
         else:
             fallback = Fallback(name, "with PyTorch's kernels", reason)
             self._target.reporter.report(fallback)

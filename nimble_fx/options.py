@@ -27,13 +27,14 @@ _MODES: dict[str, dict[str, Any]] = {
 _ARGUMENTS = {
     **dict.fromkeys(
         ("guards", "release_weights", "training"),
-        "it is an argument of nimble_fx.compile alone; ",
+        "it is an argument of nimble_fx.compile, not an option; ",
     ),
     **dict.fromkeys(
-        inspect.signature(torch.compile).parameters, "it is an argument of torch.compile alone; "
+        inspect.signature(torch.compile).parameters,
+        "it is an argument of torch.compile, not an option; ",
     ),
-    "mode": "it is an argument of torch.compile alone, whose 'max-autotune' is kernels='auto'; ",
-    "options": "it is an argument of torch.compile alone, elsewhere each option is a keyword; ",
+    "mode": "it is an argument of torch.compile; the option kernels='auto' is its 'max-autotune'; ",
+    "options": "it is an argument of torch.compile; here each option is a keyword; ",
 }
 """Hints for arguments that users mistake for options."""
 

@@ -50,7 +50,7 @@ def test_an_argument_of_compile_is_no_option(name: str) -> None:
 
 @pytest.mark.parametrize("name", inspect.signature(torch.compile).parameters)
 def test_an_argument_of_torch_compile_is_no_option(name: str) -> None:
-    with pytest.raises(OptionError, match=f"'{name}'; it is an argument of torch.compile alone"):
+    with pytest.raises(OptionError, match=f"'{name}'; it is an argument of torch.compile"):
         Options.parse(None, {name: None})
 
 

@@ -89,11 +89,11 @@ class _ModuleWriter:
         """The tables of the arguments of `call`, by name."""
         events = ["fork"] if self.graph.forks else []
         events += [self._local[t.name] for t in self.graph.tasks if t.name in self.graph.recorded]
-        yield from ("", "", "# what a caller must have ready: streams, the attributes of e,")
-        yield "# the items of inputs, the attributes of p"
+        yield from ("", "", "# the arguments of `call`: number of streams, attributes of e,")
+        yield "# items of inputs, attributes of p"
         yield f"N_STREAMS = {self.graph.n_streams}"
         if self.graph.urgent is not None:
-            yield "# the stream whose kernels a CUDA graph starts first, where it has a choice"
+            yield "# the stream whose kernels a CUDA graph starts first if several are ready"
             yield f"URGENT = {self.graph.urgent}"
         yield "EVENTS = " + _tuple([f'"{name}"' for name in events])
         yield from self._table("INPUTS", self.inputs)
@@ -117,7 +117,7 @@ class _ModuleWriter:
             if owners != [name]:
                 shared[name] = _tuple([f'"{owner}"' for owner in owners])
         if shared:
-            yield "# what has no memory of its own, but lies in another's or is a number"
+            yield "# inputs and parameters in the memory of others, or without memory (numbers)"
             yield "MEMORY = {"
             yield from (f'{_INDENT}"{name}": {owners},' for name, owners in shared.items())
             yield "}"
@@ -137,7 +137,7 @@ class _ModuleWriter:
             yield "e.fork.record(s0)"
         yield from self._schedule()
         if self.graph.joins:
-            yield "# the caller's stream comes after what the side streams ended with"
+            yield "# the caller's stream waits for the ends of the side streams"
         yield from (f"s0.wait_event(e.{self._local[name]})" for name in self.graph.joins)
         yield f"return {_tuple([self._text(value) for value in self.graph.outputs])}"
 

@@ -35,7 +35,7 @@ from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.counters import graph_breaks
 from nimble_fx.torch_internals.leaves import tensors_in
 
-_NO_REASON = "what it skipped once it skips at once: after torch.compiler.reset() it says why"
+_NO_REASON = "it says why only the first time: call torch.compiler.reset(), and compile again"
 
 
 def compile(  # noqa: A001  # as torch.compile

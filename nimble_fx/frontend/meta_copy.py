@@ -39,7 +39,7 @@ class ToMeta:
             kind = tensor.dtype if tensor.is_quantized else tensor.layout
             raise UnsupportedError(
                 f"a tensor of shape {list(tensor.shape)} and {kind} is among the parameters, "
-                "buffers or example inputs; a plan takes strided tensors alone"
+                "buffers or example inputs; a plan only takes strided tensors"
             )
         storage, offset = self._storage(tensor), tensor.storage_offset()
         empty = torch.empty(0, dtype=tensor.dtype, device="meta")

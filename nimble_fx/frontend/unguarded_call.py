@@ -94,15 +94,15 @@ class UnguardedCall:
     def _since(self, what: str) -> str:
         return (
             f"{self._name} was compiled with guards=False, and since then its {what}: compile it "
-            "again, or with guards=True, which does so where the model has changed"
+            "again, or with guards=True, which does so whenever the model has changed"
         )
 
     def _call_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.has_weights:
             return self._guarded(args, kwargs)
         raise UnsupportedError(
-            f"{self._name} was compiled with release_weights=True, and would have to be compiled "
-            "again, because the call is made in another state of PyTorch than the compile: "
+            f"{self._name} was compiled with release_weights=True, and this call would have to "
+            "compile it again, because PyTorch's state differs from that at compile time: "
             f"{self._state.difference}. Compile in the state in which you call"
         )
 
@@ -174,12 +174,12 @@ class InputCheck:
             raise InputError(
                 f"{self._name} was compiled with guards=False, for inputs like the example's, and "
                 f"{problem}. Compile it for these inputs too, or with guards=True, which compiles "
-                "again where inputs are others"
+                "again for other inputs"
             )
 
     def _problem(self, leaves: Sequence[Any], spec: object) -> str | None:
         if spec != self._spec:
-            return f"the arguments have another structure: {spec}, not {self._spec}"
+            return f"the arguments have a different structure: {spec}, not {self._spec}"
         for i, expected in self._others.items():
             if not _is_equal(leaves[i], expected):
                 return f"{self._names[i]} is {_shown(leaves[i])}, not {_shown(expected)}"

@@ -14,8 +14,8 @@ from nimble_fx.ir.types import ScalarType, Size, TensorType, dtype_name
 _NUMBERS = (int, float, bool)
 
 _COMPILE_AGAIN = (
-    "It has changed since: compile the model again, by nimble_fx.compile, or, with torch.compile, "
-    "by torch.compiler.reset() before the next call"
+    "It has changed since: compile the model again, with nimble_fx.compile, or with torch.compile "
+    "after torch.compiler.reset()"
 )
 
 

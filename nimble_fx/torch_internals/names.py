@@ -56,7 +56,7 @@ class Missing:
         """
         raise UnsupportedError(
             f"PyTorch {torch.__version__} has no {self.path}, which nimble_fx needs here. Please "
-            "report this, and use an older PyTorch until it is mended"
+            "report this, and use an older PyTorch until it is fixed"
         )
 
     def __getattr__(self, name: str) -> NoReturn:

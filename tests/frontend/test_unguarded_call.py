@@ -46,8 +46,8 @@ OTHERS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Any, ...]], str]] = {
     "the same": (lambda x, y: (x, {"y": [x]}, 3), "Duplicate tensor"),
     "number": (lambda x, y: (x, {"y": [y]}, 4), r"args\[2\] is 4, not 3"),
     "type of number": (lambda x, y: (x, {"y": [y]}, 3.0), r"args\[2\] is 3\.0, not 3"),
-    "more": (lambda x, y: (x, {"y": [y, y]}, 3), "the arguments have another structure"),
-    "another key": (lambda x, y: (x, {"z": [y]}, 3), "the arguments have another structure"),
+    "more": (lambda x, y: (x, {"y": [y, y]}, 3), "the arguments have a different structure"),
+    "another key": (lambda x, y: (x, {"z": [y]}, 3), "the arguments have a different structure"),
     "fewer": (lambda x, y: (x, {"y": [y]}), "2 positional arguments, not with 3 positional"),
     "no tensor": (lambda x, y: (None, {"y": [y]}, 3), "expected type of 'args"),
     "a tensor": (lambda x, y: (x, {"y": [y]}, torch.tensor(3)), r"args\[2\] is a Tensor"),
@@ -361,7 +361,7 @@ def test_the_order_of_keywords_does_not_matter_and_nan_is_nan() -> None:
 def test_a_list_is_not_taken_for_the_tensor_in_it() -> None:
     x, _ = values()
     compiled = nimble_fx.compile(lambda xs: torch.cat(xs) + 1, ([x],), guards=False)
-    with pytest.raises(InputError, match="the arguments have another structure"):
+    with pytest.raises(InputError, match="the arguments have a different structure"):
         compiled(x)
     with pytest.raises(InputError, match="size mismatch"):
         compiled([x[:1]])

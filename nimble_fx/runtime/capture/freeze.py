@@ -121,8 +121,8 @@ class FrozenProgram:
         )
         self._too_many_captures = Fallback(launcher.graph.name, "unfrozen", reason)
         reason = (
-            "a written input does not begin where its memory does; with symbolic sizes PyTorch "
-            "takes the place of a view of it from what a program returns"
+            "it writes to an input with a storage offset, and may return a view of it, to which "
+            "PyTorch would give the offset of a graph's copy, because sizes are symbolic"
         )
         self._in_place = Fallback(launcher.graph.name, "unfrozen", reason)
         self._has_warned = False
