@@ -1,1 +1,1 @@
-"""The tests mirror the source; the strategies and oracles that they share lie beside them."""
+"""The tests mirror the source; shared strategies and oracles are in folders of their own."""

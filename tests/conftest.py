@@ -1,4 +1,4 @@
-"""Settings for all tests: no deadlines, no state left between two, GPU tests where there is one."""
+"""Settings for all tests: no deadlines, no state left between two, GPU tests only on a GPU."""
 
 import gc
 import importlib

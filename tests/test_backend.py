@@ -1,4 +1,4 @@
-"""What a user of the backend sees besides results: programs, files, errors, fallbacks."""
+"""What users see besides results: programs, files, errors, fallbacks."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""What README and docs show is so: code runs, outputs come out, names, files and links exist."""
+"""README and docs are true: code runs, outputs match, names, files and links exist."""
 
 import importlib
 import re

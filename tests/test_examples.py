@@ -1,4 +1,4 @@
-"""Each script in examples/ runs and prints what it is about."""
+"""Each script in examples/ runs and prints its subject."""
 
 import runpy
 from pathlib import Path

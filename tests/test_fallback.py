@@ -1,4 +1,4 @@
-"""Whatever runs slower than asked for is listed, counted, and told as the user wants."""
+"""Everything that runs slower than asked for is listed, counted, and reported."""
 
 import warnings
 from collections.abc import Callable

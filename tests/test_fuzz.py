@@ -1,4 +1,4 @@
-"""What fuzzing finds is left as a file that fails again when it is run."""
+"""Failures that fuzzing finds are written as files that reproduce them."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Whose code a file is."""
+"""Which files are internal, and which are the user's."""
 
 import functools
 import sysconfig

@@ -1,4 +1,4 @@
-"""What Python's logging tells of a compile, as `TORCH_LOGS="+nimble_fx"` prints it."""
+"""Python's logging of a compile, as `TORCH_LOGS="+nimble_fx"` prints it."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is counted of trials, and what is left when something fails."""
+"""The counts of trials, and what remains when something fails."""
 
 import json
 from functools import partial

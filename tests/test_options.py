@@ -1,4 +1,4 @@
-"""Options: every bad one is an error that lists the valid ones."""
+"""Every invalid option is an error that lists the valid ones."""
 
 import inspect
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""The pipeline notes what it ran and says which pass broke a graph."""
+"""The pipeline records its passes, and reports which pass broke a graph."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

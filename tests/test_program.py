@@ -1,4 +1,4 @@
-"""What a person sees: the graph as text and as networkx, the file."""
+"""The user's view of a program: the graph as text and as networkx, the file."""
 
 import copy
 import pickle

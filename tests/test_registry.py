@@ -1,4 +1,4 @@
-"""A list of what lives keeps the order, and nothing alive."""
+"""A weak list keeps the order of its items, and keeps none alive."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Each command that no other test runs goes through, and leaves what the report reads."""
+"""Each command that no other test runs succeeds, and writes results that the report can read."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The demo says when its times mean little."""
+"""The demo warns when its times are disturbed."""
 
 import pytest
 

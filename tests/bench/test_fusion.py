@@ -1,4 +1,4 @@
-"""Predictions with fused kernels need a GPU that PyTorch sees, and never hide what has none."""
+"""Fused kernels need a GPU that PyTorch sees; models without a prediction are listed."""
 
 import pytest
 import torch

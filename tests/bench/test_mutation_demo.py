@@ -1,4 +1,4 @@
-"""A schedule that is broken by hand is refused, with what races with what, and computes wrong."""
+"""A schedule that is broken by hand is refused, with the race, and computes wrong results."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What measures on a GPU does so: contests, times of tasks, pools."""
+"""On a GPU, contests, times of tasks and memory pools are measured."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What bench.proof makes of counts."""
+"""`bench.proof` makes tables and targets from counts."""
 
 import argparse
 import subprocess

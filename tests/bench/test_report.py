@@ -1,4 +1,4 @@
-"""What is shown of results is made from them, all of it, and nothing else."""
+"""The report shows all results, and nothing else."""
 
 import json
 import shutil

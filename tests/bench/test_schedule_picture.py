@@ -1,4 +1,4 @@
-"""The picture of the README is what its command draws now."""
+"""The README's picture is what its command draws now."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is measured and predicted is of the same program."""
+"""Measured and predicted times belong to the same program."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Loading: the text is where tracebacks and pdb look."""
+"""Tracebacks and pdb find the text of a loaded module."""
 
 import gc
 import linecache

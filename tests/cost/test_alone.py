@@ -1,4 +1,4 @@
-"""Tasks are called on values of their types, copies of which are as cold as they would be."""
+"""Tasks are called on values of their types, with copies that are as cold as in the program."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

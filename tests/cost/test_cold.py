@@ -1,4 +1,4 @@
-"""What is cold when it is read, and how many bytes are read in between."""
+"""Which values are cold when they are read, and how many bytes are read in between."""
 
 import torch
 from hypothesis import given

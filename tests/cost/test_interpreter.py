@@ -1,4 +1,4 @@
-"""Tasks are timed in their program, in its memory, from the same values, whatever they raise."""
+"""Tasks are timed within their program, from the same values, whatever errors they raise."""
 
 import weakref
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Costs are the table's, else the neighbours', else the roofline's, and say so."""
+"""Costs come from the table, else from similar tasks, else from the roofline, and say so."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tasks of one signature take the same; what makes a difference to a kernel is in it."""
+"""Tasks with one signature take the same time; all that affects a kernel's time is in it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Made-up values have their types, and numbers that operators take no offence at."""
+"""Synthetic values have their types, and operators accept them."""
 
 import resource
 from dataclasses import replace

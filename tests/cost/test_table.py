@@ -1,4 +1,4 @@
-"""A table on disk: what is written is read, nothing is lost, a broken file is named."""
+"""A table on disk returns what was written, loses nothing, and a broken file is an error."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

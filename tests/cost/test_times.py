@@ -1,4 +1,4 @@
-"""Times are taken once for tasks that are alike, and taking them leaves no trace."""
+"""Equal tasks are timed once, and timing has no side effects."""
 
 from collections.abc import Mapping
 

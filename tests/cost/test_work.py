@@ -1,4 +1,4 @@
-"""Operations are PyTorch's own count of a real run; bytes are counted by hand."""
+"""Operations equal PyTorch's own count of a real run; bytes are counted by hand."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""CPU tensors on the memory of CUDA tensors: on the stand-in all memory is the host's."""
+"""CPU tensors on the memory of CUDA tensors, which on the stand-in is host memory."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Blocks in which operators are their bare kernels, whatever modes a thread is in."""
+"""Blocks in which operators call only their kernels, whatever modes are on."""
 
 import ctypes
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Tests of the stand-in itself run on it alone (`make test-cuda`).
+"""Tests of the stand-in itself only run on it (`make test-cuda`).
 
 Its rules of capture are CUDA's: a GPU confirms them.
 """

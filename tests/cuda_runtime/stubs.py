@@ -1,4 +1,4 @@
-"""Source of stub functions, for what of NVIDIA's libraries has no code of its own here.
+"""Makes the source of stub functions, for functions of NVIDIA's libraries without code here.
 
 A stub is weak: the code in `native/` wins over it. By its name it makes a handle, succeeds, or says
 that it is not supported.

@@ -1,4 +1,4 @@
-"""The process of a test computes as one that was not forked does."""
+"""The process of a test computes the same as one that was not forked."""
 
 import ctypes
 import os

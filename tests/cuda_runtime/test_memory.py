@@ -1,4 +1,4 @@
-"""Memory: poisoned when it is handed out, waited for when it is freed, named when used after."""
+"""Memory is poisoned when it is allocated; frees wait; uses after a free name the task."""
 
 import ctypes
 import gc

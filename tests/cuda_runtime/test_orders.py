@@ -1,4 +1,4 @@
-"""Work runs in orders that streams and events allow, and in all of these."""
+"""Work runs in exactly the orders that streams and events allow."""
 
 import ctypes
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Operators compute what the CPU's do, on the memory of the results of the CUDA kernels."""
+"""Operators compute what the CPU's compute, in the memory of the CUDA kernels' results."""
 
 from collections.abc import Callable
 

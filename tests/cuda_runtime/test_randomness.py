@@ -1,4 +1,4 @@
-"""Random numbers: a seed draws the same ones again, and each replay of a graph others."""
+"""A seed draws the same random numbers again, and each replay of a graph different ones."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A second device: work on it is in the order of its streams, and it can be the current one."""
+"""Work on a second device is in the order of its streams, and it can be the current one."""
 
 import ctypes
 

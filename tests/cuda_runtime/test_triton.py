@@ -1,4 +1,4 @@
-"""Triton's kernels compute, by launch and by replay: where Triton is installed."""
+"""Triton's kernels compute values, by launch and by replay, if Triton is installed."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Reductions and scans of Triton's interpreter, whole arrays at a time.
+"""Reductions and scans of Triton's interpreter, on whole arrays.
 
 Its own call the combining function for each element, which takes too long.
 """

@@ -1,4 +1,4 @@
-"""The CPU device does nothing, in the right shape."""
+"""The CPU device does nothing, with the interface of a device."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any life of compiled models on CUDA gives eager's results, and all of its memory back.
+"""For any history of compiled models on CUDA, results are eager's and all memory is returned.
 
 Beside what `tests.scenarios.test_life` has happen to a model: streams that do not wait for each
 other, the user's own captures, a cache that is written in place, faults, too little memory, models

@@ -1,4 +1,4 @@
-"""The CUDA device without a GPU: on a stand-in for `torch.cuda` that leaves nothing to luck."""
+"""The CUDA device on a deterministic stand-in for `torch.cuda`, without a GPU."""
 
 import gc
 import warnings

@@ -1,4 +1,4 @@
-"""What cuBLAS takes for each stream of a capture: on PyTorch's own allocator."""
+"""The cuBLAS workspaces of each captured stream, on PyTorch's own allocator."""
 
 from contextlib import suppress
 from itertools import product

@@ -1,4 +1,4 @@
-"""A lock knows who holds it."""
+"""A lock knows which thread holds it."""
 
 from concurrent.futures import ThreadPoolExecutor
 

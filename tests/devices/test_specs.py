@@ -1,4 +1,4 @@
-"""Devices are described as their data sheets do; what is no device is refused with advice."""
+"""Devices are described as in their data sheets; unknown ones are refused with advice."""
 
 from dataclasses import fields, replace
 from typing import Any

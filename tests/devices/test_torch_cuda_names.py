@@ -1,4 +1,4 @@
-"""The stand-in for `torch.cuda` is called as torch is, and what it stands for is there."""
+"""The stand-in for `torch.cuda` has torch's signatures, and the names that it replaces exist."""
 
 import inspect
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""One test a row of the list of what goes wrong with several streams in a CUDA graph."""
+"""One test for each known problem with several streams in a CUDA graph."""

@@ -1,4 +1,4 @@
-"""`nimble_fx.compile`: eager's results from the first call on, and nothing changed by preparing."""
+"""`nimble_fx.compile` returns eager's results from the first call on, and changes no state."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""What `nimble_fx.compile` refuses, and what it says."""
+"""The errors of `nimble_fx.compile`."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""One call and its backward, which leaves no gradients behind."""
+"""An example run is one call and its backward, and leaves no gradients behind."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Arguments and results of calls that evaluate no frame, and what is around such calls."""
+"""Arguments, results and surroundings of calls without Dynamo's frame evaluation."""
 
 import gc
 import linecache

@@ -1,4 +1,4 @@
-"""What a model does beside its program it does in each call that evaluates no frame."""
+"""Side effects of a model happen in each call without Dynamo's frame evaluation."""
 
 import dataclasses
 import random

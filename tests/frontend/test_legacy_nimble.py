@@ -1,4 +1,4 @@
-"""`nimble_fx.Nimble`: code written for `torch.cuda.Nimble` runs, and computes what eager does."""
+"""Code written for `torch.cuda.Nimble` runs with `nimble_fx.Nimble`, with eager's results."""
 
 import copy
 from typing import Any

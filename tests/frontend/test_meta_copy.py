@@ -1,4 +1,4 @@
-"""A module's twin: the same structure, other tensors, and memory shared where it was."""
+"""A copy of a module has the same structure, other tensors, and the same shared memory."""
 
 import pytest
 import torch

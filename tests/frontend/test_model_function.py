@@ -1,4 +1,4 @@
-"""What Dynamo is handed: a function of its own for any model, and copies of arguments."""
+"""Dynamo gets a function of its own for any model, and copies of arguments."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Plans with Inductor's kernels: the same inputs and outputs by fewer kernels, and nothing runs."""
+"""Plans with Inductor's kernels have the same inputs and outputs, and run nothing."""
 
 from functools import partial
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""`nimble_fx.plan`: the program for a GPU that is not here, and nothing is run or changed."""
+"""`nimble_fx.plan` returns the program for a GPU that is not here, and runs and changes nothing."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What cannot be planned is an error that says what, and where in the model."""
+"""Errors of planning say what failed, and where in the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A call of a model leaves no trace: values, attributes and random numbers are as before."""
+"""Values, attributes and random numbers are restored after a call to a model."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""Programs in files: what is loaded is what was saved, and nothing that a file hides is run."""
+"""A loaded program equals the saved one, and nothing in a file is run."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Runs of programs are recorded while they are to be, with their inputs."""
+"""Runs of programs are recorded, with their inputs, only while recording is on."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The backend is found by its name, however many threads ask for it first."""
+"""The backend is found by name, even if many threads look it up first."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`release_weights=True` frees what is only read as a folded weight, and computes the same."""
+"""`release_weights=True` frees weights that are only read in folded form."""
 
 import copy
 import gc

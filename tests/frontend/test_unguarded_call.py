@@ -1,4 +1,4 @@
-"""`nimble_fx.compile(..., guards=False)`: inputs are checked; the model is as it was compiled."""
+"""With `guards=False`, calls check their inputs, and use the model as it was compiled."""
 
 import re
 from collections.abc import Callable, Iterator

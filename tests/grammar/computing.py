@@ -1,4 +1,4 @@
-"""Rows that compute. Programs keep indices from 0 to 3, and most numbers finite: NaN hides bugs."""
+"""Rows that compute. Indices stay within 0 to 3, and most numbers finite: NaN hides bugs."""
 
 from tests.grammar.production import table
 

@@ -1,4 +1,4 @@
-"""The kinds of values in random ATen programs: any operand of a kind fits wherever it stands."""
+"""The kinds of values in random ATen programs: operands of a kind are interchangeable."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a task may call: operators and functions of sizes, and nothing that can be had by a name."""
+"""Tasks may only call operators and functions of sizes."""
 
 import math
 import operator

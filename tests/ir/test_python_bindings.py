@@ -1,4 +1,4 @@
-"""Which operators are called by torch's binding: those of which PyTorch shows that it is the same.
+"""Operators are only called by torch's binding if PyTorch shows that both are the same.
 
 The judge is PyTorch itself: both ways run on the same arguments, and what they hand to the
 dispatcher, and return, must be equal to the bit.

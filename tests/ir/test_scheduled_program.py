@@ -1,4 +1,4 @@
-"""The file name of an emitted module tells texts apart and depends on nothing else."""
+"""The file name of an emitted module differs for different texts, and only depends on the text."""
 
 from dataclasses import replace
 from pathlib import Path

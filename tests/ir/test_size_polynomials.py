@@ -1,4 +1,4 @@
-"""Sizes are seen to be equal where SymPy expands them to the same polynomial."""
+"""Sizes count as equal if SymPy expands them to the same polynomial."""
 
 import pytest
 import sympy

@@ -1,4 +1,4 @@
-"""A size's value is Python's; whatever else is written there is refused, and nothing of it runs."""
+"""A size has the value that Python computes; any other text is refused, and not run."""
 
 import pytest
 import torch

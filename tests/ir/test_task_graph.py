@@ -1,4 +1,4 @@
-"""The task graph: tasks that are changed are new ones, and say what they use now."""
+"""Changed tasks are new objects, with current uses."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""Workspaces are limited only where no product can use more."""
+"""Workspaces are limited only if no product can use more."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which inputs a program writes through, against what running it changes."""
+"""The written inputs of a program are those that running it changes."""
 
 import pytest
 import torch

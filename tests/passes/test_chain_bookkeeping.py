@@ -1,4 +1,4 @@
-"""Bookkeeping rides along: it opens no stream, and stays in order with what it serves."""
+"""Bookkeeping opens no stream, and stays ordered with the tasks that it depends on."""
 
 import torch
 from hypothesis import given

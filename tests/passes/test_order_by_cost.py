@@ -1,4 +1,4 @@
-"""Launch order by cost: topological, on the same streams, urgent or unlike tasks first."""
+"""Launch order by cost: topological, on the same streams, urgent or alternating tasks first."""
 
 import torch
 from hypothesis import given

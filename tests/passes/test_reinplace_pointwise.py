@@ -1,4 +1,4 @@
-"""Results that are written over operands: each reader still finds what was meant for it."""
+"""Results that overwrite operands: each reader still reads the right value."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

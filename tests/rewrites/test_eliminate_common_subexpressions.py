@@ -1,4 +1,4 @@
-"""What a graph computes twice it computes once, and nobody can tell."""
+"""Common subexpressions are computed once, and callers cannot notice."""
 
 import re
 from collections.abc import Callable, Hashable

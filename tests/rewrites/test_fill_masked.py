@@ -1,4 +1,4 @@
-"""Assignments of one value to what a mask selects: eager's bits, and no count of the mask."""
+"""Assignments of one value through a mask: eager's bits, without counting the mask."""
 
 from collections.abc import Callable
 from typing import Any

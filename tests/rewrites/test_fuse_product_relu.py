@@ -1,4 +1,4 @@
-"""Products on a GPU apply relu themselves, where nothing else reads what is between."""
+"""Products on a GPU apply relu themselves, if nothing else reads the results between."""
 
 import copy
 from collections.abc import Callable

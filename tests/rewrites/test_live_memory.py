@@ -1,4 +1,4 @@
-"""What common subexpression elimination may cost in memory, measured as a graph runs."""
+"""The peak memory of common subexpression elimination, measured as a graph runs."""
 
 import weakref
 from typing import Any

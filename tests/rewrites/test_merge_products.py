@@ -1,4 +1,4 @@
-"""Products by the same matrix become one, which gives each its numbers."""
+"""Products with the same matrix are merged, with the same results."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection

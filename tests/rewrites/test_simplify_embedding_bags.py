@@ -1,4 +1,4 @@
-"""Embedding bags compute what is read of them, with the same result."""
+"""Embedding bags only compute the results that are read."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The seeds of an attention's dropout are where its backward reads them."""
+"""The seeds of an attention's dropout are on the device where its backward reads them."""
 
 import pytest
 import torch

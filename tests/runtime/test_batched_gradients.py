@@ -1,4 +1,4 @@
-"""Backwards of many gradients at once give eager's, and leave other calls as they were."""
+"""Backwards of batched gradients equal eager's, and other calls stay as they were."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Programs with parameters of their own: what does not fit is refused by name."""
+"""Bound programs refuse parameters and inputs that do not fit, by name."""
 
 import copy
 from collections.abc import Callable

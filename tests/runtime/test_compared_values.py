@@ -1,4 +1,4 @@
-"""A rewritten program that computes something else is found at its first call."""
+"""A rewritten program with different results raises an error in its first call."""
 
 import copy
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""The fastest of several programs runs, and measuring leaves no trace."""
+"""The fastest of several programs runs, and measuring has no side effects."""
 
 import gc
 import threading

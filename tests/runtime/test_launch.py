@@ -1,4 +1,4 @@
-"""A launch: what becomes of its arguments, the device's lock, its streams and outputs."""
+"""Launches: arguments, the device's lock, streams and outputs."""
 
 from dataclasses import dataclass
 from typing import Any

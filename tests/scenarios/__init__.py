@@ -1,1 +1,1 @@
-"""What people do with compiled models, each beside the same in eager."""
+"""Scenarios of compiled models, each compared with the same scenario in eager."""

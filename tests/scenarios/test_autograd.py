@@ -1,4 +1,4 @@
-"""Training as people write it: gradients are eager's."""
+"""Training loops as users write them: gradients are eager's."""
 
 import copy
 from collections.abc import Callable

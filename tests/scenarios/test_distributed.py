@@ -1,4 +1,4 @@
-"""Training and inference over two processes, each step beside the same in eager."""
+"""Training and inference over two processes, each step compared with eager."""
 
 from pathlib import Path
 from time import monotonic

@@ -1,4 +1,4 @@
-"""Models whose weights are folded, and change."""
+"""Models with folded weights that change."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""For any life of a compiled model, its results, gradients and state are eager's.
+"""For any history of a compiled model, its results, gradients and state are eager's.
 
 A state machine calls the model with changing shapes, modes and weights, lets calls fail, keeps
 outputs and drops them, resets the compiler and comes from other threads, beside an eager twin.

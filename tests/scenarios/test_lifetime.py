@@ -1,4 +1,4 @@
-"""What is compiled goes with its owner, whatever happens to it before.
+"""Compiled code is freed with its owner, whatever happened before.
 
 A state machine compiles, calls, saves, loads, binds, resets and drops what it has in any order.
 Then it drops the rest, and nothing may be left.

@@ -1,4 +1,4 @@
-"""PyTorch's samples of operators, a few of each run of the suite; `make fuzz` takes them all."""
+"""PyTorch's samples of operators, a few in each run of the suite; `make fuzz` runs them all."""
 
 from collections.abc import Callable
 from itertools import islice

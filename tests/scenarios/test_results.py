@@ -1,4 +1,4 @@
-"""What a compiled model computes: eager's results, gradients, mutations and state."""
+"""The results of compiled models: outputs, gradients, mutations and state equal eager's."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Arguments and buffers that share memory in some calls, and did not in the call that compiled."""
+"""Arguments and buffers that share memory in some calls, but did not at compile time."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Unusual inputs and outputs: what is given and returned is what eager gives and returns."""
+"""Unusual inputs and outputs are accepted and returned as in eager."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Any order that keeps to `earlier_tasks` is a launch order."""
+"""Any order that respects `earlier_tasks` is a launch order."""
 
 import networkx as nx
 import pytest

@@ -1,4 +1,4 @@
-"""List scheduling: what it plans is what a simulation says."""
+"""List scheduling plans what the simulation predicts."""
 
 from dataclasses import replace
 

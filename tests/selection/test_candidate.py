@@ -1,4 +1,4 @@
-"""The table of candidates says of each what is known, and which one runs."""
+"""The table of candidates shows what is known of each, and which one runs."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Schedules kept on disk: made once, proved each time, and made anew when they do not fit."""
+"""Schedules on disk: made once, proved each time, and replaced if they do not fit."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every program is offered the serial schedule, and none that is predicted to lose to it."""
+"""The serial schedule is always a candidate, and no candidate is predicted to be slower."""
 
 import pytest
 import torch

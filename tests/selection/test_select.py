@@ -1,4 +1,4 @@
-"""What "auto" chooses: by simulation, and on a device that can time by what replays take there."""
+"""The policy "auto" selects by simulation, and on a device that can time also by replays."""
 
 import copy
 import gc

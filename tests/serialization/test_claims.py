@@ -1,4 +1,4 @@
-"""What a file says of types and memory is so, or the file is refused."""
+"""A file with wrong types or memory accesses is refused."""
 
 from collections.abc import Iterator
 from dataclasses import replace

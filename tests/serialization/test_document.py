@@ -1,4 +1,4 @@
-"""Program files as a whole: versions, devices, and what is no JSON."""
+"""Program files as a whole: versions, devices, and invalid JSON."""
 
 import json
 from dataclasses import replace

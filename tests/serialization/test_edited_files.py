@@ -1,4 +1,4 @@
-"""A file that was edited at any place is refused, or computes what its operators and arguments say.
+"""A file edited at any place is refused, or computes what its operators and arguments say.
 
 What a file says besides (types, memory, streams, waits, frees, indices of views, names) can only be
 refused: it never changes a result, on a CPU or on the virtual device.

@@ -1,4 +1,4 @@
-"""What a file says of folded weights is so, or the file is refused."""
+"""A file with wrong statements about folded weights is refused."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Task graphs as JSON: what comes back is what went in, and nothing else comes in."""
+"""Task graphs as JSON: reading returns what was written, and accepts nothing else."""
 
 import json
 from dataclasses import replace

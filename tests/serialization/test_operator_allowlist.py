@@ -1,4 +1,4 @@
-"""Operators that a stranger's file may not call."""
+"""Operators that an untrusted file may not call."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The allocator keeps PyTorch's rules: what it hands out never overlaps, and is used again."""
+"""The allocator follows PyTorch's rules: blocks never overlap, and are reused."""
 
 from itertools import pairwise
 

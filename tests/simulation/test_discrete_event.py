@@ -1,4 +1,4 @@
-"""The simulator, against a player in exact fractions and against what any schedule keeps to."""
+"""The simulator against an exact simulation with fractions, and invariants of any schedule."""
 
 from collections import defaultdict
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A footprint is what the lives of a schedule's values take, whatever the streams."""
+"""A footprint is the memory of a schedule's values, whatever the streams."""
 
 import pytest
 import torch

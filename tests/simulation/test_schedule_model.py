@@ -1,4 +1,4 @@
-"""What queues are given is the schedule: its order, waits and costs, and the host if unfrozen."""
+"""Queues get the schedule's order, waits and costs, and the host if it is unfrozen."""
 
 from dataclasses import replace
 

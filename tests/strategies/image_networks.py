@@ -1,4 +1,4 @@
-"""Small networks of convolutions, as users write them."""
+"""Small convolutional networks, as users write them."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Networks that multiply by the same few matrices again and again, as recurrent ones do."""
+"""Networks that multiply with the same few matrices again and again, like recurrent ones."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Drawn programs run, are various, and shrink to what fails."""
+"""Random programs run, vary, and shrink to what fails."""
 
 import re
 from collections import Counter

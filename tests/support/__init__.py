@@ -1,1 +1,1 @@
-"""What tests share: models, judges, mutants, players. None of these files is a test."""
+"""Shared by tests: models, oracles, mutants, runners. None of these files is a test."""

@@ -1,4 +1,4 @@
-"""Who comes before whom, by networkx: the oracle for edits."""
+"""The order of activities by networkx: the oracle for edits."""
 
 from collections.abc import Collection, Iterable
 

@@ -1,4 +1,4 @@
-"""One scenario twice: in eager, and with what it compiles compiled by nimble."""
+"""Runs one scenario twice: in eager, and with everything that it compiles compiled by nimble."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Results bit by bit: numbers, layouts, and which tensors share an object or memory."""
+"""Compares results bit by bit: numbers, layouts, and which tensors share an object or memory."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from ctypes import string_at

@@ -1,4 +1,4 @@
-"""A model that reads what may change between calls, its changes, inputs, and states of PyTorch."""
+"""A model that reads changing state, its changes, inputs, and states of PyTorch."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,4 +1,4 @@
-"""Graphs of one task or of a traced model, for what costs them."""
+"""Graphs of one task or of a traced model, for tests of costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Programs of Python functions, and a clock that they move."""
+"""Programs of Python functions, and a simulated clock that they advance."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Programs that can be made anew, on devices of which one launch fails."""
+"""Programs that can be rebuilt, and devices on which one launch fails."""
 
 import gc
 import weakref

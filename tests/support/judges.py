@@ -1,4 +1,4 @@
-"""Three judges of a schedule that share no code: verifier, oracle, PyTorch's sanitizer."""
+"""Three checks of a schedule that share no code: verifier, oracle, PyTorch's sanitizer."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Models of the kinds that are made of a module."""
+"""The kinds of models that are made from a module."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Markdown pages as tests see them: fenced blocks with their marks, links, headings, names."""
+"""Parses Markdown pages for tests: fenced blocks with their marks, links, headings, names."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The models that whole-backend tests run: one for each thing that a trace can hold."""
+"""The models of whole-backend tests: one for each feature of traces."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a schedule means, worked out the slow way with networkx: the judge of passes and verifier.
+"""The meaning of a schedule, computed with networkx: the oracle for passes and verifier.
 
 Shares no code with nimble_fx's analyses: happens-before is the closure of a graph of events.
 """

@@ -1,4 +1,4 @@
-"""Schedules on the virtual device: captured once, then replayed in one order after another."""
+"""Runs schedules on the virtual device: captured once, then replayed in many orders."""
 
 from collections.abc import Mapping, Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""What each of two processes does in the distributed scenarios; a process group of gloo."""
+"""The two processes of the distributed scenarios; a process group of gloo."""
 
 import copy
 import traceback

@@ -1,4 +1,4 @@
-"""The recorded traces of tests/data, and their critical paths by an independent judge.
+"""The recorded traces of tests/data, and their critical paths by an independent tool.
 
 The judge is the package HolisticTraceAnalysis (HTA). Its answers are in `critical_paths.json`
 beside the traces, because it installs a hundred packages. `pip install -e .[judge]` and

@@ -1,4 +1,4 @@
-"""A virtual device that counts what it is asked to do, and can fail."""
+"""A virtual device that counts its calls, and can fail."""
 
 import copy
 from collections.abc import Callable, Sequence

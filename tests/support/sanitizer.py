@@ -1,4 +1,4 @@
-"""PyTorch's own judge of streams: `torch.cuda._sanitizer`, fed with a schedule on the CPU.
+"""PyTorch's stream sanitizer (`torch.cuda._sanitizer`), applied to a schedule on the CPU.
 
 It takes launch order for program order, and it forgets a block when it is freed, so that it does
 not see memory that is handed out again too early. In its sight are waits, streams, forks and joins.

@@ -1,4 +1,4 @@
-"""Programs to save, and what may become of their files."""
+"""Programs to save, and ways to damage their files."""
 
 import copy
 import json

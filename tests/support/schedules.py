@@ -1,4 +1,4 @@
-"""Scheduled graphs for tests of what comes after the passes."""
+"""Scheduled graphs for tests of stages after the passes."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where the rows are shown, and what is told of programs that run in a slower way."""
+"""Finds where lines are shown, and what warnings say of programs that run slower."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the text of a module orders, found by running it: the judge of proofs from texts.
+"""The orders that the text of a module enforces, found by running it: the oracle for texts.
 
 The text runs on objects that only take notes: a stream knows what its next kernel comes after, an
 event what its stream came after when it was recorded, as CUDA's do. What the program needs is the

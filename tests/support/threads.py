@@ -1,4 +1,4 @@
-"""One program and several threads that call it at once."""
+"""Calls one program from several threads at once."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

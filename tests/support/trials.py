@@ -1,4 +1,4 @@
-"""One drawn program, scheduled and run in every way."""
+"""Schedules one random program and runs it in every way."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Graphs of two devices where there is one: "meta" plays the GPU, and values are the CPU's."""
+"""Graphs of two devices on one: "meta" stands for the GPU, values are the CPU's."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Makes a call by Dynamo an error."""
+"""Makes calls through Dynamo an error."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A small language model of transformers, with random weights, that writes token by token."""
+"""A small language model of transformers, with random weights, that generates token by token."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""A compiled model that is called with fake tensors says what it would return."""
+"""A compiled model that is called with fake tensors returns fake tensors."""
 
 from typing import Any
 

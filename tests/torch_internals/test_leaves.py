@@ -1,4 +1,4 @@
-"""Tensors and nodes are found in any nesting, each as often as it is there, in order."""
+"""Tensors and nodes are found in any nesting, in order, with repetitions."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""PyTorch's private names are there; one that is not is an error that says so, and a fallback."""
+"""PyTorch's private names exist; a missing one is an error that says so, and a fallback."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What is known of symbolic sizes, and what becomes a guard."""
+"""What can be proved about symbolic sizes, and what becomes a guard."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Trace files: what is wrong with one is said; what is right is read as it stands."""
+"""Errors say what is wrong with a trace file; valid files are read unchanged."""
 
 import gzip
 import json

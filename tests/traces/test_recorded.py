@@ -1,4 +1,4 @@
-"""Recorded runs: simulated as they are they come out as recorded, by the same critical path."""
+"""Simulations of recorded runs reproduce their times and critical paths."""
 
 import json
 from dataclasses import replace

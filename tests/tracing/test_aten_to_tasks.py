@@ -1,4 +1,4 @@
-"""What the tracer reads off an ATen graph: storages, views, mutation, order, source lines."""
+"""The tracer finds storages, views, mutation, order and source lines of an ATen graph."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What depends on no input is made when a graph is compiled, and nobody can tell."""
+"""Values that depend on no input are computed at compile time, and callers cannot notice."""
 
 import copy
 import operator

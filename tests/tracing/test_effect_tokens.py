@@ -1,4 +1,4 @@
-"""Checks of linear algebra are tasks; what else has effects runs as traced, in order."""
+"""Checks of linear algebra are tasks; other operators with effects run as traced, in order."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

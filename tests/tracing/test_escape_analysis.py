@@ -1,4 +1,4 @@
-"""Which values of a graph lie in memory that the caller gets or somebody writes."""
+"""Which values of a graph lie in memory that the caller gets or that is written."""
 
 from collections.abc import Callable
 from typing import Any

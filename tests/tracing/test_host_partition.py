@@ -1,4 +1,4 @@
-"""What the CPU does for a GPU's program goes before it, and everybody gets what eager gives."""
+"""The CPU's part of a GPU's program runs first, and results are eager's."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What operators of a GPU take from the CPU is copied there first, and they compute the same."""
+"""CPU operands of GPU operators are copied to the GPU first, with the same results."""
 
 from collections.abc import Callable
 from typing import Any

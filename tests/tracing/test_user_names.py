@@ -1,4 +1,4 @@
-"""Names that a user recognises."""
+"""Names and lines are those of the user's code."""
 
 import functools
 from collections.abc import Callable

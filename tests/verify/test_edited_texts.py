@@ -1,4 +1,4 @@
-"""Emitted modules that were edited by hand: what breaks them is refused, with the reason."""
+"""Emitted modules that were edited by hand: broken ones are refused, with the reason."""
 
 import re
 from collections.abc import Callable, Iterator

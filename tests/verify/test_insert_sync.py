@@ -1,4 +1,4 @@
-"""PyTorch's own insertion of waits has a hole; our judges see it and our pass does not have it.
+"""PyTorch's own insertion of waits has a bug, which our checks find and our pass does not have.
 
 `insert_sync` (torch 2.13) makes a wait only where it makes the event: a producer's second consumer
 on another stream gets none.

@@ -1,4 +1,4 @@
-"""The checks are checked: the verifier, an oracle and PyTorch's sanitizer on broken schedules."""
+"""The verifier, an oracle and PyTorch's sanitizer agree on broken schedules."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Emitted modules read back: what the text says, and what happens when it was edited by hand."""
+"""Parsed emitted modules: the contents of the text, and of texts edited by hand."""
 
 import operator
 import re

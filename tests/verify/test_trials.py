@@ -1,4 +1,4 @@
-"""For any drawn program eager's results, bit for bit; for any broken schedule a wrong one."""
+"""Any random program has eager's results bit for bit; any broken schedule has wrong ones."""
 
 from hypothesis import given
 

@@ -1,4 +1,4 @@
-"""The verifier against an oracle, on schedules and on schedules that were broken on purpose."""
+"""The verifier against an oracle, on legal and on broken schedules."""
 
 from dataclasses import replace
 from typing import Any

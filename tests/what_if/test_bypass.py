@@ -1,4 +1,4 @@
-"""What is taken out leaves every order between the others, and no more, and the delays on it."""
+"""Removed activities leave all orders and delays between the others, and no more."""
 
 from dataclasses import replace
 

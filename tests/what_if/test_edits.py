@@ -1,4 +1,4 @@
-"""Edits keep what had to come before what, do what they say, and leave alone what they must."""
+"""Edits preserve required orders, do what they say, and change nothing else."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What would it take if: of a program, and of a recorded run."""
+"""Predictions for programs and for recorded runs."""
 
 import json
 from collections.abc import Callable

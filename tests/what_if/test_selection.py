@@ -1,4 +1,4 @@
-"""What a text or a predicate selects, and what is said when it selects nothing."""
+"""What a text or a predicate selects, and the error if it selects nothing."""
 
 from typing import Any
 

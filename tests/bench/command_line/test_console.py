@@ -1,4 +1,4 @@
-"""Tables can be read without rich, and say the same."""
+"""Tables are printed without rich, with the same content."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Targets are judged as they are written, and results hold no path."""
+"""Targets are met according to their limits, and results contain no paths."""
 
 import argparse
 import json

@@ -1,1 +1,1 @@
-"""Tests of how figures are taken."""
+"""Tests of `bench.measuring`."""

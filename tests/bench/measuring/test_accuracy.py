@@ -1,4 +1,4 @@
-"""A contestant is judged by its distance from float64, beside eager's."""
+"""A contestant's distance from float64 is compared with eager's."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The floor is the longest path of the tasks' times; tasks are timed as the model runs."""
+"""The floor is the longest path of the tasks' times, measured as the model runs."""
 
 import networkx as nx
 import pytest

@@ -1,4 +1,4 @@
-"""Predictions add up, keep to their bound, and give the reason that their costs say."""
+"""Predictions add up, respect their bound, and give the reason that follows from the costs."""
 
 import pytest
 import torch

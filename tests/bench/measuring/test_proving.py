@@ -1,4 +1,4 @@
-"""What the proofs cost is a part of the first call."""
+"""The cost of the proofs is a part of the first call."""
 
 from bench.measuring.proving import cost, share
 

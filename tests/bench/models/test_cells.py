@@ -1,4 +1,4 @@
-"""Networks of cells, where a table could be read wrongly though the parameters are as many."""
+"""Cell networks have the connections of their tables, not just the right number of parameters."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""HRNet's resolutions are computed side by side, and each exchange joins all of them."""
+"""HRNet computes resolutions in parallel, and each exchange joins all of them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A mixture of experts against one that asks only the experts that a token chose."""
+"""A mixture of experts against one that only evaluates the selected experts of each token."""
 
 import torch
 from torch import Tensor

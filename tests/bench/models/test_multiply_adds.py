@@ -1,4 +1,4 @@
-"""The convolutional networks do as much work as published: strides and paddings are right."""
+"""Convolutional networks have the published number of operations, so strides are right."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Each model is what its paper counts, in each of its forms."""
+"""Each form of each model has the number of parameters of its paper."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`--jobs`: rows of other processes are as those of this one, and none is lost in silence."""
+"""`--jobs`: rows of other processes equal those of this one, and none is lost silently."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A contest checks before it times, says who failed and why, and keeps its rows as JSON."""
+"""A contest checks before it times, reports who failed and why, and writes its rows as JSON."""
 
 import json
 import re

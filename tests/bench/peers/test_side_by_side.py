@@ -1,4 +1,4 @@
-"""Cases are prepared side by side and timed alone; who dies or is late costs its own case alone.
+"""Cases are prepared in parallel and timed one at a time; a dead process loses only its own.
 
 Processes are forks here, which start at once; `test_comparison.py` has those that are not.
 """

@@ -1,4 +1,4 @@
-"""A rival's schedule is legal, whatever the graph, and is the one that its authors describe."""
+"""A rival's schedule is legal for any graph, and has the properties that its authors describe."""
 
 import torch
 from hypothesis import given

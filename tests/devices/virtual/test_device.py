@@ -1,4 +1,4 @@
-"""The virtual device: legal schedules cannot go wrong on it, and illegal ones do."""
+"""Legal schedules compute correct results on the virtual device, and illegal ones do not."""
 
 import copy
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Operators on virtual streams: their kernels wait, their results are eager's."""
+"""Operators on virtual streams are queued, and their results are eager's."""
 
 from collections.abc import Callable
 from typing import Any

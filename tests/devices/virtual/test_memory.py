@@ -1,4 +1,4 @@
-"""The allocator hands out freed blocks at once, each to its own stream, and poison when fresh."""
+"""The allocator reuses freed blocks at once, only on their stream, and poisons new memory."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Queues run in all orders that streams and events allow and no other, by networkx as judge."""
+"""Queues run in exactly the orders that streams and events allow, according to networkx."""
 
 from collections.abc import Sequence
 from itertools import pairwise, permutations

@@ -1,4 +1,4 @@
-"""What operators return is known before their kernels run, and is what the kernels then make."""
+"""Predicted results of operators equal those of their kernels."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Convolutions get their weights in the channels-last format; everyone else gets what he got."""
+"""Convolutions use the channels-last format; other operators get their original formats."""
 
 from collections.abc import Callable
 

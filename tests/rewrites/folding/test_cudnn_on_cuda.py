@@ -1,4 +1,4 @@
-"""cuDNN's fused convolutions, and cuBLAS's products with relu, compute what they stand for."""
+"""cuDNN's fused convolutions, and cuBLAS's products with relu, compute what they replace."""
 
 from collections import Counter
 from typing import Any

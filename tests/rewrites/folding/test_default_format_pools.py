@@ -1,4 +1,4 @@
-"""Small images are pooled in the default format; results are in the format that they were."""
+"""Small images are pooled in the default format; results keep their format."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Batch normalization goes into the convolution before it, where that is all that reads it."""
+"""Batch normalization is folded into the convolution before it, if nothing else reads that."""
 
 import pytest
 import torch

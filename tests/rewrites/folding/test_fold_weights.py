@@ -1,4 +1,4 @@
-"""Rewritten graphs compute what the graphs did, in the same shapes and strides."""
+"""Rewritten graphs compute the same, with the same shapes and strides."""
 
 from collections.abc import Iterator
 from typing import Any

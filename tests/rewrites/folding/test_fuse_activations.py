@@ -1,4 +1,4 @@
-"""oneDNN's convolutions do what follows them too, where nothing else reads what is between."""
+"""oneDNN's convolutions fuse the next operators, if nothing else reads the results between."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""cuDNN's convolutions add and apply relu themselves, where nothing else reads what is between."""
+"""cuDNN's convolutions fuse addition and relu, if nothing else reads the results between."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What depends on weights alone leaves the calls, unless someone could see it."""
+"""Values that only depend on weights leave the calls, unless callers could notice."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Products by large constant matrices read copies of these, and give the same numbers."""
+"""Products with large constant matrices read copies of these, and return the same values."""
 
 from collections.abc import Callable
 from math import ceil, sqrt

@@ -1,4 +1,4 @@
-"""Small pointwise convolutions are products of matrices, and give the same numbers."""
+"""Small pointwise convolutions become matrix products, and return the same values."""
 
 from functools import partial
 from typing import Any

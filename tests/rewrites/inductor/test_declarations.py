@@ -1,4 +1,4 @@
-"""What a kernel writes is read from what Inductor declares of it."""
+"""The tensors that a kernel writes are read from Inductor's declaration."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An operator of a kernel does what its schema says, by PyTorch's own checks of operators."""
+"""A kernel's operator does what its schema says, according to PyTorch's own checks."""
 
 from collections.abc import Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""What an operator of a kernel is called with is what the kernel takes, in its order."""
+"""A kernel gets its arguments, in order, from the arguments of its operator."""
 
 import torch
 from hypothesis import given

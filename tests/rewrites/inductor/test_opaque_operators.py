@@ -1,4 +1,4 @@
-"""An opaque operator does what its original does, and Inductor leaves it as it is."""
+"""An opaque operator does what its original does, and Inductor does not replace it."""
 
 from collections.abc import Callable
 from typing import Any

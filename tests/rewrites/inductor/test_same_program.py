@@ -1,4 +1,4 @@
-"""A graph is another program to its callers if more than values differ."""
+"""A graph counts as a different program if more than values differ for its callers."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What Inductor writes is read whole, or refused: no statement is skipped."""
+"""Inductor's module is read completely, or refused: no statement is skipped."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The memory of values: what it begins with, and who reads it when."""
+"""The memory of values: the nodes that introduce it, and its readers."""
 
 import torch
 from torch import Tensor

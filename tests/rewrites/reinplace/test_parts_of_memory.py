@@ -1,4 +1,4 @@
-"""Views of a memory: which have the same elements, and which have none in common."""
+"""Views of one memory: which have the same elements, and which are disjoint."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Assignments to views of tensors: they launch what eager launches, and copy nothing whole."""
+"""Assignments to views launch the same kernels as in eager, and copy no whole tensor."""
 
 from collections.abc import Callable
 from typing import Any

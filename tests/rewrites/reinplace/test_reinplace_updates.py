@@ -1,4 +1,4 @@
-"""Updates of parts of tensors: where they are written in place, and where they must not be."""
+"""Updates of parts of tensors: when they are written in place, and when they must not be."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""Updates that stay copies: somebody reads the old value, or what is written lies in it."""
+"""Updates that stay copies: the old value is read, or the written value lies in it."""
 
 from collections.abc import Callable
 from typing import Any

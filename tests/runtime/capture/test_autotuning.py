@@ -1,4 +1,4 @@
-"""Of the schedules that could be captured the fastest wins, and only clearly over one stream."""
+"""The fastest schedule that could be captured wins, if it clearly beats one stream."""
 
 import gc
 import weakref

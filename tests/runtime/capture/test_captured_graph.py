@@ -1,4 +1,4 @@
-"""One capture: it is made without a trace, fed, and gives its memory back."""
+"""A capture has no side effects, copies its inputs, and returns its memory."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""What cannot be captured is refused, by name, and runs unfrozen with eager's results."""
+"""Programs that cannot be captured are refused by name, and run unfrozen with eager's results."""
 
 from collections.abc import Callable
 from dataclasses import replace

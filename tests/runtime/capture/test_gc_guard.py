@@ -1,4 +1,4 @@
-"""The collector's state is what it was, however a pause ends."""
+"""The garbage collector's state is restored, however a pause ends."""
 
 import gc
 import weakref

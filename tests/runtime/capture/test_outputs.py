@@ -1,4 +1,4 @@
-"""What a replay has computed is the caller's to keep, and shares memory as in eager."""
+"""Results of a replay belong to the caller, and share memory as in eager."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is computed from weights is computed again when, and only when, one has changed."""
+"""Values computed from weights are computed again exactly when a weight has changed."""
 
 import weakref
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A step of an optimizer is noticed by what is computed from its parameters, and nothing else."""
+"""Only values computed from an optimizer's parameters notice its step."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Which weights are packed, and that oneDNN reads packed ones as they were."""
+"""Which weights are packed, and that oneDNN computes the same with packed ones."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A sample meets each row, column and matrix of a weight, wherever its elements lie."""
+"""A sample has elements of each row, column and matrix of a weight, whatever its layout."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""What is boxed follows a convention that PyTorch's AOTAutograd knows."""
+"""Boxed callables follow the convention of PyTorch's AOTAutograd."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What Dynamo keeps of a function goes, and what it keeps of others stays."""
+"""Dynamo's caches of one function are freed, and those of others stay."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

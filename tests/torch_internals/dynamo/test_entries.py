@@ -1,4 +1,4 @@
-"""Guards that are checked by hand say what Dynamo's own check says; dead ones never pass."""
+"""Guards that are checked directly agree with Dynamo's own check; dead ones never pass."""
 
 import gc
 from collections.abc import Callable

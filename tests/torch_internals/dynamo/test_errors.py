@@ -1,4 +1,4 @@
-"""An error for the user looks and pickles like the public error, and Dynamo does not wrap it."""
+"""Errors for the user look and pickle like the public errors, and Dynamo does not wrap them."""
 
 import pickle
 import traceback

@@ -1,4 +1,4 @@
-"""cuDNN's convolutions say of tensors without data what they would return, or refuse."""
+"""The Meta kernels of cuDNN's convolutions return PyTorch's formats, or raise errors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Inductor compiles a graph, whatever has been imported before."""
+"""Inductor compiles a graph, whatever was imported before."""
 
 import subprocess
 import sys
