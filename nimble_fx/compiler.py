@@ -13,10 +13,10 @@ from torch.fx import GraphModule
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import PassError, UnsupportedError
 from nimble_fx.fallback import Fallback
-from nimble_fx.ir.effects import Effects
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
+from nimble_fx.kernel_kinds import FOLDED, PYTORCHS, KernelKinds
 from nimble_fx.options import Options
 from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
@@ -24,7 +24,6 @@ from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_
 from nimble_fx.rewrites.fill_masked import fill_masked
 from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
-from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
@@ -32,7 +31,6 @@ from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
-from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.runtime.folding.folded_weights import NOT_COUNTED, FoldedRun, folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
@@ -54,9 +52,6 @@ from nimble_fx.tracing.user_names import InputNames, program_name
 from nimble_fx.verify import verify_contents
 
 _log = logging.getLogger(__name__)
-
-PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inductor's"
-"""Kinds of kernels, as a program's summary names them."""
 
 
 def lower(
@@ -112,7 +107,7 @@ class Compiler:
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
         self._folded: ScheduledProgram | None = None
-        self._choice = KernelChoice()
+        self._kernels = KernelKinds(options, target, self._predicted_us)
         self._n_traced = 0
 
     @property
@@ -161,7 +156,7 @@ class Compiler:
             runs[PYTORCHS] = self._target.compile_graph(self, gm, self._name, self._capture)
         self._folded = self._weights_program(hoisted)
         self._inputs.add_folded(hoisted.sources_by_result)
-        for kind, main in self._with_kernels(hoisted.main, self._name).items():
+        for kind, main in self._kernels.graphs(hoisted.main, self._name).items():
             run = self._target.compile_graph(self, main, self._name, self._capture)
             if self._target.runs_programs:
                 folded = folded_weights(trace(main).graph, self._folded, device, self._has_guards)
@@ -171,7 +166,7 @@ class Compiler:
             else:
                 run = unfolded
             runs[FOLDED if kind == PYTORCHS else kind] = run
-        return self._fastest(self._name, runs, gm)
+        return self._kernels.fastest(self._name, runs, gm)
 
     def _report_unfolded(self) -> None:
         fallback = Fallback(self._name, "with PyTorch's kernels", NOT_COUNTED)
@@ -242,62 +237,16 @@ class Compiler:
 
     def _by_kernels(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
         """The callable for a graph of one device, with the kernels that the options ask for."""
-        graphs = self._with_kernels(gm, name)
+        graphs = self._kernels.graphs(gm, name)
         runs = {
             kind: self._target.compile_graph(self, graph, name, capture)
             for kind, graph in graphs.items()
         }
-        return self._fastest(name, runs, gm)
-
-    def _fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
-        """The callable that runs the fastest of `runs`, which all compute the same as the graph."""
-        choice, self._choice = self._choice, KernelChoice()
-        if len(runs) == 1:
-            ((choice.winner, run),) = runs.items()
-            return run
-        graph = trace(gm).graph
-        effects = Effects.of(graph)
-        if effects.may_be_more:
-            choice.winner = FOLDED if FOLDED in runs else PYTORCHS
-            reason = "timing would call a custom operator more often than you do"
-            choice.left_out.update(dict.fromkeys(runs.keys() - {choice.winner}, reason))
-            return runs[choice.winner]
-        device, warn = self._target.runtime_for(graph), self._target.reporter.warn
-        return fastest(name, runs, effects, device, choice, warn)
-
-    def _with_kernels(self, gm: GraphModule, name: str) -> dict[str, GraphModule]:
-        """The graph with each kind of kernels that the options ask for."""
-        kernels, graphs = self._options.kernels, dict[str, GraphModule]()
-        if kernels != "inductor":
-            graphs[PYTORCHS] = fuse_product_relu(gm) if self._options.assume_finite else gm
-        if kernels != "aten":
-            try:
-                several = self._may_have_several_streams(gm)
-                predicted = self._predicted_us if several else None
-                graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted)
-            except UnsupportedError as error:
-                self._report_left_out(name, str(error))
-        return graphs or {PYTORCHS: gm}
-
-    def _report_left_out(self, name: str, reason: str) -> None:
-        """Reports that a program has no Inductor kernels; with "auto" that is not a fallback."""
-        if self._options.kernels == "auto":
-            self._choice.left_out[INDUCTORS] = reason
-            self._target.reporter.warn(f"{name} can only have PyTorch's kernels: {reason}")
-        else:
-            fallback = Fallback(name, "with PyTorch's kernels", reason)
-            self._target.reporter.report(fallback)
+        return self._kernels.fastest(name, runs, gm)
 
     def _predicted_us(self, gm: GraphModule) -> float:
         """The predicted time of the fastest schedule of an ATen graph, in microseconds."""
         return predicted_us(self.trace(gm, self._name), self._options, self._target.reporter)
-
-    def _may_have_several_streams(self, gm: GraphModule) -> bool:
-        """Whether the schedule can have several streams."""
-        policy, limit = self._options.policy, self._options.max_streams
-        device = self._target.runtime_for(trace(gm).graph)
-        by_cost = policy in ("auto", "critical-path")
-        return policy != "serial" and limit != 1 and not (by_cost and device.specs.max_streams == 1)
 
     def trace(self, gm: GraphModule, name: str) -> TracedProgram:
         """Traces an ATen graph to a task graph with the user's names, and finds its device.
@@ -345,7 +294,7 @@ class Compiler:
             candidates=selection.candidates,
             alternatives=tuple(schedules[1:]),
             on_winner=selection.on_winner,
-            kernel_choice=self._choice,
+            kernel_choice=self._kernels.choice,
             n_traced=self._n_traced,
         )
 

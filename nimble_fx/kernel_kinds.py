@@ -1,0 +1,95 @@
+"""Makes a graph with each kind of kernels that the options ask for, and runs the fastest."""
+
+from collections.abc import Callable, Mapping
+
+from torch.fx import GraphModule
+
+from nimble_fx.errors import UnsupportedError
+from nimble_fx.fallback import Fallback
+from nimble_fx.ir.effects import Effects
+from nimble_fx.options import Options
+from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
+from nimble_fx.runtime.fastest import KernelChoice, fastest
+from nimble_fx.target import Target
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
+from nimble_fx.tracing.aten_to_tasks import trace
+
+PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inductor's"
+"""Kinds of kernels, as a program's summary names them."""
+
+
+class KernelKinds:
+    """The kinds of kernels for the ATen graphs of one Dynamo graph.
+
+    Attributes:
+        choice: which kinds the programs that are compiled now have, and which of them runs.
+    """
+
+    def __init__(
+        self, options: Options, target: Target, predicted_us: Callable[[GraphModule], float]
+    ) -> None:
+        """No graph has kernels yet.
+
+        Args:
+            options: the user's options.
+            target: the target of the compile.
+            predicted_us: returns the predicted time of an ATen graph, in microseconds.
+        """
+        self._options, self._target, self._predicted_us = options, target, predicted_us
+        self.choice = KernelChoice()
+
+    def graphs(self, gm: GraphModule, name: str) -> dict[str, GraphModule]:
+        """The graph with each kind of kernels that the options ask for.
+
+        Args:
+            gm: an ATen graph of one device.
+            name: the program's name.
+        """
+        kernels, graphs = self._options.kernels, dict[str, GraphModule]()
+        if kernels != "inductor":
+            graphs[PYTORCHS] = fuse_product_relu(gm) if self._options.assume_finite else gm
+        if kernels != "aten":
+            try:
+                predicted_us = self._predicted_us if self._may_have_several_streams(gm) else None
+                graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted_us)
+            except UnsupportedError as error:
+                self._report_left_out(name, str(error))
+        return graphs or {PYTORCHS: gm}
+
+    def fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
+        """The callable that runs the fastest of `runs`, which all compute the same as the graph.
+
+        Args:
+            name: the program's name.
+            runs: the callables, by kind of kernels.
+            gm: the graph.
+        """
+        choice, self.choice = self.choice, KernelChoice()
+        if len(runs) == 1:
+            ((choice.winner, run),) = runs.items()
+            return run
+        graph = trace(gm).graph
+        effects = Effects.of(graph)
+        if effects.may_be_more:
+            choice.winner = FOLDED if FOLDED in runs else PYTORCHS
+            reason = "timing would call a custom operator more often than you do"
+            choice.left_out.update(dict.fromkeys(runs.keys() - {choice.winner}, reason))
+            return runs[choice.winner]
+        device, warn = self._target.runtime_for(graph), self._target.reporter.warn
+        return fastest(name, runs, effects, device, choice, warn)
+
+    def _report_left_out(self, name: str, reason: str) -> None:
+        """Reports that a program has no Inductor kernels; with "auto" that is not a fallback."""
+        if self._options.kernels == "auto":
+            self.choice.left_out[INDUCTORS] = reason
+            self._target.reporter.warn(f"{name} can only have PyTorch's kernels: {reason}")
+        else:
+            fallback = Fallback(name, "with PyTorch's kernels", reason)
+            self._target.reporter.report(fallback)
+
+    def _may_have_several_streams(self, gm: GraphModule) -> bool:
+        """Whether the schedule can have several streams."""
+        policy, limit = self._options.policy, self._options.max_streams
+        device = self._target.runtime_for(trace(gm).graph)
+        by_cost = policy in ("auto", "critical-path")
+        return policy != "serial" and limit != 1 and not (by_cost and device.specs.max_streams == 1)
