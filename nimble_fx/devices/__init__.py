@@ -116,7 +116,6 @@ class DeviceRuntime(Protocol):
         run: Callable[[tuple[Stream, ...]], object],
         pool: Any,
         *,
-        may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
         """Runs a program on the streams and memory of `capture`; restores the random generators.
@@ -125,11 +124,7 @@ class DeviceRuntime(Protocol):
             n: the number of streams.
             run: enqueues the program on the streams in its argument.
             pool: the memory pool to use.
-            may_synchronize: whether an operator may wait for the device.
             urgent: as for `capture`.
-
-        Raises:
-            RuntimeError: an operator waited for the device, and that was not allowed.
         """
 
     def capture(

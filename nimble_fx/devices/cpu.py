@@ -88,7 +88,6 @@ class Cpu:
         run: Callable[[tuple[Stream, ...]], object],
         pool: Any,
         *,
-        may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
         """Runs the program once."""

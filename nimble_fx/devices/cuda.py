@@ -42,17 +42,6 @@ _LOCK = Lock()
 
 
 @contextmanager
-def _synchronizing_allowed(allowed: bool) -> Iterator[None]:
-    """Makes operators that wait for the device raise an error, unless that is allowed."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode(before if allowed else "error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-
-
-@contextmanager
 def _fresh_workspaces() -> Iterator[None]:
     """Makes cuBLAS allocate new workspaces on all streams, and forget them afterwards.
 
@@ -215,7 +204,6 @@ class Cuda:
         run: Callable[[tuple[Stream, ...]], object],
         pool: Any,
         *,
-        may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
         """Runs a program on the capture streams; restores the random generator."""
@@ -227,7 +215,6 @@ class Cuda:
                 _fresh_workspaces(),
                 torch.cuda.use_mem_pool(pool, self._device),
                 torch.cuda.stream(streams[0]),
-                _synchronizing_allowed(may_synchronize),
             ):
                 run(streams)
         finally:
@@ -282,7 +269,7 @@ class Cuda:
         n = ceil(N_REPEATS / len(calls))
         with self.exclusive(), torch.cuda.device(self._device):
             pool = self.pool()
-            self.warm_up(1, once, pool, may_synchronize=False)
+            self.warm_up(1, once, pool)
             captured = self.capture(1, repeated, pool)
             captured.replay()
             samples = [_gpu_seconds(captured.replay) for _ in range(N_SAMPLES)]

@@ -1,6 +1,7 @@
 """The order of streams around programs, warm-ups and captures on CUDA. Needs a GPU."""
 
 import gc
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
@@ -84,20 +85,52 @@ def test_a_warm_up_comes_after_the_callers_work(cuda: Cuda) -> None:
             with streams[0]:
                 seen.copy_(x)
 
-        cuda.warm_up(2, run, pool, may_synchronize=True)
+        cuda.warm_up(2, run, pool)
         assert seen.tolist() == [1, 1]
 
 
-def test_an_operator_that_waits_for_the_device_is_an_error_where_it_may_not(cuda: Cuda) -> None:
-    def run(streams: Sequence[Any]) -> None:
-        with streams[0]:
-            torch.ones(2, device="cuda").sum().item()
+def waits(streams: Sequence[Any]) -> Sequence[Any]:
+    """Waits for the device."""
+    with streams[0]:
+        torch.ones(2, device="cuda").sum().item()
+    return ()
 
+
+def test_an_operator_that_waits_for_the_device_is_an_error_in_a_capture(cuda: Cuda) -> None:
     pool = cuda.pool()
-    cuda.warm_up(1, run, pool, may_synchronize=True)
-    with pytest.raises(RuntimeError, match="synchronizing"):
-        cuda.warm_up(1, run, pool, may_synchronize=False)
-    cuda.warm_up(1, run, pool, may_synchronize=True)
+    cuda.warm_up(1, waits, pool)
+    with pytest.raises(RuntimeError, match="capturing"):
+        cuda.capture(1, waits, pool)
+    cuda.warm_up(1, waits, pool)
+
+
+def test_other_threads_may_wait_for_the_device_at_any_time(cuda: Cuda) -> None:
+    errors, is_over = list[Exception](), threading.Event()
+
+    def other() -> None:
+        x = torch.ones(2, device="cuda")
+        while not is_over.is_set():
+            try:
+                assert x.sum().item() == 2
+            except Exception as error:
+                errors.append(error)
+
+    def run(streams: Sequence[Any]) -> Sequence[Any]:
+        with streams[0]:
+            return [torch.ones(2, device="cuda") + 1]
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        pool = cuda.pool()
+        for _ in range(20):
+            cuda.warm_up(1, run, pool)
+            cuda.capture(1, run, pool).replay()
+        assert cuda.seconds([lambda: torch.ones(2, device="cuda")]) > 0
+    finally:
+        is_over.set()
+        thread.join()
+    assert errors == []
 
 
 def fork(streams: Sequence[Any]) -> Sequence[Any]:

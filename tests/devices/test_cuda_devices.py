@@ -52,7 +52,7 @@ def test_a_pool_of_a_device_that_is_not_current_keeps_its_memory_until_it_goes(
     x = torch.randn(64, 64, device="cuda:1")
     before = torch.cuda.memory_reserved(1)
     pool = second.pool()
-    second.warm_up(2, lambda streams: x * 2, pool, may_synchronize=True)
+    second.warm_up(2, lambda streams: x * 2, pool)
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved(1) > before
     del pool
@@ -90,7 +90,7 @@ def test_a_caller_on_a_stream_of_its_pool_is_not_captured_on_it(second: Cuda) ->
     seen = list[Sequence[Any]]()
     caller: Any = second.streams(2)[1]
     with caller, torch.cuda.device(0):
-        second.warm_up(1, seen.append, second.pool(), may_synchronize=True)
+        second.warm_up(1, seen.append, second.pool())
     assert caller not in seen[0]
 
 
@@ -105,7 +105,7 @@ def test_a_warm_up_comes_after_the_work_of_its_own_device(second: Cuda) -> None:
         def run(_: Sequence[Any], x: Tensor = x, seen: Tensor = seen) -> None:
             seen.copy_(x)
 
-        second.warm_up(1, run, pool, may_synchronize=True)
+        second.warm_up(1, run, pool)
         assert seen.tolist() == [1, 1]
 
 
@@ -116,7 +116,7 @@ def test_the_random_state_of_no_device_is_changed(second: Cuda) -> None:
         torch.rand(3, device="cuda:1")
 
     before = torch.cuda.get_rng_state_all()
-    second.warm_up(1, draw, second.pool(), may_synchronize=True)
+    second.warm_up(1, draw, second.pool())
     second.time_us(draw, 2)
     assert all(map(torch.equal, torch.cuda.get_rng_state_all(), before))
 

@@ -34,7 +34,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", NimbleWarning)
         yield gpu
-    assert (gpu.current, gpu.sync_debug_mode) == (0, 0)
+    assert gpu.current == 0
     assert not gpu.is_capturing
 
 
@@ -65,7 +65,7 @@ def test_the_callers_stream_is_no_side_stream_of_its_own_program(gpu: Gpu) -> No
 def test_the_urgent_stream_alone_is_captured_at_high_priority(urgent: int | None, gpu: Gpu) -> None:
     seen = list[tuple[Any, ...]]()
     pool = gpu.cuda.pool()
-    gpu.cuda.warm_up(3, seen.append, pool, may_synchronize=True, urgent=urgent)
+    gpu.cuda.warm_up(3, seen.append, pool, urgent=urgent)
     gpu.cuda.capture(3, lambda streams: seen.append(streams) or (), pool, urgent=urgent)  # type: ignore[func-returns-value]
     warmed, captured = seen
     assert warmed == captured
@@ -81,7 +81,7 @@ def test_what_is_launched_on_no_stream_in_particular_is_on_the_first_of_a_captur
         return ()
 
     pool = gpu.cuda.pool()
-    gpu.cuda.warm_up(2, run, pool, may_synchronize=True)
+    gpu.cuda.warm_up(2, run, pool)
     gpu.cuda.capture(2, run, pool)
     assert len(seen) == 2
     assert all(current == first for current, first in seen)
@@ -114,16 +114,14 @@ def test_a_caller_on_a_stream_of_the_pool_leaves_enough_for_a_capture(gpu: Gpu) 
     seen = list[tuple[Any, ...]]()
     with gpu.cuda.streams(2)[1]:
         for urgent in (None, 0, MAX_STREAMS - 1):
-            gpu.cuda.warm_up(
-                MAX_STREAMS, seen.append, gpu.cuda.pool(), may_synchronize=True, urgent=urgent
-            )
+            gpu.cuda.warm_up(MAX_STREAMS, seen.append, gpu.cuda.pool(), urgent=urgent)
     assert [len(set(streams)) for streams in seen] == [MAX_STREAMS] * 3
 
 
 def test_a_caller_on_a_stream_of_the_pool_is_not_captured_on_it(gpu: Gpu) -> None:
     seen = list[tuple[Any, ...]]()
     with gpu.cuda.streams(2)[1] as caller:
-        gpu.cuda.warm_up(1, seen.append, gpu.cuda.pool(), may_synchronize=True)
+        gpu.cuda.warm_up(1, seen.append, gpu.cuda.pool())
     assert caller not in seen[0]
 
 
@@ -225,28 +223,12 @@ def test_a_warm_up_that_fails_leaves_no_trace(error: type[BaseException], gpu: G
     before, pool = torch.get_rng_state(), gpu.cuda.pool()
     memory = weakref.ref(pool.pool)
     with pytest.raises(error):
-        gpu.cuda.warm_up(1, run, pool, may_synchronize=False)
+        gpu.cuda.warm_up(1, run, pool)
     assert torch.equal(torch.get_rng_state(), before)
-    assert (gpu.current, gpu.sync_debug_mode, gpu.workspaces) == (0, 0, {})
+    assert (gpu.current, gpu.workspaces) == (0, {})
     del pool
     gc.collect()
     assert memory() is None
-
-
-@pytest.mark.parametrize(("may_synchronize", "within"), [(True, 1), (False, 2)])
-def test_the_users_own_mode_for_synchronizing_is_kept(
-    may_synchronize: bool, within: int, gpu: Gpu
-) -> None:
-    seen = list[int]()
-    torch.cuda.set_sync_debug_mode("warn")
-    gpu.cuda.warm_up(
-        1,
-        lambda _: seen.append(torch.cuda.get_sync_debug_mode()),
-        gpu.cuda.pool(),
-        may_synchronize=may_synchronize,
-    )
-    assert [*seen, torch.cuda.get_sync_debug_mode()] == [within, 1]
-    torch.cuda.set_sync_debug_mode("default")
 
 
 def multiplied(gpu: Gpu, x: Tensor) -> Capture:
@@ -257,7 +239,7 @@ def multiplied(gpu: Gpu, x: Tensor) -> Capture:
             return [x @ x]
 
     pool = gpu.cuda.pool()
-    gpu.cuda.warm_up(1, run, pool, may_synchronize=False)
+    gpu.cuda.warm_up(1, run, pool)
     return gpu.cuda.capture(1, run, pool)
 
 

@@ -82,7 +82,7 @@ def test_03_memory_is_reported_for_each_stream(gpu: Gpu) -> None:
 
 def test_04_libraries_get_their_workspaces_on_the_streams_that_are_captured(gpu: Gpu) -> None:
     seen = list[tuple[Any, ...]]()
-    gpu.cuda.warm_up(3, seen.append, gpu.cuda.pool(), may_synchronize=True)
+    gpu.cuda.warm_up(3, seen.append, gpu.cuda.pool())
     gpu.cuda.capture(3, lambda streams: seen.append(streams) or (), gpu.cuda.pool())  # type: ignore[func-returns-value]
     assert seen[0] == seen[1]
 

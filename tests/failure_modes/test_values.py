@@ -45,7 +45,7 @@ def test_22_sizes_and_numbers_that_depend_on_data_run_unfrozen_with_the_users_li
     assert device.n_captures == 0
 
 
-def test_23_a_custom_operator_that_synchronizes_is_found_while_warming_up(gpu: Gpu) -> None:
+def test_23_a_custom_operator_that_synchronizes_is_found_in_the_capture(gpu: Gpu) -> None:
     def waits(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Tensor:
         with mode:
             return args[0] * args[0].sum().item()
@@ -65,7 +65,7 @@ def test_23_a_custom_operator_that_synchronizes_is_found_while_warming_up(gpu: G
             with pytest.warns(NimbleWarning, match=r"runs unfrozen: .*waits.*test_values.py:\d+"):
                 first = compiled(x)
             assert_same_bits((first, compiled(x)), (((x + 1) * (x + 1).sum()).exp(),) * 2)
-        the_fallback("synchronizing", node="waits", code="torch.ops.nimble_tests.waits(x + 1)")
+        the_fallback("capturing", node="waits", code="torch.ops.nimble_tests.waits(x + 1)")
 
 
 def test_24_random_numbers_are_drawn_in_program_order_and_replays_draw_others() -> None:

@@ -33,7 +33,6 @@ from nimble_fx.runtime.launch import Launcher
 POOL_SIZE = 32
 WORKSPACE_NBYTES = 64
 _USE_CUBLAS = {"mm", "addmm", "bmm", "baddbmm"}
-_SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
 
 
 class Gpu(Virtual):
@@ -50,7 +49,6 @@ class Gpu(Virtual):
         self.pools = weakref.WeakValueDictionary()
         self.workspaces: dict[int, torch.UntypedStorage] = {}
         self._blocks: dict[int, weakref.ref[Tensor]] = {}
-        self.sync_debug_mode = 0
         self.replay_ms: Callable[[], float] = partial(Random(seed).uniform, 0.01, 1.0)
         self._launching = _LaunchModeWithWorkspaces(self)
         self.cuda = Cuda(torch.device("cuda", 0))
@@ -301,18 +299,6 @@ def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
     torch.set_rng_state(new_state)
 
 
-def get_sync_debug_mode() -> int:
-    return Gpu.now.sync_debug_mode
-
-
-def set_sync_debug_mode(debug_mode: int | str) -> None:
-    gpu = Gpu.now
-    gpu.sync_debug_mode = (
-        debug_mode if isinstance(debug_mode, int) else _SYNC_DEBUG_MODES[debug_mode]
-    )
-    gpu.may_synchronize = gpu.sync_debug_mode < _SYNC_DEBUG_MODES["error"]
-
-
 def clear_cublas_workspaces() -> None:
     Gpu.now.workspaces.clear()
 
@@ -337,8 +323,6 @@ STAND_INS: dict[str, Any] = {
     "get_allocator_backend": get_allocator_backend,
     "get_rng_state": get_rng_state,
     "set_rng_state": set_rng_state,
-    "get_sync_debug_mode": get_sync_debug_mode,
-    "set_sync_debug_mode": set_sync_debug_mode,
 }
 """By their names in `torch.cuda`."""
 

@@ -83,7 +83,7 @@ class Faulty:
         """What a failure must leave as it was, besides results and the model's state."""
         device = self.device
         stream: Any = device.streams(1)[0]
-        return gc.isenabled(), device.is_capturing, device.may_synchronize, stream.index
+        return gc.isenabled(), device.is_capturing, stream.index
 
     @contextmanager
     def _noting_a_recording(self) -> Iterator[None]:

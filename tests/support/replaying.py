@@ -38,11 +38,10 @@ class ReplayingDevice(Virtual):
         run: Callable[[tuple[Stream, ...]], object],
         pool: Pool,
         *,
-        may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
         self.n_warm_ups += 1
-        super().warm_up(n, run, pool, may_synchronize=may_synchronize, urgent=urgent)
+        super().warm_up(n, run, pool, urgent=urgent)
 
     def capture(
         self,

@@ -96,7 +96,6 @@ class Virtual:
         self._queues = Queues()
         self._host, self._launching = ThreadState(self.pool()), LaunchMode(self)
         self._capture: VirtualCapture | None = None
-        self.may_synchronize = True
 
     @property
     def is_capturing(self) -> bool:
@@ -149,16 +148,6 @@ class Virtual:
         with self._host.outside(self.pool()):
             self._queues.prepend(self._queues.take().run(self._order(), until=mark))
 
-    def wait_for_values(self) -> None:
-        """Runs all queues to their ends, for an operator that needs values on the host.
-
-        Raises:
-            RuntimeError: operators may not synchronize, or a capture is under way.
-        """
-        if not self.may_synchronize:
-            raise RuntimeError("called a synchronizing operation")
-        self.synchronize()
-
     def pool(self) -> Pool:
         """A memory pool for captures. The device does not keep it alive."""
         return Pool(self._live, weakref.WeakMethod(self._overwrite))
@@ -173,17 +162,15 @@ class Virtual:
         run: Callable[[tuple[Stream, ...]], object],
         pool: Pool,
         *,
-        may_synchronize: bool,
         urgent: int | None = None,
     ) -> None:
         """Runs a program on the capture streams; restores the random generator."""
-        state, self.may_synchronize = torch.get_rng_state(), may_synchronize
+        state = torch.get_rng_state()
         try:
             with self._host.using(pool):
                 run(self._others(n, self._host.current))
             self.synchronize()
         finally:
-            self.may_synchronize = True
             self._queues.clear()
             torch.set_rng_state(state)
 

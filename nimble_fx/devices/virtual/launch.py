@@ -44,8 +44,8 @@ class LaunchTarget(Protocol):
     def keeps_alive(self, tensor: Tensor) -> bool:
         """Whether a queued kernel keeps a tensor's memory alive."""
 
-    def wait_for_values(self) -> None:
-        """Runs all queues to their ends, for an operator that needs values on the host."""
+    def synchronize(self) -> None:
+        """Runs all queues to their ends, such as for an operator that needs values on the host."""
 
 
 class Draw:
@@ -104,7 +104,7 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _at_once(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Runs an operator whose values the host needs, after all queues."""
-        self._target.wait_for_values()
+        self._target.synchronize()
         return pytree.tree_map_only(Tensor, self._upload, func(*args, **kwargs))
 
     def _later(self, func: Any, args: Any, kwargs: dict[str, Any], returned: Returned) -> Any:

@@ -158,11 +158,10 @@ class CapturedGraph:
         uncaptured = partial(enqueue, with_seeds_on(HOST, self._buffers, launcher.seeds))
         mutated = [static[k] for k in launcher.mutated_static]
         with self._device.limited_workspaces(workspace_limit(launcher.graph)):
-            for i in range(WARM_UPS):
+            for _ in range(WARM_UPS):
                 with _restored(mutated):  # each time: a counter could run past its table
                     self._copy_inputs(inputs)
-                    may = i < WARM_UPS - 1
-                    self._device.warm_up(n, uncaptured, pool, may_synchronize=may, urgent=urgent)
+                    self._device.warm_up(n, uncaptured, pool, urgent=urgent)
             return self._device.capture(n, partial(enqueue, self._buffers), pool, urgent=urgent)
 
     def _in_place_inputs(self, inputs: list[Any], static: list[Tensor]) -> list[Tensor]:

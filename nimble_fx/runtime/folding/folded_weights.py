@@ -158,7 +158,7 @@ class FoldedWeights:
         def run(streams: object) -> None:
             results.extend(self._packed(self._compute(*weights)))
 
-        self._device.warm_up(1, run, pool, may_synchronize=True)
+        self._device.warm_up(1, run, pool)
         return results, pool
 
     def _packed(self, results: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -215,7 +215,7 @@ def test_random_numbers_are_those_of_a_run_without_capture() -> None:
             return [torch.rand(3)]
 
     torch.manual_seed(0)
-    device.warm_up(1, run, device.pool(), may_synchronize=True)
+    device.warm_up(1, run, device.pool())
     drawn = device.capture(1, run, device.pool())
     drawn.replay()
     torch.manual_seed(0)
@@ -314,20 +314,6 @@ def test_a_capture_in_which_the_host_waited_is_unsound() -> None:
 def test_there_is_no_capture_to_end_before_one_begins() -> None:
     with pytest.raises(RuntimeError, match="no capture is under way"):
         Virtual().end_capture()
-
-
-def test_operators_may_not_wait_where_warm_up_forbids_it_and_the_caller_may() -> None:
-    device = Virtual()
-
-    def waits(streams: tuple[Any, ...]) -> None:
-        with streams[0]:
-            torch.ones(2).sum().item()
-
-    with device.streams(2)[1]:
-        device.warm_up(1, lambda _: None, device.pool(), may_synchronize=False)
-        with pytest.raises(RuntimeError, match="synchronizing"):
-            device.warm_up(1, waits, device.pool(), may_synchronize=False)
-        waits(device.streams(1))
 
 
 def test_it_is_for_models_on_the_cpu() -> None:

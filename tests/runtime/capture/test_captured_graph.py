@@ -87,20 +87,6 @@ def test_each_warm_up_begins_with_the_inputs_of_the_call(device: ReplayingDevice
     assert (device.n_captures, place.item()) == (1, 1)
 
 
-def test_an_operator_may_wait_for_the_device_except_in_the_last_warm_up(
-    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    may, warm_up = list[bool](), ReplayingDevice.warm_up
-
-    def watched(self: ReplayingDevice, *args: Any, may_synchronize: bool, **kwargs: Any) -> None:
-        may.append(may_synchronize)
-        warm_up(self, *args, may_synchronize=may_synchronize, **kwargs)
-
-    monkeypatch.setattr(ReplayingDevice, "warm_up", watched)
-    frozen(torch.exp, torch.zeros(2), device=device)([torch.zeros(2)])
-    assert may == [True] * (WARM_UPS - 1) + [False]
-
-
 def test_a_failure_in_warm_up_leaves_state_as_it_was(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
