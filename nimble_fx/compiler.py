@@ -296,6 +296,7 @@ class Compiler:
             on_winner=selection.on_winner,
             kernel_choice=self._kernels.choice,
             n_traced=self._n_traced,
+            may_freeze=self._options.freeze,
         )
 
 

@@ -22,6 +22,7 @@ from nimble_fx.registry import WeakList
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture.autotuning import AutotuneResult
+from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
@@ -52,6 +53,7 @@ class Program:
         kernel_choice: which kernels were compiled for it, and their times in the first call; None
             for a program from a file.
         n_traced: how many operators PyTorch traced; None for a program from a file.
+        may_freeze: the option `freeze`; True for a program from a file.
     """
 
     scheduled: ScheduledProgram
@@ -62,6 +64,7 @@ class Program:
     on_winner: Callable[[ScheduledProgram], None] | None = field(default=None, repr=False)
     kernel_choice: KernelChoice | None = field(default=None, repr=False)
     n_traced: int | None = field(default=None, repr=False)
+    may_freeze: bool = field(default=True, repr=False)
 
     @property
     def name(self) -> str:
@@ -173,7 +176,7 @@ class Program:
         )
 
     def bind(self, parameters: nn.Module | Mapping[str, Tensor]) -> BoundProgram:
-        """A callable that runs the program with these parameters, frozen where the device can.
+        """A callable that runs the program with these parameters, frozen if the device can.
 
         The callable takes the graph's other inputs in order (those in `graph.inputs` that are
         neither static nor sizes of static inputs) and returns a list of its outputs. There are no
@@ -189,7 +192,8 @@ class Program:
             UnsupportedError: this machine has no such device.
         """
         device = device_here(self.device)
-        copy = replace(self, status=CaptureStatus(reason=self.status.reason))
+        reason = why_not_captured(self.graph, device) if self.may_freeze else NOT_FROZEN
+        copy = replace(self, status=CaptureStatus(reason))
         run = copy.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
         return BoundProgram(self.scheduled, parameters, run, copy.status)
 

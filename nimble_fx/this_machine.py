@@ -20,7 +20,7 @@ from nimble_fx.program import Program, register
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture import gc_guard
-from nimble_fx.runtime.capture.checks import why_not_captured
+from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
@@ -89,7 +89,7 @@ class _ThisMachine:
     def capture_decision(self, graph: TaskGraph, device: DeviceRuntime) -> CaptureDecision:
         """Decides whether to capture a graph; reports one that should be captured but cannot."""
         if not self._options.freeze:
-            return CaptureDecision("freeze=False", is_for_replay=False)
+            return CaptureDecision(NOT_FROZEN, is_for_replay=False)
 
         def report(error: UnsupportedError) -> None:
             self.reporter.report(_fallback(graph.name, "unfrozen", error))

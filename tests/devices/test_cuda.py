@@ -181,6 +181,13 @@ def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) ->
     assert run.status.frozen
 
 
+def test_so_is_a_plan_for_this_device() -> None:
+    model, x = CASES["branchy"].model().cuda().eval(), torch.randn(2, 4, device="cuda")
+    run = nimble_fx.plan(model, x, device="cuda").bind(model)
+    assert_same(run(x), [model(x).detach()])
+    assert run.status.frozen
+
+
 def test_a_larger_product_takes_longer_and_the_current_stream_stays() -> None:
     small, large = torch.randn(64, 64, device="cuda"), torch.randn(4096, 4096, device="cuda")
     device, stream = Cuda.get(torch.device("cuda", 0)), torch.cuda.current_stream()

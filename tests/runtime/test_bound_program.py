@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,13 +248,25 @@ def test_parameters_that_share_memory_by_now_are_read_where_none_is_written() ->
     assert_same_bits(program.bind(tied)(X), [tied(X).detach()])
 
 
-def test_a_bound_program_is_frozen_where_the_device_can() -> None:
-    program = compiled(Branchy(), X, options={"device": "virtual"})
-    bound = replace(program, status=CaptureStatus()).bind(Branchy())
-    assert isinstance(bound, BoundProgram)
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_bound_program_is_frozen_if_the_device_can_and_the_option_allows_it(freeze: bool) -> None:
+    program = compiled(Branchy(), X, options={"device": "virtual", "freeze": freeze})
+    bound = program.bind(Branchy())
     bound(X)
-    assert bound.status.frozen
-    assert not program.status.frozen
+    assert bound.status.frozen == freeze
+    assert bound.status is not program.status
+
+
+def test_it_is_frozen_even_if_calls_of_the_program_ran_unfrozen() -> None:
+    options: dict[str, Any] = {"device": "virtual", "max_graphs": 1, "on_fallback": "silent"}
+    run = torch.compile(nn.ReLU(), backend="nimble", options=options, dynamic=True)
+    for n in range(2, 20):  # more sizes than are captured
+        run(torch.ones(n, 4))
+    program = nimble_fx.programs()[-1]
+    assert program.status.reason is not None
+    bound = program.bind({})
+    bound(torch.ones(2, 4))
+    assert (bound.status.frozen, bound.status.reason) == (True, None)
 
 
 @pytest.mark.parametrize("nothing", [None, [torch.ones(1)], "weight"])

@@ -39,6 +39,10 @@ _OFFSET_POSITION = 3
 """The position of their argument `storage_offset`, which counts from the storage's start."""
 
 
+NOT_FROZEN = "freeze=False"
+"""The reason not to capture a program of a user who does not want it."""
+
+
 def why_not_captured(
     graph: TaskGraph,
     device: DeviceRuntime,
