@@ -17,6 +17,9 @@ from nimble_fx.tracing.aten_to_tasks import trace
 
 _same = lookup("torch._dynamo.utils.same")
 
+MIN_SCALE = 2**-12
+"""Smaller values may be what rounding leaves of larger ones that cancel each other."""
+
 
 def is_comparable(traced: GraphModule) -> bool:
     """Whether a graph can run more often than the user calls it, and in float64.
@@ -38,9 +41,9 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
 
     If numbers differ, PyTorch's rule decides (`torch._dynamo.utils.same`): the error against the
     graph in float64 may exceed the error of the graph itself only by a factor and a tolerance
-    (relative for large values). If an operator of the graph does not take float64, the results are
-    compared with those of the graph itself. Random numbers are drawn as if the program had run
-    once.
+    (relative to the root mean square of the values). If an operator of the graph does not take
+    float64, the results are compared with those of the graph itself. Random numbers are drawn as if
+    the program had run once.
 
     Args:
         run: the rewritten program, which writes to none of its arguments.
@@ -128,14 +131,14 @@ def _check(name: str, i: int, expected: Any, result: Any, exact: Any) -> None:
 
 
 def _scaled(expected: Tensor, result: Tensor, exact: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensors divided by the root mean square of the exact values, if that is above 1.
+    """The tensors divided by the root mean square of the exact values, or by `MIN_SCALE`.
 
-    PyTorch's tolerance is for values of about 1, and kernels differ in how they round.
+    PyTorch's tolerance is for values of about 1.
     """
-    if not (exact.is_floating_point() and exact.numel()):
+    if not ((exact.is_floating_point() or exact.is_complex()) and exact.numel()):
         return expected, result, exact
-    rms = exact.square().mean().sqrt().item()
-    scale = rms if 1 < rms < torch.inf else 1
+    rms = exact.abs().square().mean().sqrt().item()
+    scale = max(rms, MIN_SCALE) if 0 < rms < torch.inf else 1
     return expected / scale, result / scale, exact / scale
 
 

@@ -73,6 +73,32 @@ def test_large_values_may_be_rounded_otherwise_but_not_be_others(scale: float) -
             wrong([x])
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.zeros_like, lambda y: y / 2, lambda y: y.flip(-1), lambda y: 1 / y.shape[-1] + 0 * y],
+)
+def test_small_values_may_not_be_others(wrong: Any) -> None:
+    class Probabilities(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.softmax(-1)
+
+    x = torch.randn(2, 50_000)
+    graph = inference_graph(Probabilities(), x)
+    with pytest.raises(nimble_fx.RewriteError, match="off float64"):
+        compared_once(lambda args: [wrong(graph.gm(*args)[0])], graph.gm, "probabilities")([x])
+    compared_once(lambda args: [graph.gm(*args)[0] * (1 + 1e-6)], graph.gm, "probabilities")([x])
+
+
+def test_what_rounding_leaves_of_values_that_cancel_may_be_rounded_otherwise() -> None:
+    class Cancels(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + 1.1) - x - 1.1
+
+    x = torch.randn(100)
+    graph = inference_graph(Cancels(), x)
+    compared_once(lambda args: [graph.gm(*args)[0] * -1], graph.gm, "cancels")([x])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_models_with_folded_weights_pass(name: str) -> None:
     model, inputs = CASES[name].model().eval(), CASES[name].inputs()
