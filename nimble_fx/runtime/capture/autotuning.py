@@ -42,7 +42,7 @@ class Autotuner:
 
     Attributes:
         launchers: one for each schedule; one of the schedules has one stream.
-        on_result: called with the result, once the winner is captured.
+        on_result: called with the result.
 
     Cost: a capture of each schedule, all in memory at the same time, and up to
     `(N_ROUNDS + 1) * N_REPLAYS` replays of each.

@@ -14,7 +14,7 @@ from nimble_fx.errors import StateError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.types import ScalarType
 from nimble_fx.runtime.capture import gc_guard
-from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
+from nimble_fx.runtime.capture.autotuning import Autotuner
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph, OutputPolicy
 from nimble_fx.runtime.capture.checks import about_task
 from nimble_fx.runtime.capture.graph_cache import (
@@ -228,7 +228,7 @@ class FrozenProgram:
         check_weights(parameters, self._names, static)
         try:
             with self._capture_context(static):
-                result = self._autotune(key, inputs, static)
+                self._autotune(key, inputs, static)
                 pool = self._pool(key, self._output_policy(key))
                 graph = self._capture(self._launcher, key, inputs, static, pool)
         except StateError:
@@ -238,17 +238,12 @@ class FrozenProgram:
         self._cache.add(key, graph, inputs, static)
         count_event("captures")
         _log.info("%s: captured for sizes %s", self._name, key.numbers)
-        if result is not None and self._autotuner is not None:
-            on_result, self._autotuner = self._autotuner.on_result, None
-            on_result(result)
         return graph
 
-    def _autotune(
-        self, key: GraphKey, inputs: list[Any], static: list[Any]
-    ) -> AutotuneResult | None:
+    def _autotune(self, key: GraphKey, inputs: list[Any], static: list[Any]) -> None:
         """Autotunes over the schedules and switches to the winner, unless already done."""
         if self._autotuner is None:
-            return None
+            return
         mutated = [static[k] for k in self._launcher.mutated_static]
         result = self._autotuner.run(
             lambda each: self._capture(each, key, inputs, static, self._pool_group.private_pool()),
@@ -256,7 +251,8 @@ class FrozenProgram:
         )
         if result is not None:
             self._launcher = self._autotuner.launchers[result.winner]
-        return result
+            on_result, self._autotuner = self._autotuner.on_result, None
+            on_result(result)
 
     @contextmanager
     def _capture_context(self, static: list[Any]) -> Iterator[None]:

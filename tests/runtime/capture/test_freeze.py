@@ -474,6 +474,26 @@ def test_what_is_timed_leaves_no_memory_to_the_capture_that_runs_from_then_on(
     assert status.nbytes == alone._status.nbytes == (pool.nbytes(1),)
 
 
+def test_a_winner_whose_capture_fails_runs_unfrozen_and_is_known(
+    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: FrozenProgram, *args: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    launchers = [frozen(torch.exp, torch.zeros(2), device=device)._launcher for _ in range(2)]
+    monkeypatch.setattr(Autotuner, "run", lambda *_: AutotuneResult(1, [2.0, 1.0]))
+    monkeypatch.setattr(FrozenProgram, "_capture", fails)
+    winners = list[int]()
+    autotuner = Autotuner(launchers, lambda result: winners.append(result.winner))
+    status, options, x = CaptureStatus(), CaptureOptions(), torch.randn(2)
+    reporter = Reporter("silent")
+    run = FrozenProgram(launchers[0], PoolGroup(device), status, reporter, options, autotuner)
+    assert_same(run([x]), [x.exp()])
+    assert winners == [1]
+    assert run._launcher is launchers[1]
+    assert "out of memory" in str(status.reason)
+
+
 def test_timing_leaves_parameters_as_they_were(
     device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
