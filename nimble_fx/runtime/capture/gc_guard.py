@@ -1,6 +1,7 @@
 """Keeps memory from being freed while a graph is captured, which CUDA forbids."""
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,18 +10,19 @@ from contextlib import contextmanager
 @contextmanager
 def paused() -> Iterator[None]:
     """Disables Python's cyclic garbage collector within the block, for all threads."""
+    thread = threading.get_ident()
     with _pauses.lock:
-        if _pauses.depth == 0:
+        if not _pauses.threads:
             _pauses.was_enabled = gc.isenabled()
             gc.disable()
-        _pauses.depth += 1
+        _pauses.threads.append(thread)
     try:
         yield
     finally:
         deferred: list[object] = []
         with _pauses.lock:
-            _pauses.depth -= 1
-            if _pauses.depth == 0:
+            _pauses.threads.remove(thread)
+            if not _pauses.threads:
                 deferred, _pauses.deferred = _pauses.deferred, deferred
                 if _pauses.was_enabled:
                     gc.enable()
@@ -28,11 +30,11 @@ def paused() -> Iterator[None]:
 
 
 class _PauseState:
-    """How many blocks of `paused` are open, and the objects to free when the last one ends."""
+    """The threads in blocks of `paused`, and the objects to free when the last block ends."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.depth = 0
+        self.threads: list[int] = []
         self.was_enabled = False
         self.deferred: list[object] = []
 
@@ -42,11 +44,20 @@ class _PauseState:
         For objects that must not be freed at certain times, such as a CUDA graph during a capture.
         """
         with self.lock:
-            if self.depth:
+            if self.threads:
                 self.deferred.append(item)
+
+    def keep_own(self) -> None:
+        """Ends the blocks of all other threads, which a fork leaves behind."""
+        self.lock, was_paused, own = threading.RLock(), bool(self.threads), threading.get_ident()
+        self.threads = [thread for thread in self.threads if thread == own]
+        if was_paused and not self.threads and self.was_enabled:
+            gc.enable()
 
 
 _pauses = _PauseState()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_pauses.keep_own)
 
 free_later = _pauses.free_later
 """A bound method: it works without this module's globals, which Python clears as it exits."""

@@ -43,8 +43,10 @@ class PoolGroup:
     def ordered(self, run: Boxed) -> Boxed:
         """Wraps a program without captures so that the next run in the group waits for it.
 
-        It may read what a capture has saved.
+        It may read what a capture has saved, if the device has any captures.
         """
+        if not self._device.has_graphs:
+            return run
 
         @boxed
         def call(args: list[Any]) -> Sequence[Any]:

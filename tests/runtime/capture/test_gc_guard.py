@@ -1,6 +1,8 @@
 """The garbage collector's state is restored, however a pause ends."""
 
 import gc
+import os
+import threading
 import weakref
 from collections.abc import Iterator
 
@@ -49,4 +51,36 @@ def test_pauses_within_pauses_end_with_the_outer_one() -> None:
         with gc_guard.paused():
             pass
         assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def collects_in_a_fork() -> bool:
+    """Whether the collector is on in a process that is forked now."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(gc.isenabled()))
+    _, status = os.waitpid(child, 0)
+    return bool(os.waitstatus_to_exitcode(status))
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_pause_of_another_thread_does_not_outlive_a_fork() -> None:
+    is_paused, may_end = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with gc_guard.paused():
+            is_paused.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    is_paused.wait()
+    try:
+        assert not gc.isenabled()
+        assert collects_in_a_fork()
+        with gc_guard.paused():
+            assert not collects_in_a_fork()  # within a pause of its own
+    finally:
+        may_end.set()
+        thread.join()
     assert gc.isenabled()

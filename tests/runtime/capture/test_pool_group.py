@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.devices.cpu import Cpu
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from tests.support.eager import assert_same
 from tests.support.models import Branchy
@@ -193,3 +194,10 @@ def test_a_backward_that_is_not_frozen_takes_its_turn_too(
 def refuse_backwards(graph: nimble_fx.TaskGraph) -> None:
     if "backward" in graph.name:
         raise nimble_fx.UnsupportedError("it waits for the device")
+
+
+def test_a_device_without_captures_orders_no_runs() -> None:
+    def run(args: list[Any]) -> list[Any]:
+        return args
+
+    assert PoolGroup(Cpu()).ordered(run) is run
