@@ -53,3 +53,24 @@ def test_a_polynomial_that_would_be_too_long_is_not_multiplied_out() -> None:
     long = " + ".join(f"s{i}" for i in range(99))
     assert are_equal(f"({long})**2", f"({long})**2")
     assert not are_equal(f"({long})**2", f"({long})**3")
+
+
+def nested_power(depth: int) -> str:
+    return nested_power(depth - 1).join(("(s0 + ", ")**32")) if depth else "9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested_power(40),
+        f"{'(' * 100}9{')**32' * 100}",  # a number of more digits than fit in memory
+        f"{'(' * 100}s0{')**32' * 100}",  # a term of more symbols than fit in memory
+        "*".join(f"(s{i} + 1)" for i in range(99)),  # 2**99 terms
+        "s0" + " + 1" * 5000,
+        "-" * 1500 + "s0",
+    ],
+    ids=["powers", "digits", "symbols", "terms", "long", "deep"],
+)
+def test_any_text_is_compared_at_bounded_cost(text: str) -> None:
+    assert are_equal(text, text)
+    assert not are_equal(text, "s0 + 1")

@@ -142,3 +142,29 @@ def test_a_size_that_cannot_be_is_refused_before_any_work(
     else:
         with pytest.raises(FileError, match=r"no tensor is as large|but it is|from 0 up"):
             nimble_fx.load(path)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "9**8**8",
+        f"{'(' * 60}s0{' + 1)**32' * 60}",
+        f"{'(' * 60}9{')**8' * 60}",
+        "s0" + " + 1" * 9999,
+    ],
+)
+def test_a_size_that_takes_forever_to_compute_is_refused_at_once(tmp_path: Path, size: str) -> None:
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    with torch.no_grad():
+        torch.compile(doubled, backend="nimble", dynamic=True)(torch.ones(3, 5))
+    program = nimble_fx.programs()[-1]
+    *_, width, _ = (value.name for value in program.graph.inputs)
+    path = program.save(tmp_path / "huge.json")
+    text = path.read_text()
+    huge = text.replace(f'"stride": ["{width}", 1]', f'"stride": ["{size}", 1]')
+    assert huge != text
+    path.write_text(huge)
+    with pytest.raises(FileError):
+        nimble_fx.load(path)

@@ -52,6 +52,7 @@ HOSTILE: tuple[Any, ...] = (
     *("aten::from_file", "aten::set_.source_Tensor", "aten::add.Tensor", "aten::no_such_thing"),
     *({"slice": [None]}, {"complex": [1, 2]}, {"float": "1"}, {"dtype": "float1"}, {"items": []}),
     json.loads("[" * 200 + "]" * 200),
+    *(f"{'(' * 60}s0{' + 1)**32' * 60}", f"{'(' * 60}9{')**8' * 60}", "s0" + " + 1" * 9999),
 )
 """What a member of a file may be replaced by."""
 
