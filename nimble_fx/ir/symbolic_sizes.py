@@ -19,7 +19,7 @@ Sizes = Mapping[str, int]
 
 Number = int | float
 
-_MAX_SIZE = 2**63
+MAX_SIZE = 2**63
 """A limit for untrusted files, whose numbers could have any number of digits."""
 
 
@@ -153,7 +153,7 @@ def _number(expression: str, sizes: tuple[tuple[str, int], ...]) -> int:
 
 def _evaluate(node: ast.expr, sizes: Sizes) -> Number:
     value = _evaluate_unbounded(node, sizes)
-    if abs(value) > _MAX_SIZE:
+    if abs(value) > MAX_SIZE:
         raise ValueError("it is larger than any size")
     return value
 

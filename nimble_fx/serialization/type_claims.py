@@ -9,7 +9,7 @@ import torch
 
 from nimble_fx.errors import FileError, one_line
 from nimble_fx.ir.arguments import map_leaves
-from nimble_fx.ir.symbolic_sizes import symbols_in
+from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
@@ -17,10 +17,10 @@ from nimble_fx.serialization.type_parts import n_parts
 from nimble_fx.torch_internals.names import OpOverload
 
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-_MAX_NBYTES = 2**63 - 1
+_MAX_NBYTES = MAX_SIZE - 1
 """The most bytes of a tensor on any device."""
 _MAY_EXPLODE = {operator.pow, operator.lshift}
-"""Functions of sizes whose results may have more digits than fit in memory."""
+"""Functions of sizes that may return more digits than fit in memory, even for usual arguments."""
 
 
 class TypeClaims:
@@ -141,6 +141,8 @@ class TypeClaims:
             result = task.target(*args)
         except (ArithmeticError, TypeError, ValueError) as error:
             raise FileError(f"{task.name} cannot call {task.target}: {one_line(error)}") from error
+        if isinstance(result, int) and abs(result) > MAX_SIZE:
+            raise FileError(f"{task.name} is a number larger than any size")
         if not self._is_unsure(task) and not _agree(ScalarType(str(result)), kind):
             raise _wrong(task, kind, result)
         self._numbers[task.name] = result
@@ -189,9 +191,10 @@ def _steps(kind: TensorType) -> list[Size]:
 
 
 def _number(kind: ScalarType) -> int | None:
-    """The value of an integer; None for other expressions."""
+    """The value of an integer that may be a size; None for other expressions."""
     text = kind.expression
-    return int(text) if text.removeprefix("-").isdecimal() else None
+    is_number = text.removeprefix("-").isdecimal() and len(text) <= len(str(-MAX_SIZE))
+    return int(text) if is_number else None
 
 
 def _shown(kind: Type | None) -> str:

@@ -13,7 +13,7 @@ def test_an_expression_is_parsed_as_python_parses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, why",
+    ("text", "why"),
     [
         ("s0 +", "cannot be parsed"),
         ("9" * 1900 + "(" * 99, "cannot be parsed"),

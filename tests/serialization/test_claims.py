@@ -230,6 +230,22 @@ def test_functions_of_sizes_are_never_called_where_they_may_fill_the_memory() ->
         check_claims(graph_of(replace(power, target=operator.mul, args=(2, 3))), {})
 
 
+def test_numbers_that_grow_from_task_to_task_are_refused_while_they_are_small() -> None:
+    import operator
+
+    tasks = [Task("t0", operator.mul, (3, 3), type=ScalarType("u0"))]
+    for i in range(1, 60):
+        last = Ref(f"t{i - 1}")
+        tasks.append(Task(f"t{i}", operator.mul, (last, last), type=ScalarType("u0")))
+    with pytest.raises(FileError, match="t5 is a number larger than any size"):
+        check_claims(graph_of(*tasks, n=ScalarType("u0")), {})
+
+
+def test_a_number_of_any_length_is_no_size() -> None:
+    graph = graph_of(RELU, x=of(4), n=ScalarType("9" * 9999))
+    check_claims(graph, {})
+
+
 def test_asking_draws_no_random_numbers() -> None:
     state = torch.get_rng_state()
     check_claims(graph_of(DROPOUT, x=of(4)), {})
