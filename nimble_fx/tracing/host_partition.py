@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
+from nimble_fx.torch_internals.graph_modules import function_of
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 
@@ -52,14 +53,15 @@ class Partition:
         Args:
             device: runs the device part.
         """
+        host, suppliers, outputs = function_of(self.host), self.inputs, self.outputs
 
         @boxed
         def call(args: list[Any]) -> list[Any]:
-            from_host = self.host(*args)
-            inputs = [from_host[i] if by_host else args[i] for by_host, i in self.inputs]
+            from_host = host(*args)
+            inputs = [from_host[i] if by_host else args[i] for by_host, i in suppliers]
             args.clear()
             results = device(inputs)
-            return [from_host[i] if by_host else results[i] for by_host, i in self.outputs]
+            return [from_host[i] if by_host else results[i] for by_host, i in outputs]
 
         return call
 

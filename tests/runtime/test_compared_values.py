@@ -1,6 +1,8 @@
 """A rewritten program with different results raises an error in its first call."""
 
 import copy
+import gc
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,6 +16,7 @@ import nimble_fx
 from nimble_fx.rewrites.folding import fold_batch_norm
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
+from tests.support.eager import assert_same
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
 
@@ -35,6 +38,16 @@ def test_the_same_values_pass_and_random_numbers_are_drawn_once() -> None:
     expected = Noisy()(x)[0]
     torch.manual_seed(0)
     assert torch.equal(run([x])[0], expected)
+
+
+def test_once_compared_the_original_graph_is_freed() -> None:
+    gm = make_fx(lambda x: [x.relu()])(torch.ones(3))
+    graph, run = weakref.ref(gm.graph), compared_once(lambda args: [args[0].relu()], gm, "relu")
+    del gm
+    for _ in range(2):
+        assert_same(run([torch.ones(3)]), [torch.ones(3)])
+    gc.collect()
+    assert graph() is None
 
 
 @pytest.mark.gpu

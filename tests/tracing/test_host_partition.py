@@ -1,5 +1,7 @@
 """The CPU's part of a GPU's program runs first, and results are eager's."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +82,18 @@ def test_both_parts_give_and_write_what_eager_does(drawn: tuple[list[str], str])
     run = parts.run(lambda given: device(*given))
     assert_same_bits(run([*ours]), list(program(*theirs)))
     assert_same_bits(ours, theirs)
+
+
+def test_what_runs_both_parts_keeps_no_graph_alive() -> None:
+    parts = parts_of(program_of(["s = s + 1", "z = z * s"], "z"))
+    assert parts is not None
+    graphs = [weakref.ref(with_values(part).graph) for part in (parts.host, parts.device)]
+    run = parts.run(lambda given: given)
+    del parts
+    gc.collect()
+    assert [graph() for graph in graphs] == [None, None]
+    z, s, i = inputs()
+    assert_same_bits(run([z, s, i]), [z])
 
 
 @given(PROGRAMS)
