@@ -35,7 +35,9 @@ MAX_SIZES = 64
 
 _lock = threading.Lock()
 _operators: dict[str, OpOverload] = {}
+"""By the digest of all that distinguishes kernels."""
 _sources: dict[str, str] = {}
+"""By names of operators."""
 _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -58,16 +60,23 @@ def kernel_operator(
             f"Inductor's kernel {name} writes to more tensors than an operator of PyTorch may "
             f"take: {MAX_PARAMETERS}, symbolic sizes included"
         )
-    digest = sha256(repr((source, signature, torch.get_num_threads())).encode()).hexdigest()
-    full = f"{short_name(name)}_{digest[:8]}"
+    identity = repr((name, source, signature, torch.get_num_threads()))
+    digest = sha256(identity.encode()).hexdigest()
     with _lock:
-        if full not in _operators:
+        if digest not in _operators:
+            full = _unused_name(short_name(name), digest)
             _library.define(full + signature.schema)
             _library.impl(full, _launcher(kernel, signature), "CompositeExplicitAutograd")
             torch.library.register_fake(f"{KERNELS}::{full}", _fake(signature), lib=_library)
-            _operators[full] = getattr(getattr(torch.ops, KERNELS), full).default
+            _operators[digest] = getattr(getattr(torch.ops, KERNELS), full).default
             _sources[full] = source
-    return _operators[full]
+    return _operators[digest]
+
+
+def _unused_name(kernel: str, digest: str) -> str:
+    """A name with as much of the digest as makes it unique."""
+    names = (f"{kernel}_{digest[:n]}" for n in range(8, len(digest) + 1))
+    return next(name for name in names if name not in _sources)
 
 
 def short_name(kernel: str) -> str:

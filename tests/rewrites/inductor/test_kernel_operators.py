@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.errors import OperatorError, UnsupportedError
+from nimble_fx.rewrites.inductor import kernel_operators
 from nimble_fx.rewrites.inductor.kernel_operators import (
     MAX_NAME,
     has_layout,
@@ -183,6 +184,25 @@ def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
     assert one is not other
     assert kernel_source(one.__name__.removesuffix(".default")) == "text"
     assert kernel_source("no kernel") is None
+
+
+def test_kernels_whose_digests_begin_alike_are_not_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Digest:
+        def __init__(self, text: bytes) -> None:
+            self._text = text
+
+        def hexdigest(self) -> str:
+            return "a" * 40 + real(self._text).hexdigest()
+
+    def add_two_into(x: Tensor, out: Tensor) -> None:
+        torch.add(x, 2, out=out)
+
+    real = kernel_operators.sha256
+    monkeypatch.setattr(kernel_operators, "sha256", Digest)
+    arguments, x = [Argument(False, 0), Argument(True, 0)], torch.randn(2, 3)
+    for kernel, n in ((add_into, 1), (add_two_into, 2), (add_into, 1)):
+        operator = made(False, new=1, arguments=arguments, kernel=kernel)
+        assert torch.equal(operator(x), x + n)
 
 
 @pytest.mark.parametrize(
