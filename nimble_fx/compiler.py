@@ -11,7 +11,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from nimble_fx.devices import DeviceRuntime
-from nimble_fx.errors import PassError, UnsupportedError
+from nimble_fx.errors import FallbackError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
@@ -128,8 +128,9 @@ class Compiler:
             graph, device = placed
             merged = self._merged(gm, device)
             hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
-            if hoisted is not None:
-                return self._compared(self._folded_run(gm, hoisted, device), traced)
+            run = None if hoisted is None else self._folded_or_none(gm, hoisted, device)
+            if run is not None:
+                return self._compared(run, traced)
         return self._compared(self.build(merged, self._name, self._capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
@@ -147,6 +148,20 @@ class Compiler:
         if library != "oneDNN" and self._options.fold_weights == "auto":
             return None  # writes that PyTorch does not count would go unnoticed
         return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
+
+    def _folded_or_none(
+        self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime
+    ) -> Boxed | None:
+        """The callable of a graph whose weights are folded; None, reported, on an error."""
+        try:
+            return self._folded_run(gm, hoisted, device)
+        except FallbackError:
+            raise
+        except (UnsupportedError, ScheduleError) as error:
+            self._folded = None
+            fallback = Fallback.caused_by(error, self._name, "without folded weights")
+            self._target.reporter.report(fallback)
+            return None
 
     def _folded_run(self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime) -> Boxed:
         """The callable of a graph whose weights are folded."""

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal
 
-from nimble_fx.errors import FallbackError, NimbleWarning
+from nimble_fx.errors import FallbackError, NimbleWarning, ScheduleError, UnsupportedError
 from nimble_fx.internal_files import is_internal
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.registry import WeakList
@@ -24,7 +24,7 @@ class Fallback:
 
     Attributes:
         program: the program's name.
-        runs: how it runs instead: "as traced", "on one stream", "unfrozen".
+        runs: how it runs instead, such as "on one stream" or "unfrozen".
         reason: why.
         node: the name of the fx node that causes it, if one does.
         source: the user's line that the node is from, if known.
@@ -35,6 +35,16 @@ class Fallback:
     reason: str
     node: str | None = None
     source: Source | None = None
+
+    @classmethod
+    def caused_by(
+        cls, error: UnsupportedError | ScheduleError, program: str, runs: str
+    ) -> "Fallback":
+        """The fallback that an error causes. An illegal schedule of our own is a bug."""
+        if isinstance(error, UnsupportedError):
+            return cls(program, runs, str(error), error.node, error.source)
+        bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
+        return cls(program, runs, f"{bug}: {error}")
 
     def __str__(self) -> str:
         return f"{self.program} runs {self.runs}: {self.reason}"

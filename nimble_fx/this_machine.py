@@ -25,7 +25,6 @@ from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.program_order import in_program_order
-from nimble_fx.selection.select import illegal_schedule
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
@@ -92,7 +91,7 @@ class _ThisMachine:
             return CaptureDecision(NOT_FROZEN, is_for_replay=False)
 
         def report(error: UnsupportedError) -> None:
-            self.reporter.report(_fallback(graph.name, "unfrozen", error))
+            self.reporter.report(Fallback.caused_by(error, graph.name, "unfrozen"))
 
         reason = why_not_captured(graph, device, report)
         return CaptureDecision(reason, is_for_replay=reason is None)
@@ -107,11 +106,8 @@ class _ThisMachine:
             run = self._runner(traced, compiler.program(traced), capture)
         except FallbackError:
             raise
-        except UnsupportedError as error:
-            self.reporter.report(_fallback(name, AS_TRACED, error))
-            run = self.as_traced(gm)
-        except ScheduleError as error:
-            self.reporter.report(illegal_schedule(name, AS_TRACED, error))
+        except (UnsupportedError, ScheduleError) as error:
+            self.reporter.report(Fallback.caused_by(error, name, AS_TRACED))
             run = self.as_traced(gm)
         run.reporter = self.reporter  # type: ignore[attr-defined]  # keeps it alive, and so listed
         return run
@@ -164,7 +160,3 @@ def constants_here(device: torch.device) -> torch.device | None:
     known = device_for(device)
     can_compute = known is not None and known.hardware is not None and not known.is_capturing
     return device if can_compute else None
-
-
-def _fallback(name: str, runs: str, error: UnsupportedError) -> Fallback:
-    return Fallback(name, runs, str(error), error.node, error.source)

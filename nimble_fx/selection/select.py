@@ -66,7 +66,7 @@ def select_schedules(
         return selector.by_policy(options.policy)
     except ScheduleError as error:
         serial = selector.serial()
-        reporter.report(illegal_schedule(name, "on one stream", error, options.policy))
+        reporter.report(_illegal_schedule(name, options.policy, error))
         return serial
     except UnsupportedError as error:
         serial = selector.serial()
@@ -87,14 +87,11 @@ def predicted_us(program: TracedProgram, options: Options, reporter: Reporter) -
     return best.candidate.predicted_us
 
 
-def illegal_schedule(
-    name: str, runs: str, error: ScheduleError, policy: Policy | str = "auto"
-) -> Fallback:
-    """The fallback for a program whose schedule is not legal."""
-    if not isinstance(policy, str):
-        return Fallback(name, runs, f"the schedule of policy {policy.name} is not legal: {error}")
-    bug = "its schedule is not legal. This is a bug in nimble_fx, please report it"
-    return Fallback(name, runs, f"{bug}: {error}")
+def _illegal_schedule(name: str, policy: Policy | str, error: ScheduleError) -> Fallback:
+    if isinstance(policy, str):
+        return Fallback.caused_by(error, name, "on one stream")
+    reason = f"the schedule of policy {policy.name} is not legal: {error}"
+    return Fallback(name, "on one stream", reason)
 
 
 class _Selector:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import nimble_fx
+from nimble_fx import compiler
 from nimble_fx.runtime.folding.folded_weights import FoldedWeights
 from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.accuracy import assert_as_accurate
@@ -204,6 +205,25 @@ def test_the_module_shows_what_is_folded() -> None:
     assert "p.one_weight_folded" in program.source
     assert re.search(r"4 weights of \S+ KiB, computed from the model's", program.summary())
     program.verify()
+
+
+@pytest.mark.parametrize("error", [nimble_fx.ScheduleError, nimble_fx.UnsupportedError])
+@pytest.mark.parametrize("fails", ["select_schedules", "folded_weights"])
+def test_weights_whose_program_cannot_be_scheduled_are_not_folded(
+    monkeypatch: pytest.MonkeyPatch, error: type[nimble_fx.NimbleError], fails: str
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        if fails == "folded_weights" or "(weights)" in args[0].traced.graph.name:
+            raise error("it cannot be")
+        return real(*args, **kwargs)
+
+    real = getattr(compiler, fails)
+    monkeypatch.setattr(compiler, fails, fail)
+    model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
+    compiled = torch.compile(model, backend="nimble", options=FOLDED)
+    with torch.no_grad(), pytest.warns(nimble_fx.NimbleWarning, match="without folded weights"):
+        assert_as_accurate(model, (x,), compiled(x))
+    assert nimble_fx.programs()[-1].scheduled.folded is None
 
 
 def test_an_activation_with_a_number_that_is_computed_is_not_fused() -> None:
