@@ -32,8 +32,9 @@ def aliases(graph: Graph) -> dict[Node, set[Hashable]]:
     """
     found: dict[Node, set[Hashable]] = {}
     for node in graph.nodes:
-        own: set[Hashable] = {node, *storages(node)}
-        found[node] = own.union(*(found[base] for base in _bases(node)))
+        bases = list(_bases(node))
+        own: set[Hashable] = {*storages(node), *([] if bases else [node])}
+        found[node] = own.union(*(found[base] for base in bases))
     return found
 
 

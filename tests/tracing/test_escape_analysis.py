@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nimble_fx.tracing.escape_analysis import escaping_or_written
+from nimble_fx.tracing.escape_analysis import aliases, escaping_or_written
 from tests.support.schedules import aten_graph
 
 
@@ -40,3 +40,17 @@ def test_what_is_returned_or_written_is_exposed_with_all_that_shares_its_memory(
     graph = aten_graph(function, torch.rand(3, 3), functional=False).graph
     found = {node.name for node in escaping_or_written(graph) if node.op == "call_function"}
     assert found == expected
+
+
+def test_a_chain_of_views_has_the_identities_of_its_memory_alone() -> None:
+    def chain(x: Tensor) -> Tensor:
+        y = x + 1
+        for _ in range(9):
+            y = y.t().add_(1)
+        return y
+
+    graph = aten_graph(chain, torch.rand(3, 3), functional=False).graph
+    (made,) = (node for node in graph.nodes if node.name == "add")
+    shared = {node: of for node, of in aliases(graph).items() if not of.isdisjoint({made})}
+    assert len(shared) == 1 + 2 * 9
+    assert all(of == shared[made] for of in shared.values())
