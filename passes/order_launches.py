@@ -1,11 +1,16 @@
 """Orders the launches of tasks: the critical path first, chain by chain."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nimble_fx.ir.bitset_dag import longest_path_from
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.scheduling.launch_order import Earlier, earlier_tasks, in_launch_order
+from nimble_fx.scheduling.launch_order import (
+    Earlier,
+    ReadySet,
+    earlier_tasks,
+    in_launch_order,
+    upward_rank,
+)
 
 
 @dataclass(frozen=True)
@@ -28,38 +33,22 @@ class OrderLaunches:
     name = "order-launches"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with its tasks in launch order. Cost: O((tasks + uses) log tasks)."""
+        """The graph with its tasks in launch order. Cost: O((tasks + edges) log tasks)."""
         earlier = earlier_tasks(graph)
-        if graph.n_streams > 1:
-            names = [task.name for task in graph.tasks if task.name in earlier]
-            order = _depth_first(names, earlier)
-        else:
-            order = [task.name for task in graph.tasks if task.name in earlier]
-        return in_launch_order(graph, order)
+        return in_launch_order(graph, _depth_first(earlier) if graph.n_streams > 1 else earlier)
 
 
-def _depth_first(names: Sequence[str], earlier: Earlier) -> list[str]:
+def _depth_first(earlier: Earlier) -> list[str]:
     """A topological order that follows the longest remaining path as far as possible."""
-    position = {name: i for i, name in enumerate(names)}
-    rows = [0] * len(names)
-    for name in names:
-        for before in earlier[name]:
-            rows[position[before]] |= 1 << position[name]
-    ahead = longest_path_from(rows)
-    later: dict[str, list[str]] = {name: [] for name in names}
-    missing = {name: len(set(earlier[name])) for name in names}
-    for name in names:
-        for before in set(earlier[name]):
-            later[before].append(name)
+    ahead = upward_rank(earlier, dict.fromkeys(earlier, 1.0))
+    number = {name: i for i, name in enumerate(earlier)}
+    ready, stack, order = ReadySet(earlier), list[str](), list[str]()
 
-    def least_urgent_first(ready: Iterable[str]) -> list[str]:
-        return sorted(ready, key=lambda name: (ahead[position[name]], -position[name]))
+    def push(names: Iterable[str]) -> None:
+        stack.extend(sorted(names, key=lambda name: (ahead[name], -number[name])))
 
-    stack = least_urgent_first(name for name in names if not missing[name])
-    order = []
+    push(ready.first())
     while stack:
         order.append(stack.pop())
-        for name in later[order[-1]]:
-            missing[name] -= 1
-        stack += least_urgent_first(n for n in later[order[-1]] if not missing[n])
+        push(ready.after(order[-1]))
     return order

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import cycle
 
-from nimble_fx.ir.bitset_dag import bits, longest_path_from
+from nimble_fx.ir.bitset_dag import bits
 from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 
 
@@ -35,7 +35,9 @@ class DepthRoundRobin:
 
 def longest_path(rows: list[int]) -> list[int]:
     """The vertices of a longest path; of several, the one that comes first."""
-    ahead = longest_path_from(rows)
+    ahead = [1] * len(rows)
+    for u in reversed(range(len(rows))):
+        ahead[u] += max((ahead[v] for v in bits(rows[u])), default=0)
     path: list[int] = []
     choices = list(range(len(rows)))
     while choices:

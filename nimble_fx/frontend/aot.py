@@ -95,7 +95,7 @@ def compile(  # noqa: A001  # as torch.compile
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
     runs, outputs = compiled._run_example(arguments, recorded=release_weights)
-    compiled.report_if_eager()
+    compiled._report_if_eager()
     if not guards:
         compiled._drop_guards(arguments)
     if release_weights:
@@ -185,7 +185,7 @@ class Compiled:
             )
             self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
 
-    def report_if_eager(self) -> None:
+    def _report_if_eager(self) -> None:
         """Reports a fallback if Dynamo found no graph in the model."""
         if not self._backend.is_called:
             why = next(iter(graph_breaks() - self._breaks_before), _NO_REASON)

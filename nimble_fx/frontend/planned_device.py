@@ -26,7 +26,7 @@ from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.this_machine import constants_here
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
-from nimble_fx.tracing.constant_folding import plain_eager_mode
+from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 
 META = torch.device("meta")
 _CPU = torch.device("cpu")

@@ -37,14 +37,6 @@ def reduction(rows: Rows) -> tuple[list[int], list[int]]:
     return reduced, closure
 
 
-def longest_path_from(rows: Rows) -> list[int]:
-    """For each vertex, the number of vertices on the longest path that starts there."""
-    length = [1] * len(rows)
-    for u in range(len(rows) - 1, -1, -1):
-        length[u] += max((length[v] for v in bits(rows[u])), default=0)
-    return length
-
-
 def longest_path_to(rows: Rows) -> list[int]:
     """For each vertex, the number of vertices on the longest path that ends there."""
     length = [1] * len(rows)

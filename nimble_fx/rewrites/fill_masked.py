@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.symbolic import are_same_sizes
-from nimble_fx.tracing.constant_folding import Place, plain_eager_mode
+from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
 

@@ -1,7 +1,7 @@
 """A discrete-event simulation of activities on queues, with a device that kernels share."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -83,14 +83,6 @@ class Timeline:
             path.append(last.name)
             last = by_name.get(last.blocked_by or "")
         return tuple(reversed(path))
-
-    @cached_property
-    def idle_us(self) -> Mapping[str, float]:
-        """For each queue, the time in which it ran nothing, up to the makespan."""
-        busy: dict[str, float] = defaultdict(float)
-        for span in self.spans:
-            busy[span.queue] += span.end_us - span.start_us
-        return {queue: self.makespan_us - us for queue, us in busy.items()}
 
     def __str__(self) -> str:
         """One line an activity: its name, queue, start, end, and the one that it waited for."""

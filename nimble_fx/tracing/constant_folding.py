@@ -5,8 +5,7 @@ of bags in each `nn.EmbeddingBag`, `torch.tensor([...])`.
 """
 
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Mapping
 from ctypes import string_at
 from typing import Any
 
@@ -15,15 +14,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.leaves import tensors_in
-from nimble_fx.torch_internals.names import (
-    DisableAutocast,
-    DisableTorchFunction,
-    FakeTensor,
-    OpOverload,
-    disable_modes,
-    pytree,
-)
+from nimble_fx.torch_internals.names import FakeTensor, OpOverload, pytree
 from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.tracing.escape_analysis import escaping_or_written
 
@@ -165,18 +158,3 @@ def _as_constant(
         own = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     constant.meta = node.meta | {"val": own}
     return constant
-
-
-@contextmanager
-def plain_eager_mode() -> Iterator[None]:
-    """Disables all tracing modes, the user's modes, autocast and gradients."""
-    with ExitStack() as stack:
-        for context in (
-            disable_modes(),
-            torch.inference_mode(False),
-            torch.no_grad(),
-            DisableAutocast(),
-            DisableTorchFunction(),
-        ):
-            stack.enter_context(context)
-        yield

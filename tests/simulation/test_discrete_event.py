@@ -142,16 +142,6 @@ def test_one_queue_takes_the_sum_when_nothing_is_delayed(drawn: list[Activity]) 
     assert simulate(alone).makespan_us == pytest.approx(sum(activity.us for activity in drawn))
 
 
-@given(activities())
-def test_a_queue_is_busy_or_idle(drawn: list[Activity]) -> None:
-    run = simulate(drawn)
-    busy: dict[str, float] = defaultdict(float)
-    for span in run.spans:
-        busy[span.queue] += span.end_us - span.start_us
-    for queue, us in busy.items():
-        assert us + run.idle_us[queue] == pytest.approx(run.makespan_us)
-
-
 def test_two_that_fill_the_engine_take_twice_as_long_side_by_side() -> None:
     pair = [Activity(f"a{i}", f"s{i}", 10, engine="gpu", share=1.0) for i in range(2)]
     assert simulate(pair).makespan_us == 20

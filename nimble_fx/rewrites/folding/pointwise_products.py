@@ -23,7 +23,9 @@ MAX_ELEMENTS = 2**17
 """The most elements of the result. A product first copies the bias to each row of it."""
 
 MAX_FLOPS = 2**24
-"""The most elements of the weight. Packing a larger one gains more than oneDNN's call costs."""
+"""The most floating-point operations. Packed weights speed up a larger one by more than oneDNN's
+call costs.
+"""
 
 MIN_CHANNELS = 16
 """The fewest channels. A product with a narrower matrix can take three times as long."""

@@ -23,10 +23,10 @@ from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
+from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.storages import storage_key
-from nimble_fx.tracing.constant_folding import plain_eager_mode
 
 NOT_COUNTED = (
     "its weights are inference tensors, whose changes PyTorch does not count: make them outside of "
