@@ -90,6 +90,16 @@ def test_no_file_of_the_cuda_runtime_is_too_long_to_be_read() -> None:
     assert [str(path) for path in sources if len(path.read_text().splitlines()) > 400] == []
 
 
+def test_no_python_file_or_function_is_too_long_to_be_read() -> None:
+    folders = ("nimble_fx", "passes", "tests", "bench", "examples")
+    for path in (p for folder in folders for p in (PACKAGE.parent / folder).rglob("*.py")):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+                assert node.end_lineno - node.lineno < 60, (path, node.name)
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_the_cuda_device_touches_torch_cuda(path: Path) -> None:
     touches = any(name.startswith("torch.cuda") for name in names(path))

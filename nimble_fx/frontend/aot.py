@@ -49,18 +49,17 @@ def compile(  # noqa: A001  # as torch.compile
 ) -> "Compiled":
     """Traces, schedules, verifies and captures the model now, for inputs like the example.
 
-    This calls the model once on copies of the example inputs, and for training also runs the
-    backward. Parameters, buffers, gradients, attributes, random number generators and the example
-    inputs are restored afterwards, even if it raises. For a function, that covers the modules and
-    tensors in its closure and the globals that it names. No other thread may use the model
-    meanwhile.
+    This calls the model once on copies of the example inputs, with a backward in training, and then
+    restores parameters, buffers, gradients, attributes, random number generators and the inputs,
+    even if it raises; for a function, those of the modules and tensors in its closure and in the
+    globals that it names. No other thread may use the model meanwhile.
 
     Args:
         model: a `torch.nn.Module` in the mode (`train` or `eval`) that it will be called in, a
             function, a `torch.export.ExportedProgram` or a `torch.jit.ScriptModule`.
         example_inputs: a tensor (the only argument), a tuple or list (positional arguments) or a
-            dict (keyword arguments). For a model whose only argument is a list, pass `([...],)`,
-            and likewise for a dict.
+            dict (keyword arguments). If the only argument is a list, pass `([...],)`; likewise a
+            dict.
         training: False compiles for inference: every call runs without gradients. True also
             compiles the backward, and calls follow the caller's grad mode. (If inference followed
             it too, calls would by default keep the tensors that a backward needs.)
@@ -68,8 +67,7 @@ def compile(  # noqa: A001  # as torch.compile
             depends on is unchanged, and compiles again if not. False, for inference: each call only
             checks that its inputs are like the example's. Values of parameters and buffers may
             change, and they may be replaced by tensors of the same shape, strides and type; changes
-            of the model's modules, mode and attributes, and of variables of its code, go
-            unnoticed.
+            of its modules, mode and attributes, and of its code's variables, go unnoticed.
         release_weights: True, with `guards=False`: frees the weights that the program reads only
             in folded form. They are empty in the model afterwards: do not call the model any more
             (some PyTorch operators crash on empty weights), and save it before.
@@ -80,9 +78,8 @@ def compile(  # noqa: A001  # as torch.compile
         torch.compile, and so does `torch.inference_mode()`: compile in the mode that you call in.
 
     Raises:
-        OptionError: before any work, if an option is not valid or the example inputs are neither
-            a tensor, a tuple, a list nor a dict; later, if the model does not take them, or has no
-            gradient in training.
+        OptionError: an option or the example inputs are not valid (raised before any work), or the
+            model does not take them or has no gradient in training.
         FallbackError: with `on_fallback="error"`, if there would be a fallback.
 
     Cost: compile time, a copy of parameters and buffers in host memory, and one of the inputs.

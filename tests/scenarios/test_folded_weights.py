@@ -64,48 +64,6 @@ def test_changed_weights_are_folded_again(others: dict[str, Any]) -> None:
     assert all("batch_norm" not in program.source for program in nimble_fx.programs())
 
 
-class Products(nn.Module):
-    """Products of one row and of several by large matrices, one of which is used twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wide, self.square = nn.Linear(256, 1024), nn.Linear(512, 512)
-
-    def forward(self, row: Tensor, rows: Tensor) -> Tensor:
-        y = torch.tanh(self.wide(row))
-        return y + self.square(torch.relu(self.square(rows))).sum()
-
-
-def products_inputs() -> tuple[Tensor, Tensor]:
-    return torch.randn(1, 256), torch.randn(3, 512)
-
-
-CHANGES_OF_PRODUCTS: tuple[Callable[[Products], Any], ...] = (
-    lambda m: m,
-    lambda m: m.wide.weight.mul_(2),
-    lambda m: m.square.bias.add_(1),
-    lambda m: setattr(m.square, "weight", nn.Parameter(torch.randn(512, 512).t())),
-    lambda m: m.load_state_dict({k: v * 2 for k, v in m.state_dict().items()}, assign=True),
-    lambda m: m.to(torch.float64).to(torch.float32),
-    lambda m: setattr(m.square, "bias", nn.Parameter(torch.randn(1024)[::2])),
-)
-
-
-@pytest.mark.parametrize("kernels", ["aten", "inductor"])
-def test_changed_matrices_are_packed_again(kernels: str) -> None:
-    torch.manual_seed(0)
-    model = Products().eval()
-    options: dict[str, Any] = FOLDED | {"kernels": kernels, "on_fallback": "error"}
-    compiled = torch.compile(model, backend="nimble", options=options)
-    with torch.no_grad():
-        for change in CHANGES_OF_PRODUCTS:
-            change(model)
-            for _ in range(2):
-                inputs = products_inputs()
-                assert_as_accurate(model, inputs, [compiled(*inputs)])
-    assert all("_linear_pointwise" in program.source for program in nimble_fx.programs()[-2:])
-
-
 def test_memory_that_was_freed_is_not_read() -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
     compiled = torch.compile(model, backend="nimble", options=FOLDED)
@@ -146,12 +104,6 @@ def test_so_they_are_on_the_virtual_device_whose_programs_can_be_saved(tmp_path:
         assert_as_accurate(model, (x,), run(x))
 
 
-def test_a_matrix_that_is_used_twice_has_one_copy() -> None:
-    (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
-    assert "2 weights of 2.0 MiB, computed from the model's" in program.summary()
-    program.verify()
-
-
 def test_a_convolution_that_is_used_twice_has_one_weight() -> None:
     layer = nn.Conv2d(4, 4, 3, padding=1)
     x = torch.randn(2, 4, 6, 6)
@@ -161,29 +113,6 @@ def test_a_convolution_that_is_used_twice_has_one_weight() -> None:
     with torch.no_grad():
         assert_as_accurate(model, (x,), [torch.compile(model, backend="nimble", options=FOLDED)(x)])
     assert nimble_fx.programs()[-1].scheduled.n_folded == 1
-
-
-def test_sizes_that_depend_on_data_may_be_added() -> None:
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Conv2d(4, 4, 3, padding=1)
-
-        def forward(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-            return torch.relu(self.layer(x) + y[mask])
-
-    model, mask = Masked().eval(), torch.tensor([True, False, True])
-    inputs = torch.randn(1, 4, 6, 6), torch.randn(3, 4, 6, 6), mask
-    compiled = torch.compile(model, backend="nimble", options=FOLDED, fullgraph=True)
-    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        assert_as_accurate(model, inputs, [compiled(*inputs)])
-
-
-def test_a_saved_program_packs_the_matrices_that_it_is_bound_to(tmp_path: Path) -> None:
-    (program,) = nimble_fx.compile(Products().eval(), products_inputs(), **FOLDED).programs
-    other, inputs = Products().eval(), products_inputs()
-    run = nimble_fx.load(program.save(tmp_path / "program.json")).bind(other)
-    assert_as_accurate(other, inputs, [run(*inputs)])
 
 
 @pytest.mark.parametrize("name", ["googlenet", "branchy", "views"])

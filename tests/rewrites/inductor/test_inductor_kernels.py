@@ -19,12 +19,12 @@ from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_ind
 from nimble_fx.rewrites.inductor.kernel_signature import MAX_PARAMETERS
 from nimble_fx.rewrites.inductor.opaque_operators import CONCATENATIONS
 from nimble_fx.torch_internals.kernels.inductor import InductorModule
-from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.tracing.aten_to_tasks import trace
 from tests.grammar import AtenProgram
 from tests.strategies import aten_programs
 from tests.support.bits import assert_same_sharing
+from tests.support.inductor_kernels import compiled, kernels_of
 from tests.support.inference_graphs import inference_graph
 from tests.support.models import CASES
 
@@ -35,19 +35,6 @@ def branches(x: Tensor, y: Tensor) -> Tensor:
     left = torch.relu(x) * 2
     right = torch.sigmoid(y @ WEIGHT)
     return torch.cat([left, right], 1).softmax(1)
-
-
-def compiled(
-    function: Callable[..., Any], dynamic: bool | None = None, **options: Any
-) -> Callable[..., Any]:
-    torch.compiler.reset()
-    chosen = {"kernels": "inductor", "policy": "nimble", "on_fallback": "error", **options}
-    return torch.compile(function, backend="nimble", dynamic=dynamic, options=chosen)
-
-
-def kernels_of(program: nimble_fx.Program) -> list[str]:
-    tasks = program.graph.tasks
-    return [t.name for t in tasks if getattr(t.target, "namespace", "") == KERNELS]
 
 
 def inputs() -> tuple[Tensor, Tensor]:
@@ -209,135 +196,6 @@ def test_outputs_have_the_strides_that_were_traced() -> None:
     before, after = (gm.graph.output_node().args[0] for gm in (graph.gm, made))
     for one, other in zip(before, after, strict=True):  # type: ignore[arg-type]
         assert one.meta["val"].stride() == other.meta["val"].stride()
-
-
-CONVOLUTION = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
-
-
-def image(x: Tensor) -> Any:
-    doubled = torch.nn.functional.interpolate(x, scale_factor=2)
-    return CONVOLUTION(x).mean((2, 3)), doubled.sum(0), x.shape[2] * 2
-
-
-def written(x: Tensor) -> Any:
-    x.add_(1)
-    padded = torch.nn.functional.pad(x, (1, 1)).cumsum(2)
-    return torch.nn.functional.max_pool2d(x, 2), x.transpose(2, 3), padded.chunk(2, 3)
-
-
-def table(x: Tensor) -> Any:
-    halves = x.view(x.shape[0], 2, -1).sum(1)
-    product = x[1:].t().mm(x[:-1])
-    joined = torch.cat([x.exp(), x[:2].sin()])[1:]
-    return halves, product, joined, joined.flatten()[::2], (x[:, None] - x).abs().sum(-1)
-
-
-def drawn(x: Tensor) -> Any:
-    return torch.nn.functional.dropout(x.exp(), 0.5) + torch.rand_like(x)
-
-
-DYNAMIC: dict[Callable[..., Any], list[tuple[int, ...]]] = {
-    image: [(2, 3, 9, 9), (3, 3, 12, 12), (5, 3, 7, 7)],
-    written: [(2, 3, 8, 8), (3, 3, 9, 9)],
-    table: [(5, 6), (7, 8), (3, 4)],
-    drawn: [(4, 5), (6, 7)],
-}
-
-
-@pytest.mark.parametrize("function", DYNAMIC)
-@pytest.mark.parametrize("device", [None, "virtual"])
-def test_one_program_with_symbolic_sizes_is_eagers_at_all_sizes(
-    function: Callable[[Tensor], Any], device: str | None
-) -> None:
-    run = compiled(function, dynamic=True, device=device)
-    for shape in DYNAMIC[function]:
-        ours = torch.randn(shape)
-        eagers = ours.clone()
-        with torch.no_grad(), torch.random.fork_rng():
-            expected = function(eagers)
-        with torch.no_grad():
-            torch.testing.assert_close(run(ours), expected)
-        torch.testing.assert_close(ours, eagers)
-        torch.rand(1)
-    programs = nimble_fx.programs()
-    assert any(map(kernels_of, programs))
-    assert any(program.sizes for program in programs)
-    assert {program.name for program in programs} == {function.__name__}
-
-
-def rest(x: Tensor, k: int) -> Tensor:
-    y = x[k:]
-    return torch.cat([y @ y.new_ones(6, 3), y @ y.new_zeros(6, 2)], 1)
-
-
-def strided(x: Tensor, weight: Tensor) -> Tensor:
-    y = torch.nn.functional.conv2d(x, weight, stride=2, padding=1)
-    return torch.nn.functional.group_norm(y, 2).relu()
-
-
-def diagonal(x: Tensor) -> Tensor:
-    return x.diagonal() * 2 + 1
-
-
-def summed(*xs: Tensor) -> Tensor:
-    return torch.stack(xs).sum(0)
-
-
-RANDN = torch.randn
-CORNERS: dict[Callable[..., Any], list[tuple[Any, ...]]] = {
-    rest: [(RANDN(5, 6), 2), (RANDN(5, 6), 5), (RANDN(7, 6), 7), (RANDN(7, 6), 1)],
-    lambda x: torch.cat([x[2:], x * 2], 0): [(RANDN(2, 2),), (RANDN(5, 4),), (RANDN(3, 3),)],
-    strided: [
-        (RANDN(2, 3, 8, 8).to(memory_format=torch.channels_last), RANDN(6, 3, 3, 3)),
-        (RANDN(2, 3, 9, 12), RANDN(6, 3, 3, 3)),
-        (RANDN(3, 3, 7, 7), RANDN(4, 3, 3, 3)),
-    ],
-    diagonal: [(RANDN(4, 6),), (RANDN(6, 4),), (RANDN(5, 5),)],
-    summed: [(*RANDN(63, 3, 5),), (*RANDN(63, 4, 2),)],
-    lambda x: (x[1:], x * 2): [(RANDN(1, 7)[:, 1:6],), (RANDN(4, 9)[:, 1:6],)],
-}
-
-
-@pytest.mark.parametrize("function", CORNERS)
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_sizes_may_become_0_or_1_or_equal(
-    function: Callable[..., Any], dynamic: bool | None
-) -> None:
-    run = compiled(function, dynamic)
-    for args in CORNERS[function]:
-        expected = function(*args)
-        torch.testing.assert_close(run(*args), expected)
-        assert_same_sharing(
-            [*args, *pytree.tree_leaves(run(*args))], [*args, *pytree.tree_leaves(expected)]
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("device", [None, "virtual"])
-def test_trainings_with_symbolic_sizes_are_eagers(device: str | None) -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2))
-    eager = copy.deepcopy(model)
-    run = compiled(model, device=device)
-    for n in (3, 5, 3, 7):
-        x = torch.randn(n, 4)
-        run(x).square().mean().backward()
-        eager(x).square().mean().backward()
-    for ours, expected in zip(model.parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, expected.grad)
-    assert [bool(program.sizes) for program in nimble_fx.programs()] == [False, False, True, True]
-    assert all(map(kernels_of, nimble_fx.programs()))
-
-
-def test_sizes_that_depend_on_data_run_by_pytorchs_kernels_with_the_reason() -> None:
-    def nonzero(x: Tensor) -> Tensor:
-        return x.nonzero() * 2
-
-    x = torch.tensor([0.0, 1.0, 2.0])
-    with (
-        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
-        pytest.warns(NimbleWarning, match="PyTorch's kernels.*it has sizes that are known only"),
-    ):
-        assert torch.equal(compiled(nonzero, on_fallback="warn")(x), nonzero(x))
 
 
 def test_negated_inputs_are_read_by_pytorchs_kernels_with_the_reason() -> None:

@@ -10,19 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
 from nimble_fx.errors import NimbleWarning
-from nimble_fx.fallback import Reporter
-from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture.captured_graph import WARM_UPS
-from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
-from nimble_fx.runtime.capture.pool_group import PoolGroup
-from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher
 from tests.support.eager import (
     assert_inference_is_eagers,
@@ -116,24 +112,6 @@ def test_what_comes_often_is_captured_even_where_most_calls_are_not(
     assert device.n_captures == before + 1
 
 
-def test_buffers_that_were_made_in_inference_mode_are_written_to(device: ReplayingDevice) -> None:
-    class Counts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.seen: Tensor
-            return self.seen.add_(x) * 2
-
-    with torch.inference_mode():
-        model, eager = Counts(), Counts()
-        compiled = torch.compile(model, backend="nimble")
-        for _ in range(3):
-            assert_same(compiled(torch.ones(3)), eager(torch.ones(3)))
-    assert (device.n_captures, device.n_replays) == (1, 3)
-
-
 def test_a_frozen_program_and_one_that_calls_it_do_not_wait_for_each_other() -> None:
     options: dict[str, Any] = {"device": "virtual"}
     inner = torch.compile(lambda x: (x * 2).relu() + x.sin(), backend="nimble", options=options)
@@ -203,23 +181,6 @@ def test_nothing_else_is_launched_on_the_device_while_a_graph_is_captured(
     frozen(torch.exp, torch.zeros(2), device=device)([torch.zeros(2)])
     assert held == [True] * (WARM_UPS + 1)
     assert not device.exclusive().is_held_here
-
-
-def test_inputs_that_share_memory_which_is_written_are_not_copied_to_a_graph(
-    device: ReplayingDevice,
-) -> None:
-    run = frozen(lambda x, y: x.add_(1) * y, torch.zeros(3), torch.zeros(3), device=device)
-    shared = list[tuple[str, ...]]()
-
-    def in_program_order(*names: str) -> Callable[[list[Any]], list[Any]]:
-        shared.append(names)
-        return lambda args: []
-
-    run._launcher._in_program_order = in_program_order
-    x = torch.zeros(3)
-    run([x, x])
-    run([x, torch.zeros(3)])
-    assert (len(shared), device.n_captures) == (1, 1)
 
 
 def test_a_call_with_fake_tensors_captures_nothing(device: ReplayingDevice) -> None:
@@ -309,46 +270,6 @@ def test_captures_are_counted_among_pytorchs_counters(device: ReplayingDevice) -
     assert counters["nimble"]["captures"] == before + 1
 
 
-def test_a_failed_capture_runs_unfrozen_and_says_why_once() -> None:
-    device = ReplayingDevice(fail=True)
-    run = frozen(torch.exp, torch.zeros(2), device=device)
-    with pytest.warns(
-        NimbleWarning, match="runs unfrozen: capture failed: operation not permitted"
-    ):
-        (first,) = run([torch.ones(2)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (second,) = run([torch.ones(2)])
-    assert torch.equal(first, torch.ones(2).exp())
-    assert torch.equal(first, second)
-    assert device.n_warm_ups == WARM_UPS  # it is tried once
-    assert "operation not permitted" in str(run._status.reason)
-
-
-def test_a_failed_capture_keeps_no_inputs_alive() -> None:
-    run = frozen(torch.exp, torch.zeros(2), device=ReplayingDevice(fail=True))
-    x = torch.ones(2)
-    alive = weakref.ref(x)
-    with pytest.warns(NimbleWarning, match="runs unfrozen"):
-        run([x])
-    del x
-    assert alive() is None
-
-
-def test_an_error_of_the_program_itself_is_no_fallback(device: ReplayingDevice) -> None:
-    def program(x: Tensor, i: Tensor) -> Tensor:
-        return x.index_select(0, i)
-
-    x, i = torch.randn(3), torch.zeros(1, dtype=torch.int64)
-    run = frozen(program, x, i, device=device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(IndexError):
-            run([x, torch.full_like(i, 7)])
-        assert_same(list(run([x, i])), [x[:1]])
-    assert (device.n_captures, run._status.reason) == (1, None)
-
-
 def test_a_program_frozen_in_inference_mode_runs_outside_of_it(device: ReplayingDevice) -> None:
     run = frozen(torch.exp, torch.zeros(2), device=device)
     with torch.inference_mode():
@@ -433,107 +354,6 @@ def test_a_program_that_an_operator_of_its_own_calls_runs_it_unfrozen(
                 assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 65.0))
 
 
-def test_the_winner_of_autotuning_runs_from_then_on_and_nothing_is_timed_again(
-    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = (frozen(torch.exp, torch.zeros(2), device=device)._launcher for _ in range(2))
-    results, used, enqueue = list[AutotuneResult](), list[Launcher](), Launcher.enqueue
-
-    def watched(launcher: Launcher, *args: Any) -> Any:
-        used.append(launcher)
-        return enqueue(launcher, *args)
-
-    monkeypatch.setattr(Launcher, "enqueue", watched)
-    monkeypatch.setattr(Autotuner, "run", lambda *_: AutotuneResult(1, [2.0, 1.0]))
-    autotuner = Autotuner([first, second], results.append)
-    group, status = PoolGroup(device), CaptureStatus()
-    run = FrozenProgram(first, group, status, Reporter(), CaptureOptions(), autotuner)
-    for _ in range(2):
-        run([torch.zeros(2)])
-        (key,) = run._cache._graphs
-        run._cache.remove(key)
-    assert set(used) == {second}
-    assert len(results) == 1
-
-
-def test_what_is_timed_leaves_no_memory_to_the_capture_that_runs_from_then_on(
-    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = frozen(torch.exp, torch.zeros(2), device=device)
-    alone([torch.zeros(2)])
-    large = frozen(lambda x: x.exp().expand(1000, 2).sin(), torch.zeros(2), device=device)
-    launchers = [alone._launcher, large._launcher]
-    monkeypatch.setattr(Autotuner, "_timed", lambda _, graphs, time_us: {i: [1.0] for i in graphs})
-    autotuner, status = Autotuner(launchers, lambda _: None), CaptureStatus()
-    run = FrozenProgram(
-        launchers[0], PoolGroup(device), status, Reporter(), CaptureOptions(), autotuner
-    )
-    pool = run._pool_group.shared_pool()  # of the forward, say
-    run([torch.zeros(2)])
-    assert device.n_captures == 1 + 2 + 1
-    assert status.nbytes == alone._status.nbytes == (pool.nbytes(1),)
-
-
-def test_a_winner_whose_capture_fails_runs_unfrozen_and_is_known(
-    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(self: FrozenProgram, *args: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    launchers = [frozen(torch.exp, torch.zeros(2), device=device)._launcher for _ in range(2)]
-    monkeypatch.setattr(Autotuner, "run", lambda *_: AutotuneResult(1, [2.0, 1.0]))
-    monkeypatch.setattr(FrozenProgram, "_capture", fails)
-    winners = list[int]()
-    autotuner = Autotuner(launchers, lambda result: winners.append(result.winner))
-    status, options, x = CaptureStatus(), CaptureOptions(), torch.randn(2)
-    reporter = Reporter("silent")
-    run = FrozenProgram(launchers[0], PoolGroup(device), status, reporter, options, autotuner)
-    assert_same(list(run([x])), [x.exp()])
-    assert winners == [1]
-    assert run._launcher is launchers[1]
-    assert "out of memory" in str(status.reason)
-
-
-def test_timing_leaves_parameters_as_they_were(
-    device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def time_us(replay: Callable[[], None], n: int) -> float:
-        replay()
-        return 1.0
-
-    monkeypatch.setattr(device, "time_us", time_us)
-    weight = torch.zeros(2)
-    launchers = [
-        frozen(lambda w: w.add_(1) * 2, weight, device=device, are_static=True)._launcher
-        for _ in range(2)
-    ]
-    autotuner, group = Autotuner(launchers, lambda _: None), PoolGroup(device)
-    run = FrozenProgram(
-        launchers[0], group, CaptureStatus(), Reporter(), CaptureOptions(), autotuner
-    )
-    assert_same([*run([weight]), weight], [torch.full((2,), 2.0), torch.ones(2)])
-    assert device.n_replays > len(launchers) + 1
-
-
-def test_a_parameter_that_has_a_gradient_is_written_to_within_a_graph(
-    device: ReplayingDevice,
-) -> None:
-    class Moves(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.weight.add_(x) * 2
-
-    model, x = Moves(), torch.ones(3)
-    compiled = torch.compile(model, backend="nimble")
-    for n in (1.0, 2.0):
-        with torch.no_grad():
-            assert_same(compiled(x), torch.full((3,), 2 * n))
-    assert (device.n_captures, nimble_fx.fallbacks()) == (1, ())
-
-
 def test_a_backward_is_captured_though_the_forward_has_left_its_group(
     device: ReplayingDevice,
 ) -> None:
@@ -543,47 +363,3 @@ def test_a_backward_is_captured_though_the_forward_has_left_its_group(
     for _ in range(2):
         assert_same(list(run([x])), [x.exp()])
     assert device.n_captures == 1
-
-
-@pytest.mark.parametrize(
-    ("select", "from_start"),
-    [(lambda x: x[1:], lambda x: x[:-1]), (lambda x: x[:, 1:5], lambda x: x[:, :4])],
-)
-def test_views_of_a_written_input_begin_where_it_does(
-    select: Callable[[Tensor], Tensor], from_start: Callable[[Tensor], Tensor]
-) -> None:
-    """With symbolic sizes AOTAutograd takes their offsets from what the program returns."""
-
-    def program(x: Tensor) -> tuple[Tensor, Tensor]:
-        x[0] = x[0] + 1
-        later = x.narrow(0, 1, x.shape[0] - 1)
-        return later, later * 2
-
-    options: dict[str, Any] = {"device": "virtual", "on_fallback": "silent"}
-    run = torch.compile(program, backend="nimble", dynamic=True, options=options)
-    for shape in ((4, 6), (5, 6), (4, 7)):
-        ours = torch.arange(float(shape[0] * shape[1])).view(shape)
-        eagers = ours.clone()
-        torch.testing.assert_close(run(select(ours)), program(select(eagers)))
-        torch.testing.assert_close(ours, eagers)
-    reason = "it writes to an input with a storage offset"
-    assert all(reason in fallback.reason for fallback in nimble_fx.fallbacks())
-    assert nimble_fx.fallbacks()
-    assert not any(each.status.frozen for each in nimble_fx.programs())
-    run(from_start(torch.ones(5, 6)))
-    assert any(each.status.frozen for each in nimble_fx.programs())
-
-
-def test_written_inputs_with_an_offset_are_copied_if_no_view_of_them_is_returned() -> None:
-    def program(x: Tensor) -> tuple[Tensor, Tensor]:
-        x.add_(1)
-        return x, (x * 2).sum(0)
-
-    options: dict[str, Any] = {"device": "virtual", "on_fallback": "error"}
-    run = torch.compile(program, backend="nimble", dynamic=True, options=options)
-    for n in (4, 5):
-        ours = torch.zeros(n, 6)
-        eagers = ours.clone()
-        torch.testing.assert_close(run(ours[1:]), program(eagers[1:]))
-        torch.testing.assert_close(ours, eagers)
-    assert [each.status.frozen for each in nimble_fx.programs()] == [True]
