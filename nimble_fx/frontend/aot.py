@@ -31,6 +31,7 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.registry import WeakList
 from nimble_fx.this_machine import this_machine
+from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.counters import graph_breaks
 from nimble_fx.torch_internals.leaves import tensors_in
@@ -243,6 +244,9 @@ class _Backend:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.is_called = True
+        calls = self.calls()
+        if calls is not None:
+            calls.reads_user_objects |= reads_user_objects(gm)
         target = this_machine(self._options, self._add_program)
         compiler = Compiler(gm, self._options, target, self._names, self._has_guards)
         return lower(gm, example_inputs, compiler, self._recorder.watch)

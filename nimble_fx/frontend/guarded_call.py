@@ -16,6 +16,9 @@ class GuardedCalls:
     Dynamo evaluates a function's frame to check guards and to run the code of the entry whose
     guards pass. This class checks the same guards and runs the same code, without the overhead of
     frame evaluation; it leaves calls that no known entry fits to Dynamo.
+
+    Attributes:
+        reads_user_objects: whether a graph may read objects that Dynamo's code hands over globally.
     """
 
     def __init__(self, function: FunctionType, run: Callable[..., Any]) -> None:
@@ -26,6 +29,7 @@ class GuardedCalls:
             run: calls the function through Dynamo.
         """
         self._function, self._run = function, run
+        self.reads_user_objects = False
         names, cells = function.__code__.co_freevars, function.__closure__ or ()
         self._free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
         self._known: list[tuple[DynamoEntry, Callable[..., Any]]] = []
@@ -57,11 +61,5 @@ class GuardedCalls:
         self._known = known = [pair for pair in self._known if pair[0].is_alive]
         if entry is None or not entry.is_whole or any(entry.code is old.code for old, _ in known):
             return
-        code: Callable[..., Any] = FunctionType(
-            entry.code,
-            self._function.__globals__,
-            self._function.__name__,
-            None,
-            self._function.__closure__,
-        )
+        code: Callable[..., Any] = entry.as_function(self._function, self.reads_user_objects)
         self._known = [(entry, code), *known][:MAX_ENTRIES]

@@ -3,11 +3,17 @@
 import dis
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from nimble_fx.torch_internals.dynamo.bookkeeping import (
+    FOR_PROFILERS,
+    FOR_USER_OBJECTS,
+    READ_BESIDES,
+    without_bookkeeping,
+)
 from nimble_fx.torch_internals.names import Missing, lookup
 
 _eval_frame = lookup("torch._dynamo.eval_frame")
@@ -23,15 +29,6 @@ _are_there = not any(isinstance(each, Missing) for each in _NEEDED)
 """Whether this PyTorch lets entries be called directly; if not, all calls go through Dynamo."""
 
 _FETCHED = {"_modules", "_parameters", "_buffers"}
-_BOOKKEEPING = {
-    "record_pregraph_bytecode_enter",
-    "record_pregraph_bytecode_exit",
-    "store_user_object_weakrefs",
-    "get_current_stream",
-    "device",
-    "_is_profiler_enabled",
-}
-"""Functions that Dynamo's code calls for profilers, and for graphs with user streams."""
 _SETTERS = {"object_setattr_ignore_descriptor", "object", "__setattr__"}
 """Functions that it calls with an object, the name of an attribute and a value."""
 
@@ -71,7 +68,7 @@ class DynamoEntry:
         """
         names, constants = self.code.co_names, self.code.co_consts
         graphs = [name for name in names if name.startswith("__compiled_fn_")]
-        known = {*graphs[:1], *_FETCHED, *_BOOKKEEPING}
+        known = {*graphs[:1], *_FETCHED, *FOR_PROFILERS, *FOR_USER_OBJECTS, *READ_BESIDES}
         found = [n for n in names if n not in known and not n.startswith("__import_")]
         if not _SETTERS.isdisjoint(found):
             found = [name for name in found if name not in _SETTERS]
@@ -79,6 +76,18 @@ class DynamoEntry:
         if not found and any(map(_is_store, dis.get_instructions(self.code))):
             found = ["an item of a list or dict"]
         return found
+
+    def as_function(self, of: FunctionType, user_objects: bool) -> FunctionType:
+        """The code as a function; without bookkeeping, if it has no effects.
+
+        Args:
+            of: the function that Dynamo compiled.
+            user_objects: whether it must hand over the user's objects to its graph.
+        """
+        scope = of.__globals__
+        if not self.effects:
+            scope = without_bookkeeping(self.code, scope, user_objects)
+        return FunctionType(self.code, scope, of.__name__, None, of.__closure__)
 
     def fits(self, variables: Mapping[str, object]) -> bool:
         """Whether the guards pass for a call.
