@@ -26,7 +26,8 @@ _ARITHMETIC = {
 def is_importable(target: object) -> bool:
     """Whether it is a function of sizes from a module that emitted modules import.
 
-    These are the arithmetic of `operator`, all of `math`, and torch's `sym_` functions.
+    These are the arithmetic of `operator`, all of `math`, and torch's `sym_` functions,
+    some of which are private: `torch.sym_sqrt` is named `_sym_sqrt`.
     """
     module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
     if module == "_operator":

@@ -1,5 +1,6 @@
 """The results of compiled models: outputs, gradients, mutations and state equal eager's."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,6 +91,18 @@ def test_new_shapes_are_served_by_symbolic_sizes() -> None:
             x = torch.randn(rows, 4)
             assert_same(compiled(x), eager(x))
     assert len(nimble_fx.programs()) == 1
+
+
+@pytest.mark.parametrize("function", [math.sqrt, math.log2, math.exp])
+def test_functions_of_symbolic_sizes_are_scheduled(function: Callable[[int], float]) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.clamp(max=function(x.shape[0])) * 2
+
+    options = {**NIMBLE, "on_fallback": "error"}
+    compiled = torch.compile(program, backend="nimble", options=options, dynamic=True)
+    for rows in (2, 3, 5):
+        x = torch.randn(rows, 4)
+        assert_same(compiled(x), program(x))
 
 
 def test_a_float_that_changes_between_calls_is_scheduled() -> None:

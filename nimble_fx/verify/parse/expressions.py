@@ -142,7 +142,7 @@ def _overloads(namespace: str, packet: str) -> Sequence[str]:
 
 def _function_of_sizes(name: str) -> Callable[..., Any]:
     function = getattr(torch, name, None)
-    if isinstance(function, FunctionType) and name.startswith("sym_"):
+    if isinstance(function, FunctionType) and name.startswith(("sym_", "_sym_")):
         return function
     similar = [f"aten.{name}.{each}" for each in _overloads("aten", name) if "out" not in each]
     hint = f"; an operator is called by its overload: {', '.join(similar)}" if similar else ""
