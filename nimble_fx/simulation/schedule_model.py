@@ -8,10 +8,10 @@ from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.simulation.discrete_event import Activity, Timeline, simulate
 
-FORK = "fork"
-JOIN = "join"
+FORK = "<fork>"
+JOIN = "<join>"
 HOST = "host"
-"""Names of the activities that are not tasks, and of the host's queue."""
+"""Names of the activities that are not tasks, which no task can have, and of the host's queue."""
 
 
 def predict(

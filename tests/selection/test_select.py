@@ -34,6 +34,22 @@ class Wide(nn.Module):
         return torch.cat([x.exp().sin().relu(), x.cos().tanh(), x.sigmoid().neg(), x.erf()])
 
 
+@pytest.mark.parametrize("name", ["fork", "join", "host", "e", "call"])
+def test_an_operator_may_have_any_name(name: str) -> None:
+    def of(x: Tensor) -> Tensor:
+        return x.exp()
+
+    operator = torch.library.custom_op(f"nimble_names::{name}", of, mutates_args=())
+    operator.register_fake(torch.empty_like)
+
+    def program(x: Tensor) -> Tensor:
+        return (operator(x) + x.sin()) * x.cos()
+
+    x = torch.randn(4, 4)
+    plan: Any = nimble_fx.plan(program, x, device="h100", on_fallback="error")
+    assert plan.graph.n_streams == 3
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     """Every program runs on a stand-in for `torch.cuda`."""
