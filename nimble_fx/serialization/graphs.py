@@ -124,6 +124,7 @@ _ENCODERS: dict[str, Callable[[Any], Any]] = {
     "kwargs": encode_argument,
     "type": _encode_type,
     "source": _encode_record,
+    "fused": lambda sources: [_encode_record(source) for source in sources],
 }
 
 
@@ -247,6 +248,7 @@ _DECODERS: dict[str, Callable[[Field], Any]] = {
     "waits": _texts,
     "frees": _texts,
     "source": _decode_source,
+    "fused": partial(_each, _decode_source),
     "file": Field.code,
     "line": Field.integer,
     "code": Field.code,

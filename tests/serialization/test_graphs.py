@@ -1,22 +1,26 @@
 """Task graphs as JSON: reading returns what was written, and accepts nothing else."""
 
 import json
-from dataclasses import replace
+import string
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from nimble_fx.errors import FileError
 from nimble_fx.ir.task_graph import Input, Source, Task, TaskGraph
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType
+from nimble_fx.serialization import graphs
 from nimble_fx.serialization.graphs import decode_graph, encode_graph
 from nimble_fx.serialization.json_field import Field
 from tests.support.saved import programs_of_models
 from tests.support.schedules import schedules
 from tests.support.trials import Trial, trials
 
+TEXT = st.text(string.ascii_letters + " ./()", min_size=1)
 SCALAR = TensorType((), (), torch.float32, torch.device("cpu"))
 
 
@@ -51,6 +55,18 @@ def test_the_graphs_of_all_models_come_back() -> None:
     assert any(isinstance(value.type, ScalarType) for graph in graphs for value in graph.inputs)
     for graph in graphs:
         assert_comes_back(graph)
+
+
+@given(schedules(), st.lists(st.builds(Source, TEXT, st.integers(1), TEXT), max_size=3))
+def test_the_lines_of_fused_operators_come_back(graph: TaskGraph, lines: list[Source]) -> None:
+    tasks = [replace(task, fused=tuple(lines)) for task in graph.tasks]
+    assert_comes_back(replace(graph, tasks=tuple(tasks)))
+
+
+@pytest.mark.parametrize("kind", [Task, Input, Source])
+def test_each_attribute_of_a_record_can_be_read(kind: type) -> None:
+    wanted = {field.name for field in fields(kind) if field.init}
+    assert wanted <= {"target", *graphs._DECODERS}
 
 
 def test_every_kind_of_type_comes_back() -> None:
