@@ -5,7 +5,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.pipeline import completion_passes, schedule
 from nimble_fx.selection.traced_program import TracedProgram
-from nimble_fx.verify import verify
+from nimble_fx.verify import verify, verify_source
 
 
 def in_program_order(program: TracedProgram) -> ScheduledProgram:
@@ -16,9 +16,6 @@ def in_program_order(program: TracedProgram) -> ScheduledProgram:
     """
     graph = schedule(program.traced.graph, (AssignStreams("serial"), *completion_passes()))
     verify(graph, program.traced.graph)
-    return ScheduledProgram(
-        graph=graph,
-        source=emit(graph),
-        device=program.device.name,
-        constants=program.traced.constants,
-    )
+    source = emit(graph)
+    verify_source(source, graph)
+    return program.scheduled(graph, source)
