@@ -37,6 +37,21 @@ def emit(graph: TaskGraph) -> str:
     return "\n".join([*writer.header(), *writer.call(), *writer.tables(), ""])
 
 
+def task_of_line(graph: TaskGraph, line: str) -> Task | None:
+    """The task that a line of the graph's module computes.
+
+    Args:
+        graph: the graph.
+        line: the text of the line, without its indentation.
+
+    Returns:
+        The task; None if there is none, or several of different lines of the user's code.
+    """
+    writer = _ModuleWriter(graph)
+    found = [task for task in graph.tasks if writer.first_line(task) == line]
+    return found[0] if len({task.source for task in found}) == 1 else None
+
+
 def headline(graph: TaskGraph) -> str:
     """A summary of the schedule: "Branchy.forward: 5 tasks on 2 streams, 1 wait"."""
     n_tasks, n_streams = len(graph.launching), graph.n_streams
@@ -171,6 +186,10 @@ class _ModuleWriter:
         if task.name in self.graph.forks:
             yield f"s{task.stream}.wait_event(e.fork)"
         yield from (f"s{task.stream}.wait_event(e.{self._local[name]})" for name in task.waits)
+
+    def first_line(self, task: Task) -> str:
+        """The line that computes a task."""
+        return next(self._task(task))
 
     def _task(self, task: Task) -> Iterator[str]:
         item = self._only_items.get(task.name)

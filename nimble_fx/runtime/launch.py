@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from nimble_fx.codegen.emit import task_of_line
 from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
 from nimble_fx.ir.arguments import items_at
@@ -120,8 +121,10 @@ class Launcher:
         """The task whose line in the module raised an error; None if that is not known."""
         frames = walk_tb(error.__traceback__)
         lines = [line for frame, line in frames if frame.f_code is self.loaded.call.__code__]
-        text = linecache.getline(self.loaded.call.__code__.co_filename, lines[-1]) if lines else ""
-        return self.graph.by_name.get(text.split("=")[0].strip())
+        if not lines:
+            return None
+        text = linecache.getline(self.loaded.call.__code__.co_filename, lines[-1])
+        return task_of_line(self.graph, text.strip())
 
     def enqueue(
         self, inputs: list[Any], static: Sequence[Any], streams: tuple[Stream, ...]

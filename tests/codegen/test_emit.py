@@ -16,7 +16,7 @@ from hypothesis import given
 from torch import Tensor
 
 import nimble_fx
-from nimble_fx.codegen.emit import emit, text_of
+from nimble_fx.codegen.emit import emit, task_of_line, text_of
 from nimble_fx.codegen.load import load
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import Input, Ref, Source, Task, TaskGraph
@@ -46,6 +46,16 @@ def test_each_wait_each_drop_and_each_needed_record_is_written_once(graph: TaskG
     dropped = [name for line in lines if line.startswith("del ") for name in line[4:].split(", ")]
     unused = [task.name for task in graph.tasks if task.name in task.frees]  # never named
     assert sorted(dropped + unused) == sorted(n for task in graph.tasks for n in task.frees)
+
+
+@given(schedules())
+def test_the_task_of_each_line_is_found(graph: TaskGraph) -> None:
+    lines = [line.strip() for line in emit(graph).splitlines()]
+    found = [task for task in (task_of_line(graph, line) for line in lines) if task is not None]
+    calls = [(task.target, task.args, task.kwargs) for task in found]
+    for task in graph.launching:
+        assert task in found or (task.target, task.args, task.kwargs) in calls
+    assert task_of_line(graph, "inputs.clear()") is None
 
 
 def test_the_module_reads_like_this() -> None:

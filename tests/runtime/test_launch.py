@@ -72,6 +72,20 @@ def test_the_task_whose_line_raised_an_error_is_found(device: ReplayingDevice) -
     assert launcher.failing_task(RuntimeError("of something else")) is None
 
 
+def test_so_is_one_whose_result_has_no_name_and_one_whose_name_was_taken() -> None:
+    def program(cache: Tensor, x: Tensor, i: Tensor) -> Tensor:
+        fork = x.exp()
+        cache[i] = fork.sin()
+        return fork
+
+    compiled = torch.compile(program, backend="nimble")
+    compiled(torch.zeros(3, 2), torch.zeros(1, 2), torch.tensor([1]))
+    with pytest.raises(IndexError, match="out of") as raised:
+        compiled(torch.zeros(3, 2), torch.zeros(1, 2), torch.tensor([3]))
+    (note,) = raised.value.__notes__
+    assert "cache[i] = fork.sin()" in note
+
+
 @dataclass(frozen=True)
 class RefusedError(Exception):
     """An error that takes no notes."""
