@@ -197,17 +197,25 @@ class FrozenProgram:
         return key, self._cache.get(key)
 
     def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
-        """Runs a call without a graph, and reports the fallback if the call succeeds.
+        """Runs a call without a graph, and reports the fallback.
 
-        If the call fails like its capture did, the error is the program's own and no fallback.
+        A known fallback is reported first, so that nothing runs if it is an error. One of a capture
+        that has just failed is reported if the call succeeds: if it fails like its capture did, the
+        error is the program's own and no fallback.
         """
+        is_known = fallback in (self._too_many_captures, self._in_place, self._failed)
+        if is_known:
+            self._report(fallback)
         outputs = self._launcher(args)
         self._pool_group.record_end()
-        if fallback not in (self._too_many_captures, self._in_place):
+        if not is_known:
             self._failed = fallback
+            self._report(fallback)
+        return outputs
+
+    def _report(self, fallback: Fallback) -> None:
         self._status.reason = fallback.reason
         self._reporter.report(fallback)
-        return outputs
 
     def _new_graph(
         self, key: GraphKey, inputs: list[Any], static: list[Any]

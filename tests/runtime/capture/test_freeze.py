@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
-from nimble_fx.errors import NimbleWarning
+from nimble_fx.errors import FallbackError, NimbleWarning
 from nimble_fx.runtime.capture.captured_graph import WARM_UPS
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
@@ -94,6 +94,36 @@ def test_parameters_that_move_in_each_call_are_given_up_on(device: ReplayingDevi
             assert_same(compiled(x), model(x))
         assert_same(compiled(x), model(x))
     assert device.n_captures == limit
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_calls = nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n_calls.add_(1)
+        return x * 2
+
+
+def test_a_call_that_is_an_error_because_it_would_run_unfrozen_changes_nothing(
+    device: ReplayingDevice,
+) -> None:
+    model = Counter()
+    options: dict[str, Any] = {"max_graphs": 1, "on_fallback": "error"}
+    compiled = torch.compile(model, backend="nimble", dynamic=True, options=options)
+    n_done = n_refused = 0
+    with torch.no_grad(), pytest.warns(NimbleWarning, match="called with more sizes than graphs"):
+        for rows in range(2, 6 + EARLY_EVICTIONS_PER_GRAPH):
+            try:
+                compiled(torch.randn(rows, 4))
+                n_done += 1
+            except FallbackError:
+                n_refused += 1
+            assert int(model.n_calls) == n_done
+    assert n_refused >= 2
 
 
 def test_what_comes_often_is_captured_even_where_most_calls_are_not(
