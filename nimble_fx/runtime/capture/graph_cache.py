@@ -5,6 +5,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -134,7 +135,7 @@ class GraphCache:
             self.latest = key, graph
             self._n_calls.pop(key, None)
             self._status.n_captures += 1
-            self._status.n_graphs, self._status.nbytes = len(self._graphs), graph.nbytes
+            self._update_status()
         pool = weakref.ref(graph.pool)
         self._pool_group.saved_pools.update(dict.fromkeys(graph.saved_addresses, pool))
         graph.on_memory_freed(inputs, static, partial(_remove_dead, weakref.ref(self), key))
@@ -143,12 +144,21 @@ class GraphCache:
         """Removes the graph for a key, if there is one."""
         with self._lock:
             graph, self.latest = self._graphs.pop(key, None), None
-            self._status.n_graphs = len(self._graphs)
+            self._update_status()
         if graph is not None:  # outside of the lock: freeing it may remove other graphs
             self._n_early_evictions += graph.n_replays < BREAK_EVEN_CALLS
             for address in graph.saved_addresses:
                 self._pool_group.saved_pools.pop(address, None)
             gc_guard.free_later(graph)
+
+    def _update_status(self) -> None:
+        """Counts the graphs and the memory of their pools, which grow with each capture."""
+        by_pool: dict[int, tuple[int, ...]] = {}
+        for graph in self._graphs.values():
+            place = id(graph.pool)
+            by_pool[place] = max(by_pool.get(place, ()), graph.nbytes, key=sum)
+        totals = [sum(each) for each in zip_longest(*by_pool.values(), fillvalue=0)]
+        self._status.n_graphs, self._status.nbytes = len(self._graphs), tuple(totals)
 
     def remove_unwatched(self) -> None:
         """Removes the graphs that read no memory in place, so that freed memory never removes them.

@@ -11,7 +11,7 @@ class CaptureStatus:
         reason: why it is not frozen, or why some of its calls run unfrozen.
         n_captures: how many times it was captured.
         n_graphs: how many captured graphs it has now.
-        nbytes: the memory of the pool of these graphs, which its backward or forward may share, in
+        nbytes: the memory of the pools of these graphs, which its backward or forward may share, in
             bytes for each stream.
     """
 

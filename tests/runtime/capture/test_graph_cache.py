@@ -25,11 +25,17 @@ from tests.support.replaying import ReplayingDevice
 class FakeGraph:
     """The attributes of a captured graph that a cache reads."""
 
-    nbytes = (1, 2)
-    pool = Pool(set(), lambda: None)
+    shared_pool = Pool(set(), lambda: None)
 
-    def __init__(self, saved: int = 0, n_replays: int = 0) -> None:
+    def __init__(
+        self,
+        saved: int = 0,
+        n_replays: int = 0,
+        pool: Pool | None = None,
+        nbytes: tuple[int, ...] = (1, 2),
+    ) -> None:
         self.saved_addresses, self.n_replays = {saved} if saved else set(), n_replays
+        self.pool, self.nbytes = pool or self.shared_pool, nbytes
 
     def on_memory_freed(self, given: list[Any], static: list[Tensor], gone: Any) -> None:
         self._storages = [weakref.ref(tensor.untyped_storage(), gone) for tensor in static]
@@ -75,6 +81,29 @@ def test_of_each_set_of_parameters_and_saved_tensors_the_last_few_are_kept(
         while len(last) > max_graphs:
             last.popitem(last=False)
     assert status.n_graphs == sum(map(len, expected.values()))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 9)), max_size=12))
+def test_the_memory_is_that_of_all_pools_that_graphs_are_left_in(
+    uses: list[tuple[bool, int, int]],
+) -> None:
+    cache, _, status = cache_of(max_graphs=9)
+    shared, nbytes, alive = FakeGraph.shared_pool, (0, 0), dict[int, tuple[int, int]]()
+    for is_removed, size, growth in uses:
+        key, is_shared = GraphKey((size,), (), ()), size % 2
+        if is_removed:
+            cache.remove(key)
+            alive.pop(size, None)
+        elif size not in alive:
+            nbytes = (nbytes[0] + growth, nbytes[1] + 1)  # a pool that is shared only grows
+            pool = shared if is_shared else Pool(set(), lambda: None)
+            add(cache, key, FakeGraph(pool=pool, nbytes=nbytes))
+            alive[size] = nbytes
+        of_pools = [n for size, n in alive.items() if not size % 2]
+        of_pools += [max((n for size, n in alive.items() if size % 2), default=(0, 0))]
+        assert sum(status.nbytes) == sum(map(sum, of_pools))
+        assert status.nbytes in ((), tuple(map(sum, zip(*of_pools, strict=True))))
+        assert status.n_graphs == len(alive)
 
 
 def test_a_graph_that_is_used_again_outlives_one_that_is_not() -> None:
