@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from torch.fx import GraphModule
 
-from nimble_fx.errors import UnsupportedError
+from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback
 from nimble_fx.ir.effects import Effects
 from nimble_fx.options import Options
@@ -52,8 +52,8 @@ class KernelKinds:
             try:
                 predicted_us = self._predicted_us if self._may_have_several_streams(gm) else None
                 graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted_us)
-            except UnsupportedError as error:
-                self._report_left_out(name, str(error))
+            except (UnsupportedError, ScheduleError) as error:
+                self._report_left_out(Fallback.caused_by(error, name, "with PyTorch's kernels"))
         return graphs or {PYTORCHS: gm}
 
     def fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
@@ -78,18 +78,18 @@ class KernelKinds:
         device, warn = self._target.runtime_for(graph), self._target.reporter.warn
         return fastest(name, runs, effects, device, choice, warn)
 
-    def _report_left_out(self, name: str, reason: str) -> None:
+    def _report_left_out(self, fallback: Fallback) -> None:
         """Reports that a program has no Inductor kernels; with "auto" that is not a fallback."""
         if self._options.kernels == "auto":
-            self.choice.left_out[INDUCTORS] = reason
-            self._target.reporter.warn(f"{name} can only have PyTorch's kernels: {reason}")
+            self.choice.left_out[INDUCTORS] = reason = fallback.reason
+            message = f"{fallback.program} can only have PyTorch's kernels: {reason}"
+            self._target.reporter.warn(message)
         else:
-            fallback = Fallback(name, "with PyTorch's kernels", reason)
             self._target.reporter.report(fallback)
 
     def _may_have_several_streams(self, gm: GraphModule) -> bool:
         """Whether the schedule can have several streams."""
         policy, limit = self._options.policy, self._options.max_streams
-        device = self._target.runtime_for(trace(gm).graph)
+        specs = self._target.specs or self._target.runtime_for(trace(gm).graph).specs
         by_cost = policy in ("auto", "critical-path")
-        return policy != "serial" and limit != 1 and not (by_cost and device.specs.max_streams == 1)
+        return policy != "serial" and limit != 1 and not (by_cost and specs.max_streams == 1)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import nimble_fx
-from nimble_fx.errors import UnsupportedError
+from nimble_fx.devices.specs import Device, find_device
+from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.kernel_kinds import FOLDED, INDUCTORS, PYTORCHS, KernelKinds
 from nimble_fx.options import Options
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
@@ -22,19 +23,19 @@ from tests.support.inference_graphs import inference_graph
 class Inductor:
     """A substitute for Inductor, which notes whether times are predicted for it."""
 
-    def __init__(self, error: str = "") -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.error, self.predicts = error, list[bool]()
 
     def __call__(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
         self.predicts.append(predicted_us is not None)
-        if self.error:
-            raise UnsupportedError(self.error)
+        if self.error is not None:
+            raise self.error
         return gm
 
 
-def kinds_of(inductor: Inductor, **options: Any) -> KernelKinds:
+def kinds_of(inductor: Inductor, specs: Device | None = None, **options: Any) -> KernelKinds:
     parsed = Options(**options)
-    target = replace(this_machine(parsed), inductor_kernels=inductor)
+    target = replace(this_machine(parsed), inductor_kernels=inductor, specs=specs)
     return KernelKinds(parsed, target, lambda gm: 1.0)
 
 
@@ -56,13 +57,23 @@ def test_a_graph_has_the_kinds_that_the_options_ask_for(kernels: str, expected: 
 
 
 @pytest.mark.parametrize("kernels", ["inductor", "auto"])
-def test_without_inductors_kernels_it_has_pytorchs_and_the_user_is_warned(kernels: str) -> None:
-    kinds = kinds_of(Inductor("no compiler"), kernels=kernels)
-    with pytest.warns(nimble_fx.NimbleWarning, match="no compiler"):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (UnsupportedError("no compiler"), "no compiler"),
+        (ScheduleError("a cycle"), "This is a bug in nimble_fx, please report it: a cycle"),
+    ],
+)
+def test_without_inductors_kernels_it_has_pytorchs_and_the_user_is_warned(
+    kernels: str, error: Exception, reason: str
+) -> None:
+    kinds = kinds_of(Inductor(error), kernels=kernels)
+    with pytest.warns(nimble_fx.NimbleWarning, match=reason):
         assert list(kinds.graphs(graph_of(nn.ReLU()), "p")) == [PYTORCHS]
-    is_fallback = [fallback.reason for fallback in nimble_fx.fallbacks()] == ["no compiler"]
-    assert is_fallback == (kernels == "inductor")
-    assert kinds.choice.left_out == ({} if is_fallback else {INDUCTORS: "no compiler"})
+    reasons = [fallback.reason for fallback in nimble_fx.fallbacks()]
+    assert len(reasons) == (kernels == "inductor")
+    assert len(kinds.choice.left_out) == (kernels == "auto")
+    assert all(each.endswith(reason) for each in (*reasons, *kinds.choice.left_out.values()))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,17 @@ def test_fusion_is_only_limited_if_there_may_be_several_streams(
 ) -> None:
     inductor = Inductor()
     kinds_of(inductor, kernels="inductor", **options).graphs(graph_of(nn.ReLU()), "p")
+    assert inductor.predicts == [predicts]
+
+
+@pytest.mark.parametrize(("max_streams", "predicts"), [(1, False), (8, True)])
+def test_a_plan_has_the_streams_of_the_device_that_it_is_for(
+    max_streams: int, predicts: bool
+) -> None:
+    inductor = Inductor()
+    specs = replace(find_device("h100"), max_streams=max_streams)
+    kinds = kinds_of(inductor, specs, kernels="inductor", policy="auto")
+    kinds.graphs(graph_of(nn.ReLU()), "p")
     assert inductor.predicts == [predicts]
 
 
