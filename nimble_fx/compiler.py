@@ -208,7 +208,7 @@ class Compiler:
         selection = select_schedules(
             traced, options, self._target.reporter, frozen=False, timed=False
         )
-        return dump_source(selection.schedules[0], self._options.dump)
+        return dump_source(selection.schedules[0], self._options.dump, self._target.reporter.warn)
 
     def _capture_options(self) -> CaptureOptions:
         views = returns_views_of_inputs(TracingContext.get().fw_metadata)
@@ -301,7 +301,8 @@ class Compiler:
             frozen=decision.is_for_replay,
             timed=timed,
         )
-        schedules = [dump_source(each, self._options.dump) for each in selection.schedules]
+        warn = self._target.reporter.warn
+        schedules = [dump_source(each, self._options.dump, warn) for each in selection.schedules]
         return Program(
             scheduled=schedules[0],
             status=CaptureStatus(reason=decision.why_not_here),
@@ -316,18 +317,25 @@ class Compiler:
 
 
 def dump_source(
-    scheduled: ScheduledProgram, directory: str | os.PathLike[str] | None
+    scheduled: ScheduledProgram,
+    directory: str | os.PathLike[str] | None,
+    warn: Callable[[str], None],
 ) -> ScheduledProgram:
     """Writes the emitted text to a directory, if there is one; returns the schedule with its path.
 
     Args:
         scheduled: the schedule and its text.
         directory: the option `dump`.
+        warn: called with a message if the text cannot be written.
     """
     if directory is None:
         return scheduled
     folder = Path(directory).expanduser().absolute()
-    path = write_atomically(folder, scheduled.file_name, scheduled.source)
+    try:
+        path = write_atomically(folder, scheduled.file_name, scheduled.source)
+    except OSError as error:
+        warn(f"the module of {scheduled.graph.name} could not be written to {folder}: {error}")
+        return scheduled
     return replace(scheduled, path=path)
 
 

@@ -1,6 +1,7 @@
 """What users see besides results: programs, files, errors, fallbacks."""
 
 import copy
+import errno
 import pickle
 import re
 import traceback
@@ -61,6 +62,20 @@ def test_dump_writes_the_module_that_runs(tmp_path: Path) -> None:
     assert program.path.parent == tmp_path
     assert program.path.read_text() == program.source
     assert str(program.path) in program.summary()
+
+
+def test_a_dump_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nimble_fx.compiler.write_atomically", full)
+    compiled = torch.compile(Branchy(), backend="nimble", options={"dump": str(tmp_path)})
+    with torch.no_grad(), pytest.warns(NimbleWarning, match="could not be written .*No space left"):
+        compiled(torch.randn(2, 4))
+    (program,) = nimble_fx.programs()
+    assert program.path is None
 
 
 def test_task_graphs_can_be_pickled_and_compared() -> None:
