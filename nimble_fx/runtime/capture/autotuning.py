@@ -1,14 +1,17 @@
 """Autotuning: times captures of several schedules of a program and selects the fastest."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from traceback import clear_frames
 
-from nimble_fx.errors import StateError
+from nimble_fx.errors import StateError, one_line
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.candidate import MIN_GAIN
+
+_log = logging.getLogger(__name__)
 
 N_ROUNDS = 9
 """Rounds, each with a sample of every schedule, so that noise affects all schedules alike."""
@@ -93,7 +96,7 @@ class Autotuner:
             except StateError:
                 raise
             except Exception as error:
-                _clear_frames(error)
+                self._leave_out(i, error)
         return captured_graphs
 
     def _timed(
@@ -111,9 +114,15 @@ class Autotuner:
                 except StateError:
                     raise
                 except Exception as error:
-                    _clear_frames(error)
+                    self._leave_out(i, error)
                     del samples[i]
         return {i: each[1:] for i, each in samples.items()}
+
+    def _leave_out(self, i: int, error: BaseException) -> None:
+        """Logs why a schedule takes no part, and frees what the error keeps alive."""
+        graph = self.launchers[i].graph
+        _log.info("%s on %d streams is left out: %s", graph.name, graph.n_streams, one_line(error))
+        _clear_frames(error)
 
 
 def _clear_frames(error: BaseException) -> None:

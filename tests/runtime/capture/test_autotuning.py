@@ -28,7 +28,7 @@ from nimble_fx.selection.candidate import MIN_GAIN
 
 def launcher(n_streams: int, *, mutates: bool = False) -> Launcher:
     """The attributes of a launcher that an autotuner reads."""
-    graph = SimpleNamespace(n_streams=n_streams)
+    graph = SimpleNamespace(name="net", n_streams=n_streams)
     return cast(Launcher, SimpleNamespace(graph=graph, mutates=mutates))
 
 
@@ -103,9 +103,13 @@ def test_what_changes_the_models_state_is_replayed_once_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("took", [(None, 2.0, 3.0), (2.0, None, 3.0), (None, None, 3.0)])
-def test_a_schedule_that_cannot_be_captured_is_out(took: tuple[float | None, ...]) -> None:
+def test_a_schedule_that_cannot_be_captured_is_out(
+    took: tuple[float | None, ...], caplog: pytest.LogCaptureFixture
+) -> None:
     bench = Bench(*took)
-    result = bench.run()
+    with caplog.at_level("INFO", "nimble_fx"):
+        result = bench.run()
+    assert caplog.text.count("is left out: schedule") == took.count(None)
     assert result is not None
     assert took[result.winner] == min(us for us in took if us is not None)
     assert result.times == list(took)
@@ -144,7 +148,11 @@ def test_a_state_that_is_lost_ends_autotuning() -> None:
         Autotuner(bench.launchers, lambda _: None).run(record, bench.time_us)
 
 
-@given(st.lists(st.tuples(st.floats(1, 9), st.floats(0.5, 1.5)), min_size=3, max_size=9))
+@given(
+    st.lists(st.tuples(st.floats(1, 9), st.floats(0.5, 1.5)), min_size=3, max_size=9).filter(
+        lambda rounds: len(rounds) % 2
+    )
+)
 def test_a_device_that_slows_down_for_a_while_does_not_decide(
     rounds: list[tuple[float, float]],
 ) -> None:
@@ -153,7 +161,7 @@ def test_a_device_that_slows_down_for_a_while_does_not_decide(
     level = [slow * ratio for slow, ratio in rounds]
     winner = select_winner({0: level, 1: slowness}, serial=1)
     ratio = median(ratio for _, ratio in rounds)
-    assert winner == 1 or len(rounds) % 2 == 0 or ratio <= 1 - MIN_GAIN + 1e-9
+    assert winner == 1 or ratio <= 1 - MIN_GAIN + 1e-9
 
 
 def test_replays_that_lose_the_state_end_autotuning_and_no_graph_lives_with_the_error() -> None:
