@@ -5,14 +5,14 @@
 They keep NaN, like PyTorch's relu. Without a bias they allocate one of zeros in each call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nimble_fx.torch_internals.memory_formats import suggests_channels_last
-from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
+from nimble_fx.torch_internals.names import Missing, has_kernel_for_dispatch_key, lookup
 
 CONVOLUTION_RELU = lookup("torch.ops.aten.cudnn_convolution_relu.default")
 CONVOLUTION_ADD_RELU = lookup("torch.ops.aten.cudnn_convolution_add_relu.default")
@@ -39,7 +39,7 @@ def in_its_format(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
 def is_enabled() -> bool:
     """Whether convolutions on a GPU are cuDNN's, and the user has not turned it off."""
     backend: Any = torch.backends.cudnn
-    return bool(backend.enabled) and torch.version.hip is None
+    return _are_here and bool(backend.enabled) and torch.version.hip is None
 
 
 def is_deterministic() -> bool:
@@ -81,10 +81,12 @@ def _convolution_add_relu(
     return result
 
 
+_META: dict[Any, Callable[..., Tensor]] = {
+    CONVOLUTION_RELU: _convolution_relu,
+    CONVOLUTION_ADD_RELU: _convolution_add_relu,
+}
+_are_here = not any(isinstance(operator, Missing) for operator in _META)
 _meta_kernels: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
-for _operator, _returns in (
-    (CONVOLUTION_RELU, _convolution_relu),
-    (CONVOLUTION_ADD_RELU, _convolution_add_relu),
-):
+for _operator, _returns in _META.items() if _are_here else ():
     if not has_kernel_for_dispatch_key(_operator.name(), "Meta"):
         _meta_kernels.impl(_operator, _returns)

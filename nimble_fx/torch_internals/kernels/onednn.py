@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.torch_internals.names import has_kernel_for_dispatch_key, lookup
+from nimble_fx.torch_internals.names import Missing, has_kernel_for_dispatch_key, lookup
 
 CONVOLUTION = lookup("torch.ops.mkldnn._convolution_pointwise.default")
 CONVOLUTION_ADD = lookup("torch.ops.mkldnn._convolution_pointwise.binary")
@@ -33,7 +33,7 @@ _reorder_matrix = lookup("torch.ops.mkldnn._reorder_linear_weight.default")
 def is_available() -> bool:
     """Whether this PyTorch has oneDNN, and the user has not turned it off."""
     backend: Any = torch.backends.mkldnn
-    return bool(backend.is_available() and backend.enabled)
+    return _are_here and bool(backend.enabled)
 
 
 def packed_filter(
@@ -86,7 +86,9 @@ def _convolution_add(
     return result
 
 
+_USED = (CONVOLUTION, CONVOLUTION_ADD, LINEAR, _reorder_filter, _reorder_matrix)
 _is_built: Any = torch.backends.mkldnn.is_available
-if _is_built() and not has_kernel_for_dispatch_key(CONVOLUTION_ADD.name(), "Meta"):
+_are_here = _is_built() and not any(isinstance(operator, Missing) for operator in _USED)
+if _are_here and not has_kernel_for_dispatch_key(CONVOLUTION_ADD.name(), "Meta"):
     _meta_kernels: Any = torch.library.Library("mkldnn", "IMPL", "Meta")  # type: ignore[no-untyped-call]
     _meta_kernels.impl(CONVOLUTION_ADD, _convolution_add)
