@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch.fx import GraphModule
@@ -11,12 +11,23 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.specs import Device
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
-if TYPE_CHECKING:
-    from nimble_fx.compiler import Compiler
+
+class ProgramMaker(Protocol):
+    """Makes programs of ATen graphs, for `Target.compile_graph`."""
+
+    def trace(self, gm: GraphModule, name: str) -> TracedProgram:
+        """Traces a graph to a task graph, and finds its device."""
+        ...
+
+    def program(self, traced: TracedProgram) -> Program:
+        """Selects a schedule and returns the program that runs by it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Target:
     specs: Device | None
     constants_on: Callable[[torch.device], torch.device | None]
     capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
-    compile_graph: Callable[["Compiler", GraphModule, str, CaptureOptions], Boxed]
+    compile_graph: Callable[[ProgramMaker, GraphModule, str, CaptureOptions], Boxed]
     as_traced: Callable[[GraphModule], Boxed]
     inductor_kernels: Callable[[GraphModule, PredictedTime | None], GraphModule]
     runs_programs: bool = True

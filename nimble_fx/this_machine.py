@@ -8,7 +8,6 @@ from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
 from nimble_fx.codegen.load import load
-from nimble_fx.compiler import Compiler
 from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
@@ -26,7 +25,7 @@ from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.traced_program import TracedProgram
-from nimble_fx.target import CaptureDecision, Target
+from nimble_fx.target import CaptureDecision, ProgramMaker, Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.dynamo.errors import for_user
 from nimble_fx.torch_internals.dynamo.trace_log import trace_artifact
@@ -98,12 +97,12 @@ class _ThisMachine:
 
     @gc_guard.paused()  # a compile allocates many objects that stay, and no cycles
     def compile_graph(
-        self, compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The callable of the scheduled program, or the ATen graph's if it cannot be scheduled."""
         try:
-            traced = compiler.trace(gm, name)
-            run = self._runner(traced, compiler.program(traced), capture)
+            traced = maker.trace(gm, name)
+            run = self._runner(traced, maker.program(traced), capture)
         except FallbackError:
             raise
         except (UnsupportedError, ScheduleError) as error:

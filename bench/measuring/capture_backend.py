@@ -12,6 +12,7 @@ from nimble_fx.options import Options
 from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.target import ProgramMaker
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
@@ -35,11 +36,11 @@ class KeptPrograms:
         here = this_machine(options, on_program=self.programs.append)
 
         def compile_graph(
-            compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+            maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
             """The program, wrapped so that it records its inputs."""
             number = len(self.programs)
-            return self._noting(f"{number} {name}", here.compile_graph(compiler, gm, name, capture))
+            return self._noting(f"{number} {name}", here.compile_graph(maker, gm, name, capture))
 
         target = replace(here, compile_graph=compile_graph)
         return lower(gm, example_inputs, Compiler(gm, options, target))

@@ -17,6 +17,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.target import ProgramMaker
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
@@ -44,13 +45,13 @@ class TimedTasks:
         here = this_machine(options, on_program=unlisted.append)
 
         def compile_graph(
-            compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+            maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
             """The program, wrapped so that it records its runs."""
-            traced = compiler.trace(gm, name)
+            traced = maker.trace(gm, name)
             graph = traced.traced.graph
             timed = graph, _seconds(graph, traced.device)
-            run = here.compile_graph(compiler, gm, name, capture)
+            run = here.compile_graph(maker, gm, name, capture)
 
             @boxed
             def noting(args: list[Any]) -> Any:

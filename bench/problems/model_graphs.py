@@ -11,6 +11,7 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.target import ProgramMaker
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
@@ -32,8 +33,8 @@ class Traces:
         return lower(gm, example_inputs, Compiler(gm, options, target))
 
     def _compile_graph(
-        self, compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The graph itself; keeps its trace."""
-        self.graphs.append(compiler.trace(gm, name).traced.graph)
+        self.graphs.append(maker.trace(gm, name).traced.graph)
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]

@@ -8,7 +8,6 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
-from nimble_fx.compiler import Compiler
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
@@ -23,7 +22,7 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.checks import check_capturable
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.target import CaptureDecision, Target
+from nimble_fx.target import CaptureDecision, ProgramMaker, Target
 from nimble_fx.this_machine import constants_here
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
@@ -56,11 +55,11 @@ def planned_device(
         return CaptureDecision(reason, options.freeze and _can_be_captured(graph))
 
     def compile_graph(
-        compiler: Compiler, gm: GraphModule, name: str, capture: CaptureOptions
+        maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The ATen graph itself, which runs on tensors without data; schedules its program."""
         try:
-            on_program(compiler.program(compiler.trace(gm, name)))
+            on_program(maker.program(maker.trace(gm, name)))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error

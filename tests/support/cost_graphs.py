@@ -14,6 +14,7 @@ from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from nimble_fx.ir.types import Size, TensorType
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.target import ProgramMaker
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
@@ -52,8 +53,8 @@ def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False)
     graphs: list[TaskGraph] = []
     options = Options(fold_weights=False)
 
-    def keep(compiler: Compiler, gm: GraphModule, name: str, _: CaptureOptions) -> Boxed:
-        graphs.append(compiler.trace(gm, name).traced.graph)
+    def keep(maker: ProgramMaker, gm: GraphModule, name: str, _: CaptureOptions) -> Boxed:
+        graphs.append(maker.trace(gm, name).traced.graph)
         return make_boxed_func(gm.forward)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
