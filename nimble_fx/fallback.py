@@ -9,9 +9,9 @@ from typing import Literal
 from nimble_fx.errors import FallbackError, NimbleWarning, ScheduleError, UnsupportedError
 from nimble_fx.internal_files import is_internal
 from nimble_fx.ir.task_graph import Source
-from nimble_fx.registry import WeakList
 from nimble_fx.torch_internals.dynamo.counters import count_event
 from nimble_fx.torch_internals.dynamo.trace_log import trace_artifact
+from nimble_fx.weak_list import WeakList
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program_summary import described_inputs, summary
-from nimble_fx.registry import WeakList
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture.autotuning import AutotuneResult
@@ -33,6 +32,7 @@ from nimble_fx.selection.candidate import Candidate
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.verify import verify, verify_source
+from nimble_fx.weak_list import WeakList
 
 
 @dataclass(eq=False)

@@ -16,8 +16,15 @@ SOURCES = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "passes").glob("*.py
 
 
 def names(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
-    return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    """The dotted names that a file has in its code and imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    found = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
 
 
 def imported(path: Path) -> set[str]:

@@ -26,7 +26,7 @@ class KeptPrograms:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self.__name__ = "kept_programs"  # its name in PyTorch's logs
+        self.__name__ = "capture_backend"  # its name in PyTorch's logs
         self.policy = policy
         self.programs: list[Program] = []
         self._last: dict[str, tuple[Boxed, list[Any]]] = {}

@@ -5,7 +5,7 @@ last read a whole call of the model ago. To have the same state of the caches, t
 through copies of their arguments.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil
 from typing import Any
@@ -17,10 +17,10 @@ from nimble_fx.cost.arguments import with_values
 from nimble_fx.cost.synthetic import random_rows
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import runtime_function
-from nimble_fx.ir.task_graph import Ref, Task
+from nimble_fx.ir.task_graph import Task
+from nimble_fx.ir.written_inputs import written_arguments
 from nimble_fx.torch_internals.leaves import tensors_in
-from nimble_fx.torch_internals.names import OpOverload, pytree
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.names import pytree
 
 WARM_NBYTES = 4 << 20
 """More than the cache of one core, less than the shared cache."""
@@ -63,7 +63,7 @@ def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str
 
     Zeros stay in range however often an operator updates them.
     """
-    written = set(_written(task))
+    written = set(written_arguments(task))
     held = sum(x.nbytes for value in values.values() for x in tensors_in(value))
     n_copies = max(1, min(MAX_COPIES, ceil(nbytes / held))) if held else 1
     return [
@@ -75,13 +75,3 @@ def _copies(task: Task, values: Mapping[str, Any], nbytes: int) -> list[dict[str
         }
         for _ in range(n_copies)
     ]
-
-
-def _written(task: Task) -> Iterator[str]:
-    """The values that the operator writes, by its schema."""
-    if not isinstance(task.target, OpOverload):
-        return
-    for argument, parameter in zip(task.args, schema_of(task.target).arguments, strict=False):
-        alias = parameter.alias_info
-        if isinstance(argument, Ref) and alias is not None and alias.is_write:
-            yield argument.name

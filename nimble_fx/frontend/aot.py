@@ -29,12 +29,12 @@ from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
-from nimble_fx.registry import WeakList
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.counters import graph_breaks
 from nimble_fx.torch_internals.leaves import tensors_in
+from nimble_fx.weak_list import WeakList
 
 _NO_REASON = "it says why only the first time: call torch.compiler.reset(), and compile again"
 

@@ -1,4 +1,4 @@
-"""The inputs of a task graph that its tasks write to."""
+"""The values that a task writes to, and the inputs that a task graph writes to."""
 
 from collections.abc import Iterator
 
@@ -25,14 +25,14 @@ def written_inputs(graph: TaskGraph) -> set[str]:
         bases = [name for name in task.uses if not storages[name].isdisjoint(task.holds)]
         behind[task.name] = set().union(*(behind.get(name, ()) for name in bases))
         if task.writes:
-            written = list(_written_arguments(task))
+            written = list(written_arguments(task))
             known = set().union(*(storages[name] for name in written))
             found.update(*(behind.get(name, ()) for name in written))
             found.update(*(in_storage.get(name, ()) for name in set(task.writes) - known))
     return found
 
 
-def _written_arguments(task: Task) -> Iterator[str]:
+def written_arguments(task: Task) -> Iterator[str]:
     """The values that an operator writes to by its schema."""
     if not isinstance(task.target, OpOverload):
         return

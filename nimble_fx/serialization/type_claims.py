@@ -13,7 +13,7 @@ from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
-from nimble_fx.serialization.type_parts import n_parts
+from nimble_fx.serialization.split_counts import n_parts
 from nimble_fx.torch_internals.names import OpOverload
 
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}

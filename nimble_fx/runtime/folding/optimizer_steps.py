@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from nimble_fx.registry import WeakList
+from nimble_fx.weak_list import WeakList
 
 
 class StepsOn:

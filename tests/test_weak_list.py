@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.registry import WeakList
+from nimble_fx.weak_list import WeakList
 
 
 class Thing:
