@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.symbolic_sizes import extent, numbers
+from nimble_fx.ir.symbolic_sizes import extent_nbytes
 from nimble_fx.ir.task_graph import Ref, TaskGraph
 from nimble_fx.ir.types import ScalarType, TensorType
 from nimble_fx.runtime.capture.status import CaptureStatus
@@ -96,8 +96,7 @@ def _folded(scheduled: ScheduledProgram) -> str:
     nbytes = dict.fromkeys(kept, 0)
     for value in graph.values:  # views share the memory of other values, which is counted already
         if isinstance(value.type, TensorType):
-            n = extent(numbers(value.type.shape), numbers(value.type.stride))
-            whole = n * value.type.dtype.itemsize
+            whole = extent_nbytes(value.type)
             nbytes.update({key: max(nbytes[key], whole) for key in kept.intersection(value.holds)})
     weights = plural(scheduled.n_folded, "weight")
     return f"{weights} of {_size(sum(nbytes.values()))}, computed from the model's"

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from nimble_fx.ir.symbolic_sizes import n_elements
+from nimble_fx.ir.symbolic_sizes import nbytes
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.types import TensorType
 
@@ -19,10 +19,8 @@ def cold_values(graph: TaskGraph) -> dict[str, int]:
     parameters = [value for value in graph.inputs if value.static] + list(graph.constants)
     static = {storage for value in parameters for storage in value.holds}
     types = (value.type for value in parameters)
-    total = sum(
-        n_elements(each) * each.dtype.itemsize for each in types if isinstance(each, TensorType)
-    )
+    total = sum(nbytes(each) for each in types if isinstance(each, TensorType))
     step = 1 << max(total.bit_length() - 3, 0)
-    nbytes = min(MAX_COLD_NBYTES, step * ceil(total / step))
+    between = min(MAX_COLD_NBYTES, step * ceil(total / step))
     cold = (v.name for v in graph.values if v.holds and static.issuperset(v.holds))
-    return dict.fromkeys(cold, nbytes)
+    return dict.fromkeys(cold, between)

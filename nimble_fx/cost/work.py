@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.symbolic_sizes import n_elements, numbers
+from nimble_fx.ir.symbolic_sizes import n_elements, nbytes, numbers
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.torch_internals.kernels import cudnn, onednn
@@ -105,7 +105,7 @@ def nbytes_of(task: Task) -> float:
     Raises:
         UnsupportedError: a size is symbolic.
     """
-    return sum(n_elements(each) * each.dtype.itemsize for each in _tensors([task.type]))
+    return sum(map(nbytes, _tensors([task.type])))
 
 
 def value_types(graph: TaskGraph) -> dict[str, Type | None]:

@@ -184,6 +184,24 @@ def n_elements(of: TensorType) -> int:
     return math.prod(numbers(of.shape))
 
 
+def nbytes(of: TensorType) -> int:
+    """The bytes of a tensor's elements.
+
+    Raises:
+        UnsupportedError: a size is symbolic.
+    """
+    return n_elements(of) * of.dtype.itemsize
+
+
+def extent_nbytes(of: TensorType) -> int:
+    """The bytes from the first element of a tensor to its last, gaps included.
+
+    Raises:
+        UnsupportedError: a size or stride is symbolic.
+    """
+    return extent(numbers(of.shape), numbers(of.stride)) * of.dtype.itemsize
+
+
 def extent(shape: Iterable[int], stride: Iterable[int]) -> int:
     """The number of elements from the first of a tensor to its last, gaps included."""
     steps = list(zip(shape, stride, strict=True))

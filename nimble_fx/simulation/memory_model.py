@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nimble_fx.ir.symbolic_sizes import extent, numbers
+from nimble_fx.ir.symbolic_sizes import extent_nbytes
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.ir.workspaces import takes_workspace, workspace_limit
@@ -91,4 +91,4 @@ def _nbytes(result: Type | None) -> int:
     """The bytes from the first to the last element of a tensor; 0 for other values."""
     if not isinstance(result, TensorType):
         return 0
-    return extent(numbers(result.shape), numbers(result.stride)) * result.dtype.itemsize
+    return extent_nbytes(result)

@@ -24,7 +24,7 @@ from nimble_fx.verify.happens_before import (
 )
 from nimble_fx.verify.lifetimes import check_frees
 from nimble_fx.verify.parse import parse
-from nimble_fx.verify.reinplacing import check_contents
+from nimble_fx.verify.reinplacing import verify_contents as verify_contents
 
 Uses = Sequence[Sequence[str]]
 """The values that each task uses, collected once for all checks."""
@@ -88,19 +88,6 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
         )
     if graph is not None:
         check_same_schedule(parsed, graph)
-
-
-def verify_contents(graph: TaskGraph, traced: TaskGraph) -> None:
-    """Proves that in-place forms do not change what any task reads. Cost: O(accesses).
-
-    Args:
-        graph: a program with in-place forms of some operators; not scheduled.
-        traced: the program before that.
-
-    Raises:
-        ScheduleError: a task reads a value that another has overwritten, or is a different task.
-    """
-    check_contents(graph, traced)
 
 
 def verify_structure(graph: TaskGraph) -> None:

@@ -14,8 +14,10 @@ _interface = attrgetter("inputs", "constants", "outputs")
 _meaning = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
 
 
-def check_contents(graph: TaskGraph, traced: TaskGraph) -> None:
-    """Checks that a program equals another but for in-place forms, and reads the same values.
+def verify_contents(graph: TaskGraph, traced: TaskGraph) -> None:
+    """Proves that a program equals another but for in-place forms, and reads the same values.
+
+    Cost: O(accesses).
 
     Args:
         graph: the program, before it is scheduled.
