@@ -42,11 +42,11 @@ _TAKE_ANY_FORMAT = {
 """Operators that return the same values for any strides, in addition to elementwise ones."""
 
 
-def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
+def channels_last(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     """The graph with convolutions in the channels-last format; the graph itself if there is none.
 
     Requires: a floating-point convolution in two dimensions, not transposed, whose weight is among
-    `weights`; on a GPU not of float64, which cuDNN does not take in this format. All images among
+    `fixed`; on a GPU not of float64, which cuDNN does not take in this format. All images among
     the other inputs are in the default format (otherwise the model probably uses channels last
     already).
     Ensures: the same values up to rounding; outputs of the same shapes and strides. Operators that
@@ -54,24 +54,24 @@ def channels_last(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
-        weights: nodes that are computed outside of the calls.
+        fixed: nodes that are computed outside of the calls.
     """
-    if not any(_is_convertible(node, weights) for node in gm.graph.nodes):
+    if not any(_is_convertible(node, fixed) for node in gm.graph.nodes):
         return gm
-    images = set(gm.graph.find_nodes(op="placeholder")).difference(weights)
+    images = set(gm.graph.find_nodes(op="placeholder")).difference(fixed)
     if not all(map(_is_in_default_format, images)):
         return gm
     try:
-        return _Conversion(gm, weights).run()
+        return _Conversion(gm, fixed).run()
     except _CannotRestoreError:
         return gm
 
 
-def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
+def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
     if node.target is not _aten.convolution.default or node.args[6]:
         return False
     weight = node.args[1]
-    if not isinstance(weight, Node) or weight not in weights:
+    if not isinstance(weight, Node) or weight not in fixed:
         return False
     value: Tensor = weight.meta["val"]
     is_image = value.dim() == 4 and value.is_floating_point()
@@ -91,8 +91,8 @@ class _CannotRestoreError(Exception):
 class _Conversion:
     """A copy of a graph, in which values may have different strides."""
 
-    def __init__(self, gm: GraphModule, weights: Collection[Node]) -> None:
-        self._gm, self._weights, self._graph = gm, weights, Graph()
+    def __init__(self, gm: GraphModule, fixed: Collection[Node]) -> None:
+        self._gm, self._fixed, self._graph = gm, fixed, Graph()
         self._copies: dict[Node, Node] = {}
         self._restored: dict[Node, Node] = {}
 
@@ -110,7 +110,7 @@ class _Conversion:
         else:
             restored = {arg: self._as_it_was(arg) for arg in node.all_input_nodes}
             copy = self._graph.node_copy(node, restored.__getitem__)
-        if _is_convertible(node, self._weights):
+        if _is_convertible(node, self._fixed):
             self._convert(copy)
         return copy
 

@@ -39,26 +39,26 @@ _IF_FINITE: dict[Any, str] = {
 
 
 def fuse_activations(
-    gm: GraphModule, weights: Collection[Node], assume_finite: bool = False
+    gm: GraphModule, fixed: Collection[Node], assume_finite: bool = False
 ) -> GraphModule:
     """Replaces convolutions, with the operators after them, by oneDNN's fused operator.
 
     Requires: a float32 convolution in two dimensions, not transposed, on a CPU, whose weight is
-    among `weights` and whose image is not, and whose result is in the channels-last format. Only
+    among `fixed` and whose image is not, and whose result is in the channels-last format. Only
     the next fused operator reads each intermediate result. The other operand of an addition has the
     same shape and type, and no tensor is written in place between the convolution and the addition.
     Ensures: the same values up to rounding, of the same shapes and strides.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
-        weights: nodes that are computed outside of the calls.
+        fixed: nodes that are computed outside of the calls.
         assume_finite: whether to fuse activations that replace NaN with a number.
     """
     if is_available():
         for convolution in gm.graph.find_nodes(
             op="call_function", target=_aten.convolution.default
         ):
-            if _is_convertible(convolution, weights):
+            if _is_convertible(convolution, fixed):
                 _Fusion.of(convolution, assume_finite).replace(gm)
         gm.recompile()
     return gm
@@ -69,12 +69,12 @@ def applies_activation(convolution: Node, assume_finite: bool) -> bool:
     return _Fusion.of(convolution, assume_finite).activation is not None
 
 
-def _is_convertible(node: Node, weights: Collection[Node]) -> bool:
+def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
     weight = cast(Node, node.args[1])
     value: Tensor = node.meta["val"]
     is_image = value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
     is_float = value.dtype == torch.float32 and value.device.type == "cpu"
-    is_in_calls = weight in weights and node not in weights
+    is_in_calls = weight in fixed and node not in fixed
     return is_image and is_float and not node.args[6] and is_in_calls
 
 
