@@ -31,7 +31,8 @@ from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
-from nimble_fx.runtime.folding.folded_weights import NOT_COUNTED, FoldedRun, folded_weights
+from nimble_fx.runtime.folding.folded_run import NOT_COUNTED, FoldedRun
+from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically

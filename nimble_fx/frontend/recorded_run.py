@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from nimble_fx.runtime.fastest import winner_of
-from nimble_fx.runtime.folding.folded_weights import FoldedRun
+from nimble_fx.runtime.folding.folded_run import FoldedRun
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
