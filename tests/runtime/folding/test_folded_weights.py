@@ -11,24 +11,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from nimble_fx.devices.virtual.device import Virtual
-from nimble_fx.runtime.folding.folded_weights import MAX_SETS, FoldedRun, FoldedWeights
+from nimble_fx.runtime.folding.folded_weights import MAX_SETS, FoldedWeights
 from nimble_fx.runtime.folding.weight_sample import COMPARED_WHOLE
-
-
-class Doubling:
-    """Twice each weight; counts how often it was computed."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def __call__(self, *weights: Tensor) -> list[Tensor]:
-        self.n += 1
-        return [2 * weight for weight in weights]
-
-
-def doubled(n: int = 1) -> FoldedWeights:
-    """Twice each of so many weights."""
-    return FoldedWeights(Doubling(), [None] * n)
+from tests.support.doubling import Doubling, doubled
 
 
 def test_it_is_computed_once_for_the_same_weights() -> None:
@@ -205,18 +190,6 @@ def test_threads_get_the_tensors_of_their_weights() -> None:
     assert wrong == []
 
 
-def unexpected() -> None:
-    raise AssertionError("runs unfolded")
-
-
-def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
-    run = FoldedRun(list, doubled(2), [0, 2], [1, 2], unfolded=list, report_unfolded=unexpected)
-    weight, x, both, arguments = torch.ones(1), torch.zeros(1), torch.full((1,), 3.0), list[Any]()
-    arguments += [weight, x, both]
-    assert [value.item() for value in run(arguments)] == [0, 3, 2, 6]
-    assert arguments == []
-
-
 def test_results_on_a_device_with_graphs_are_in_memory_of_their_own() -> None:
     device, weight = Virtual(), torch.ones(2)
     folded = FoldedWeights(Doubling(), [None], device=device)
@@ -226,31 +199,3 @@ def test_results_on_a_device_with_graphs_are_in_memory_of_their_own() -> None:
     (other,) = folded([weight])
     assert torch.equal(other, torch.full((2,), 4.0))
     assert folded([weight])[0] is other
-
-
-def test_a_capture_of_the_users_runs_unfolded_unless_the_weights_are_gone() -> None:
-    device, weight, x = Virtual(), torch.ones(1), torch.zeros(1)
-    folded = FoldedWeights(Doubling(), [None], device=device)
-    run = FoldedRun(list, folded, [0], [1], unfolded=list, report_unfolded=unexpected)
-    assert [value.item() for value in run([weight, x])] == [0, 2]
-    device.begin_capture(device.streams(1)[0], device.pool())  # type: ignore[arg-type]
-    assert [value.item() for value in run([weight, x])] == [1, 0]
-    device.end_capture()
-    run.release_weights([weight, x], [])
-    device.begin_capture(device.streams(1)[0], device.pool())  # type: ignore[arg-type]
-    assert [value.item() for value in run([weight, x])] == [0, 2]
-    device.end_capture()
-
-
-def test_a_program_of_inference_tensors_runs_unfolded_and_says_so() -> None:
-    reports = []
-    run = FoldedRun(
-        list, doubled(1), [0], [1], unfolded=list, report_unfolded=lambda: reports.append(1)
-    )
-    with torch.inference_mode():
-        weight, x = torch.ones(1), torch.zeros(1)
-    for n_calls in (1, 2):
-        assert [value.item() for value in run([weight, x])] == [1, 0]
-        assert len(reports) == n_calls
-    assert [value.item() for value in run([weight.clone(), x])] == [0, 2]
-    assert len(reports) == 2
