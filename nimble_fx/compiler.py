@@ -223,6 +223,8 @@ class Compiler:
         """Compiles the forward, which also returns the tensors that it saves for the backward."""
         metadata = TracingContext.get().fw_metadata
         self._inputs.learn(gm, metadata)
+        if self.measures and metadata is not None:
+            metadata.bw_donated_idxs = []  # or a backward that is compiled now retains no graph
         self._n_traced = _n_operators(gm)
         capture = replace(self._capture_options(), n_user_outputs=n_user_outputs(metadata))
         return self.build(without_effect_tokens(gm), f"{self._name} (training)", capture)

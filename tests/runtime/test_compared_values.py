@@ -40,6 +40,26 @@ def test_the_same_values_pass_and_random_numbers_are_drawn_once() -> None:
     assert torch.equal(run([x])[0], expected)
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("result", "is_right"),
+    [
+        ([NAN, 2.0, 2.0], True),
+        ([NAN, 2.0, 1e6], False),
+        ([0.0, 2.0, 2.0], False),
+        ([NAN, NAN, 2.0], False),
+    ],
+    ids=str,
+)
+def test_beside_nan_other_values_are_compared_too(result: list[float], is_right: bool) -> None:
+    gm = make_fx(lambda x: [x * 2])(torch.ones(3))
+    run = compared_once(lambda args: [torch.tensor(result)], gm, "double")
+    with nullcontext() if is_right else pytest.raises(nimble_fx.RewriteError):
+        run([torch.tensor([NAN, 1.0, 1.0])])
+
+
 def test_once_compared_the_original_graph_is_freed() -> None:
     gm = make_fx(lambda x: [x.relu()])(torch.ones(3))
     graph, run = weakref.ref(gm.graph), compared_once(lambda args: [args[0].relu()], gm, "relu")

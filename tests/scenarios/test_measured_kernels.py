@@ -272,3 +272,17 @@ def test_a_conjugated_input_whose_real_part_is_written_is_timed_with_its_bit() -
     z, expected = torch.full((2,), 1 + 3j).conj(), torch.full((2,), 1 + 3j).conj()
     assert_same(run(z), add_to_real(expected))
     assert_same(z, expected)
+
+
+@pytest.mark.parametrize("device", [{}, {"device": "virtual"}], ids=str)
+def test_a_training_may_retain_its_graph(device: dict[str, Any]) -> None:
+    net, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)), torch.randn(3, 8)
+    compiled = torch.compile(net, backend="nimble", options={"kernels": "auto", **device})
+    gradients = []
+    for call in (net, compiled):
+        net.zero_grad()
+        y = call(x)
+        y.sum().backward(retain_graph=True)
+        y.square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+    torch.testing.assert_close(*gradients)
