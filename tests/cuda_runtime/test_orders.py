@@ -92,6 +92,18 @@ def test_the_legacy_stream_waits_for_blocking_streams_and_they_for_it() -> None:
     assert {order.index("free") for order in found} == {0, 1, 2, 3}
 
 
+def test_memory_is_freed_between_the_earlier_and_the_later_work_of_all_streams() -> None:
+    def issue(put: Callable[[str], None]) -> None:
+        address = ctypes.c_void_p()
+        assert runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(1)) == 0
+        for name in ("earlier", "later"):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                put(name)
+            runtime.cudaFree(address)
+
+    assert orders(issue) == {("earlier", "later")}
+
+
 def _new_stream(flags: int) -> int:
     stream = ctypes.c_void_p()
     assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), flags) == 0

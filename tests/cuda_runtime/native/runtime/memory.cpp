@@ -82,8 +82,9 @@ void retire(Allocation allocation) {
 }
 
 // CUDA C++ Programming Guide, "Stream Ordered Memory Allocator": "Managing memory allocations using
-// cudaMalloc and cudaFree causes GPU to synchronize across all executing CUDA streams." A task
-// cannot wait for others; what it frees goes after all of them.
+// cudaMalloc and cudaFree causes GPU to synchronize across all executing CUDA streams." The
+// host does not wait here, although CUDA makes it wait too: PyTorch's allocator frees under its lock,
+// for which another thread may wait that holds Python's interpreter lock, which tasks need.
 cudaError_t release(void* pointer) {
   if (!pointer) return cudaSuccess;
   const auto found = allocations().find(reinterpret_cast<uintptr_t>(pointer));
@@ -92,8 +93,7 @@ cudaError_t release(void* pointer) {
   allocations().erase(found);
   if (!allocation.is_pinned_host) used[allocation.device] -= allocation.size;
   ++counters().frees;
-  finish_all();
-  issue("free", all_unfinished(), [allocation] { retire(allocation); }, true);
+  issue_barrier("free", [allocation] { retire(allocation); });
   return cudaSuccess;
 }
 

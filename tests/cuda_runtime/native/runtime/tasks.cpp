@@ -27,6 +27,12 @@ Ready& ready() {
   return *tasks;
 }
 
+// What all later tasks come after; null if there is none.
+TaskPointer& barrier() {
+  static auto* task = new TaskPointer;
+  return *task;
+}
+
 void run_body(const Task& task, bool is_locked) {
   trace("run %s", task.label.c_str());
   if (!task.body) return;
@@ -91,12 +97,18 @@ TaskPointer issue(std::string label, const Tasks& before, Body body, bool is_imm
   task->body = std::move(body);
   task->number = ++n_issued;
   task->is_immediate = is_immediate;
-  task->before = unfinished(before);
+  Tasks earlier = before;
+  if (barrier()) earlier.push_back(barrier());
+  task->before = unfinished(earlier);
   task->n_before = task->before.size();
   pending()[task->number] = task;
   for (const auto& earlier : task->before) earlier->after.push_back(task.get());
   if (task->n_before == 0) becomes_ready(task.get());
   return task;
+}
+
+void issue_barrier(std::string label, Body body) {
+  barrier() = issue(std::move(label), all_unfinished(), std::move(body), true);
 }
 
 void advance() {
@@ -129,7 +141,7 @@ Tasks all_unfinished() {
 void finish_all() { finish(all_unfinished()); }
 
 void poll(const Tasks& tasks) {
-  if (running) return is_in_task() ? void() : wait_for_other_threads();
+  if (running) return;
   const Tasks kept = unfinished(tasks);
   if (!kept.empty()) run(next_of(ready(), needed_for(kept)));
 }

@@ -30,6 +30,9 @@ struct Task {
 // which the last of the others finishes: nothing comes between.
 TaskPointer issue(std::string label, const Tasks& before, Body body, bool is_immediate = false);
 
+// Issues an immediate task after all that are unfinished; all that are issued later come after it.
+void issue_barrier(std::string label, Body body);
+
 // Runs what the device might have run by now: by mode, everything, nothing or some of it.
 void advance();
 
@@ -38,7 +41,8 @@ void finish(const Tasks& tasks);
 void finish_all();
 Tasks all_unfinished();
 
-// Runs one of the unfinished tasks that these wait for, or one of these, for a host that polls.
+// Runs one of the unfinished tasks that these wait for, or one of these, for a host that polls;
+// nothing while a task runs, as PyTorch's allocator polls under its lock.
 void poll(const Tasks& tasks);
 
 bool are_finished(const Tasks& tasks);
