@@ -1,4 +1,4 @@
-"""Memory is poisoned when it is allocated; frees come after uses; uses after a free name the task."""
+"""Memory is poisoned when allocated and freed after its uses; uses after a free name the task."""
 
 import ctypes
 import gc
