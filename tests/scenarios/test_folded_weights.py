@@ -180,6 +180,18 @@ def test_inductors_kernels_run_beside_convolutions_on_folded_weights() -> None:
     assert_as_accurate(model, (x,), compiled(x))
 
 
+@pytest.mark.parametrize("kernels", ["aten", "inductor"])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid])
+def test_activations_of_convolutions_keep_nan(activation: type[nn.Module], kernels: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), activation()).eval()
+    x = torch.randn(2, 3, 6, 6)
+    x[0, 0, 0, 0] = torch.nan
+    compiled = nimble_fx.compile(model, x, **FOLDED, kernels=kernels, on_fallback="error")
+    result = compiled(x)
+    assert result.isnan().any()
+    torch.testing.assert_close(result, model(x), equal_nan=True)
+
+
 def test_a_saved_program_folds_the_weights_that_it_is_bound_to(tmp_path: Path) -> None:
     model, x = Convolutions().eval(), torch.randn(2, 3, 5, 5)
     (program,) = nimble_fx.compile(model, x, **FOLDED).programs

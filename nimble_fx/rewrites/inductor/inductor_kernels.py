@@ -16,6 +16,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
 from nimble_fx.rewrites.inductor.opaque_operators import (
     CONCATENATIONS,
+    CONVOLUTIONS,
     PRODUCTS,
     with_opaque_operators,
 )
@@ -45,10 +46,11 @@ def with_inductor_kernels(
     if not any(map(_is_fake, gm.graph.nodes)):
         return gm
     _check_inputs(gm)
-    fused = _rewritten(gm, with_opaque_operators(gm, PRODUCTS))
+    kept = [*PRODUCTS, *CONVOLUTIONS]
+    fused = _rewritten(gm, with_opaque_operators(gm, kept))
     if predicted_us is None or not any(node.target in CONCATENATIONS for node in gm.graph.nodes):
         return fused
-    apart = _rewritten(gm, with_opaque_operators(gm, [*PRODUCTS, *CONCATENATIONS]))
+    apart = _rewritten(gm, with_opaque_operators(gm, [*kept, *CONCATENATIONS]))
     return min(fused, apart, key=predicted_us)
 
 

@@ -2,7 +2,8 @@
 
 Each custom operator computes the same as its original. Without them Inductor would fuse
 concatenations, which orders branches that could run concurrently; it compiles products with packed
-weights only if these are constants, and knows `aten.linear` only before it is decomposed.
+weights only if these are constants, and knows `aten.linear` only before it is decomposed; it would
+let oneDNN's convolutions apply activations, some of which then replace NaN with a number.
 """
 
 from collections.abc import Collection
@@ -12,17 +13,18 @@ import torch
 from torch.fx import GraphModule
 
 from nimble_fx.torch_internals.graph_modules import copied
-from nimble_fx.torch_internals.kernels.onednn import LINEAR
+from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, CONVOLUTION_ADD, LINEAR
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
 
 CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.stack.default)
 PRODUCTS = (torch.ops.aten.linear.default, LINEAR)
+CONVOLUTIONS = (CONVOLUTION, CONVOLUTION_ADD)
 
 _NAMES = dict(
     zip(
-        (*CONCATENATIONS, *PRODUCTS),
-        ("concatenation", "stack", "linear", "packed_linear"),
+        (*CONCATENATIONS, *PRODUCTS, *CONVOLUTIONS),
+        ("concatenation", "stack", "linear", "packed_linear", "convolution", "convolution_add"),
         strict=True,
     )
 )
@@ -40,7 +42,7 @@ def with_opaque_operators(gm: GraphModule, operators: Collection[object]) -> Gra
 
     Args:
         gm: the graph, which is not changed.
-        operators: the operators to replace, from `CONCATENATIONS` and `PRODUCTS`.
+        operators: the operators to replace, from `CONCATENATIONS`, `PRODUCTS` and `CONVOLUTIONS`.
     """
     replaced = copied(gm)
     for node in replaced.graph.nodes:
