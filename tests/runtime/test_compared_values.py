@@ -3,6 +3,7 @@
 import copy
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -271,3 +272,61 @@ def test_what_cannot_be_run_twice_or_in_float64_is_not_compared() -> None:
         for function in (bits_of, written, custom, branched):
             assert not is_comparable(make_fx(function)(torch.ones(3)))
     assert is_comparable(make_fx(lambda x: x.relu().view(-1))(torch.ones(3)))
+
+
+def sums(x: Tensor) -> Tensor:
+    return x.sum(1)
+
+
+def exact_sums(x: Tensor) -> Tensor:
+    return x.double().sum(1).float()
+
+
+def choices(x: Tensor, sums: Callable[[Tensor], Tensor] = sums) -> list[Tensor]:
+    """Results that depend on how the sums of the rows compare."""
+    y = sums(x)
+    is_above = y > y.mean()
+    return [y.argsort(), is_above, x.index_select(0, y.argmax().view(1)), y.where(is_above, 0)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_may_be_decided_otherwise(seed: int) -> None:
+    torch.manual_seed(seed)
+    row = torch.rand(50)
+    x = torch.stack([row[torch.randperm(50)] for _ in range(9)])
+    gm = make_fx(lambda x: choices(x), tracing_mode="fake")(x)
+    run = compared_once(lambda args: choices(args[0], exact_sums), gm, "choices")
+    assert not torch.equal(run([x])[0], choices(x)[0])
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_what_is_no_tie_may_not_be_decided_otherwise(wrong: int) -> None:
+    def run(args: list[Any]) -> list[Tensor]:
+        results = choices(*args)
+        results[wrong] = results[wrong].flip(-1)
+        return results
+
+    x = torch.arange(450.0).view(9, 50)
+    gm = make_fx(lambda x: choices(x), tracing_mode="fake")(x)
+    with pytest.raises(nimble_fx.RewriteError, match=f"output {wrong} of choices"):
+        compared_once(run, gm, "choices")([x])
+
+
+def nonzero_errors(x: Tensor) -> list[Tensor]:
+    return [((x + 1.1) - 1.1 - x).nonzero()]
+
+
+@pytest.mark.parametrize("is_possible", [True, False])
+def test_rounding_may_decide_how_many_elements_there_are(is_possible: bool) -> None:
+    def run(args: list[Any]) -> list[Tensor]:
+        found = nonzero_errors(args[0].double())
+        return found if is_possible else [found[0][:0]]
+
+    x = torch.rand(50) * 1e-9
+    gm = make_fx(nonzero_errors, tracing_mode="real")(x)
+    assert gm(x)[0].shape != run([x])[0].shape
+    unlike = pytest.raises(
+        nimble_fx.RewriteError, match=r"output 0 of errors has the shape \[0, 1\]"
+    )
+    with nullcontext() if is_possible else unlike:
+        compared_once(run, gm, "errors")([x])

@@ -1,0 +1,89 @@
+"""Runs a traced graph in float64, without rounding errors or with random ones.
+
+Source: D. S. Parker, Monte Carlo Arithmetic (UCLA CSD-970002, 1997): results that change when
+random rounding errors are added to each operation are not decided by the program.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from nimble_fx.torch_internals.names import pytree
+
+N_EPSILONS = 16
+"""How many epsilons of its type the random error of a value may have, as its standard deviation."""
+
+
+def in_float64(gm: GraphModule, args: Sequence[Any]) -> Sequence[Any] | None:
+    """The graph's results with float64 and complex128 in place of each narrower type.
+
+    Returns None if an operator of the graph does not take these.
+    """
+    try:
+        results: Sequence[Any] = _InFloat64(gm).run(*args)
+    except Exception:  # an operator's own error
+        return None
+    return results
+
+
+def in_float64_with_errors(gm: GraphModule, args: Sequence[Any], seed: int) -> Sequence[Any] | None:
+    """As `in_float64`, with a random error in each value, as kernels in the graph's types have.
+
+    Args:
+        gm: a graph with fake tensors in `meta["val"]`, whose types decide how large the errors are.
+        args: its arguments, which have no errors.
+        seed: of the errors; the generators of the program's own random numbers are not used.
+    """
+    try:
+        results: Sequence[Any] = _WithErrors(gm, seed).run(*args)
+    except Exception:  # an operator's own error
+        return None
+    return results
+
+
+def wide(value: Any) -> Any:
+    """A tensor, or a type, in float64 or complex128 if it is narrower; another value as it is."""
+    dtype = _wide(value.dtype if isinstance(value, Tensor) else value)
+    if dtype is None:
+        return value
+    return value.to(dtype) if isinstance(value, Tensor) else dtype
+
+
+class _InFloat64(Interpreter):
+    def run_node(self, n: Node) -> Any:
+        return pytree.tree_map(wide, super().run_node(n))
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return pytree.tree_map(wide, args), pytree.tree_map(wide, kwargs)
+
+
+class _WithErrors(_InFloat64):
+    def __init__(self, gm: GraphModule, seed: int) -> None:
+        super().__init__(gm)
+        self._errors = torch.Generator().manual_seed(seed)
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.op != "call_function" or "val" not in n.meta:
+            return result
+        return pytree.tree_map(self._with_error, result, n.meta["val"])
+
+    def _with_error(self, value: Any, traced: Any) -> Any:
+        if _wide(getattr(traced, "dtype", None)) is None or value.layout is not torch.strided:
+            return value
+        size = N_EPSILONS * torch.finfo(traced.dtype).eps
+        error = torch.randn(value.shape, generator=self._errors, dtype=torch.float64)
+        return value * (1 + size * error.to(value.device))
+
+
+def _wide(dtype: object) -> torch.dtype | None:
+    """float64 for a narrower float, complex128 for a complex type; None for other types."""
+    if not isinstance(dtype, torch.dtype):
+        return None
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else None
