@@ -3,7 +3,6 @@
 import io
 import linecache
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from nimble_fx.ir.python_bindings import fastest_binding
+from nimble_fx.torch_internals.dynamo.untraced import when_freed
 from nimble_fx.torch_internals.names import OpOverloadPacket
 
 
@@ -94,7 +94,7 @@ def _show(code: CodeType, source: str) -> None:
     with _showing:
         _shown[file] += 1
         linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
-    weakref.finalize(code, _hide, file).atexit = False
+    when_freed(code, _hide, file)
 
 
 def _hide(file: str) -> None:

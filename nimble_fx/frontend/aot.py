@@ -33,6 +33,7 @@ from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.counters import graph_breaks
+from nimble_fx.torch_internals.dynamo.untraced import when_freed
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.weak_list import WeakList
 
@@ -124,8 +125,7 @@ class Compiled:
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
         self._backend.calls = weakref.ref(self._guarded)
         self._run: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
-        dropping = weakref.finalize(self, drop_compiled, function.__code__, self._backend)
-        dropping.atexit = False
+        when_freed(self, drop_compiled, function.__code__, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model; without gradients unless it is compiled for training."""

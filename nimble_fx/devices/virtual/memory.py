@@ -5,12 +5,12 @@ not written yet is poison.
 """
 
 import ctypes
-import weakref
 from collections import defaultdict
 from collections.abc import Callable
 
 import torch
 
+from nimble_fx.torch_internals.dynamo.untraced import when_freed
 from nimble_fx.torch_internals.storages import with_math_bits
 
 POISON = 0xFF
@@ -45,8 +45,7 @@ class Pool:
         address = block.data_ptr()
         owner = (ctypes.c_char * nbytes).from_address(address)
         self._live.add(address)
-        freed = weakref.finalize(owner, self._release, stream, block)
-        freed.atexit = False
+        when_freed(owner, Pool._release, self, stream, block)
         return _storage_of(owner)
 
     def block_of(self, storage: torch.UntypedStorage) -> torch.Tensor:

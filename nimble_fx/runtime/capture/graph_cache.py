@@ -15,6 +15,7 @@ from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.torch_internals.dynamo.counters import count_event
+from nimble_fx.torch_internals.dynamo.untraced import untraced
 
 BREAK_EVEN_CALLS = 8
 """A capture takes about as much time as this many unfrozen calls."""
@@ -138,7 +139,8 @@ class GraphCache:
             self._update_status()
         pool = weakref.ref(graph.pool)
         self._pool_group.saved_pools.update(dict.fromkeys(graph.saved_addresses, pool))
-        graph.on_memory_freed(inputs, static, partial(_remove_dead, weakref.ref(self), key))
+        freed = partial(untraced(_remove_dead), weakref.ref(self), key)
+        graph.on_memory_freed(inputs, static, freed)
 
     def remove(self, key: GraphKey) -> None:
         """Removes the graph for a key, if there is one."""

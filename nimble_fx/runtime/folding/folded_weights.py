@@ -22,6 +22,7 @@ from nimble_fx.runtime.folding.packed_weights import Pack, packings
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.dynamo.untraced import untraced
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.storages import storage_key
@@ -182,7 +183,7 @@ class _Known:
         self._saved_words = self._words.read()
         self._layouts = _layouts(weights)
         self.are_freed = False
-        drop = partial(_drop, weakref.ref(self))
+        drop = partial(untraced(_drop), weakref.ref(self))
         self._storages = [weakref.ref(each.storage, drop) for each in samples]
 
     def have_same_layouts(self, weights: Sequence[Tensor]) -> bool:

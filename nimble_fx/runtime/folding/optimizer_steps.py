@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from nimble_fx.torch_internals.dynamo.untraced import untraced
 from nimble_fx.weak_list import WeakList
 
 
@@ -35,7 +36,6 @@ _watchers: WeakList[StepsOn] = WeakList()
 
 @cache
 def _watch_all_optimizers() -> None:
-    untraced: Any = torch.compiler.disable  # by a compiled step
     register_optimizer_step_post_hook(untraced(_after_step))
 
 

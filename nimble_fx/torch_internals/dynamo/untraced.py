@@ -1,0 +1,32 @@
+"""Callbacks that Python calls wherever memory is freed, also inside of compiled code.
+
+Dynamo compiles each Python function that compiled code calls, and so these too if that code frees
+the last reference to an object.
+"""
+
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
+
+import torch
+
+from nimble_fx.torch_internals.names import lookup
+
+_Callback = TypeVar("_Callback", bound=Callable[..., None])
+
+
+@cache
+def untraced(callback: _Callback) -> _Callback:
+    """A function that does the same, and that Dynamo leaves alone with all that it calls."""
+    disabled: _Callback = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]
+    return disabled
+
+
+def when_freed(owner: object, callback: Callable[..., None], *args: object) -> None:
+    """Calls a function with these arguments once an object is gone, but not at exit.
+
+    Dynamo traces neither the callback nor Python's own code around it.
+    """
+    lookup("torch._dynamo.eval_frame.skip_code")(weakref.finalize.__call__.__code__)
+    weakref.finalize(owner, untraced(callback), *args).atexit = False
