@@ -231,10 +231,11 @@ def _only_items(graph: TaskGraph) -> dict[str, Task]:
     for task in graph.tasks:
         for name in task.uses:
             users.setdefault(name, []).append(task)
+    operators = {task.name for task in graph.tasks if not task.is_item}
     return {
         name: item
         for name, (item, *others) in users.items()
-        if not others and item.frees == (name,) and item.is_item
+        if not others and item.frees == (name,) and item.is_item and name in operators
     }
 
 

@@ -161,6 +161,39 @@ def test_a_torch_function_mode_is_applied_once(options: dict[str, Any]) -> None:
             assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
 
+def test_operators_may_return_lists_among_other_results() -> None:
+    def lists(x: Tensor) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+        return [x + 1, x + 2], x.sum(), [x * 2, x * 3, x * 4]
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        (first, _), total, (_, second, third) = torch.ops.nimble_tests.lists(x)
+        return (first + total).sin(), second.relu(), third.cos()
+
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("lists(Tensor x) -> (Tensor[], Tensor, Tensor[])")
+        library.impl("lists", lists, "CompositeExplicitAutograd")
+        torch.library.register_fake("nimble_tests::lists", lists, lib=library)
+        x, options = torch.randn(3), NIMBLE | {"device": "virtual", "on_fallback": "error"}
+        compiled = torch.compile(program, backend="nimble", options=options)
+        with torch.no_grad():
+            assert_same(compiled(x), program(x))
+        widths_hold()
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_custom_operators_may_be_defined_anew(factor: int) -> None:
+    @torch.library.custom_op("nimble_tests::scaled", mutates_args=())
+    def scaled(x: Tensor) -> Tensor:
+        return x * factor
+
+    scaled.register_fake(torch.empty_like)
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "error"}
+    compiled = torch.compile(lambda x: scaled(x).sin(), backend="nimble", options=options)
+    x = torch.randn(3)
+    with torch.no_grad():
+        assert_same(compiled(x), (x * factor).sin())
+
+
 def test_custom_operators_run_in_program_order() -> None:
     seen: list[float] = []
     with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:

@@ -264,3 +264,23 @@ def test_items_of_a_list_are_taken_before_it_is_used_as_a_whole() -> None:
     verify_source(text.replace(item, f"{item}\n{whole}"))
     with pytest.raises(ScheduleError, match="before it is used as a whole"):
         verify_source(text.replace(item, f"{whole}\n{item}"))
+
+
+def test_items_of_a_list_among_results_lie_apart() -> None:
+    def lists(x: Tensor) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+        return [x + 1, x + 2], x.sum(), [x * 2, x * 3, x * 4]
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        (first, _), total, (_, second, third) = torch.ops.nimble_tests.lists(x)
+        return first.sin(), total.exp(), second.relu(), third.cos()
+
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("lists(Tensor x) -> (Tensor[], Tensor, Tensor[])")
+        library.impl("lists", lists, "CompositeExplicitAutograd")
+        graph = schedule_of(program, torch.randn(2))
+        verify_source(emit(graph), graph)
+        tasks = parse(emit(graph)).graph.by_name
+    users = [tasks[name] for name in ("sin", "exp", "relu", "cos")]
+    read = [user.reads for user in users]
+    assert len(set(read)) == len({user.stream for user in users}) == 4
+    assert all({*storages} < {*tasks["lists"].allocates} for storages in read)

@@ -100,13 +100,18 @@ def _constructed(function: str, args: list[Arg]) -> Arg:
     raise ScheduleError(f"{function} does not construct an argument")
 
 
-@lru_cache(maxsize=4096)
 def _resolve(name: str) -> Callable[..., Any]:
+    match name.split("."):
+        case ["torch", "ops", namespace, packet, overload] if namespace != "aten":
+            return _overload(namespace, packet, overload)  # the user may define it anew
+    return _resolve_pytorchs(name)
+
+
+@lru_cache(maxsize=4096)
+def _resolve_pytorchs(name: str) -> Callable[..., Any]:
     match name.split("."):
         case ["aten", packet, overload] | ["torch", "ops", "aten", packet, overload]:
             return _overload("aten", packet, overload)
-        case ["torch", "ops", namespace, packet, overload]:
-            return _overload(namespace, packet, overload)
         case ["torch", function]:
             return _function_of_sizes(function)
         case ["math" | "operator" as module, function]:

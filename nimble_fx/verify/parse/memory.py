@@ -1,6 +1,6 @@
 """The storages of the values of a text, tracked line by line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
@@ -19,9 +19,8 @@ class ValueStorages:
     def __init__(self, tables: ModuleTables, like: TaskGraph | None) -> None:
         self.holds: dict[str, Storages] = tables.storages
         self._results: dict[str, tuple[Storages, ...]] = {}
-        self._drafts: dict[str, dict[str, Any]] = {}
-        self._lists: dict[str, frozenset[int]] = {}
-        self._untracked: set[str] = set()
+        self._lists: dict[str, Mapping[int, dict[str, Any]]] = {}
+        self._growing: dict[str, Sequence[dict[str, Any]]] = {}
         self._used_whole: set[str] = set()
         self._operators: Iterator[Task] = iter(())
         if like is not None:
@@ -42,11 +41,7 @@ class ValueStorages:
         """Adds the storages of an item: one of the results of an operator, or a view of a value."""
         name, (several, index) = draft["name"], draft["args"]
         results = self._results.get(several.name)
-        if several.name in self._untracked:
-            raise ScheduleError(f"{several.name} is one of several lists: its items are untracked")
-        if index in self._lists.get(several.name, ()):
-            self._untracked.add(name)
-        if several.name in self._drafts:
+        if several.name in self._growing:
             held: Storages = (self._grown(several.name, index),)
         elif results is None:
             held = self.holds[several.name]
@@ -55,6 +50,8 @@ class ValueStorages:
         else:
             raise ScheduleError(f"{several.name} has {len(results)} results")
         draft["holds"] = self.holds[name] = held
+        if index in self._lists.get(several.name, ()):
+            self._growing[name] = (self._lists[several.name][index], draft)
 
     def inputs(self, tables: ModuleTables) -> Iterator[Input]:
         """The inputs and parameters, once all lines have been parsed."""
@@ -64,26 +61,29 @@ class ValueStorages:
             yield Input(f"p.{name}", None, self.holds[f"p.{name}"], static=True)
 
     def _remember_results(self, name: str, done: Effects, draft: dict[str, Any]) -> None:
-        self._lists[name] = done.lists
         if done.grows:
-            self._drafts[name] = draft
+            self._growing[name] = (draft,)
         elif len(done.results) > 1:
             self._results[name] = done.results
+            self._lists[name] = {
+                i: draft for i in done.lists if {*done.results[i]} & {*done.allocates}
+            }
 
-    def _grown(self, operator: str, index: int) -> str:
+    def _grown(self, several: str, index: int) -> str:
         """The storage of an item of a list of new tensors: the operator allocates that one too."""
-        storage, draft = f"{operator}.{index}", self._drafts[operator]
-        if storage not in draft["holds"]:
-            if operator in self._used_whole:
+        storage, (operator, *items) = f"{several}.{index}", self._growing[several]
+        if storage not in self.holds[several]:
+            if several in self._used_whole:
                 raise ScheduleError(
-                    f"items of {operator} must be selected before it is used as a whole"
+                    f"items of {several} must be selected before it is used as a whole"
                 )
-            for attribute in ("writes", "allocates", "holds"):
-                draft[attribute] = (*draft[attribute], storage)
-            self.holds[operator] = draft["holds"]
+            for attribute in ("writes", "allocates"):
+                operator[attribute] = (*operator[attribute], storage)
+            for draft in (operator, *items):
+                draft["holds"] = self.holds[draft["name"]] = (*draft["holds"], storage)
         return storage
 
     def _storages(self, arg: Arg) -> Storages:
         names = [arg.name] if isinstance(arg, Ref) else ref_names(arg)
-        self._used_whole.update(self._drafts.keys() & names)
+        self._used_whole.update(self._growing.keys() & names)
         return tuple([storage for name in names for storage in self.holds[name]])
