@@ -1,6 +1,6 @@
 """Compares the inputs of a call with those of an example."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -26,7 +26,13 @@ class InputCheck:
     all other arguments must be equal. Cost: 0.3 microseconds if all are positional tensors.
     """
 
-    def __init__(self, name: str, example: Arguments, own: Callable[[], Sequence[Tensor]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        example: Arguments,
+        own: Callable[[], Sequence[Tensor]],
+        named: Collection[str],
+    ) -> None:
         """Looks at the example.
 
         Args:
@@ -34,14 +40,20 @@ class InputCheck:
             example: the example's inputs.
             own: returns the model's tensors. No reference to them is kept, not even a weak one,
                 because `torch.utils.swap_tensors` refuses tensors with weak references.
+            named: the model's parameters; other keywords, which the model has in a dict, must come
+                in the example's order.
 
         Raises:
             UnsupportedError: an argument is neither a tensor nor a constant such as a number or a
                 string, in tuples, lists and dicts; or a tensor is passed twice.
         """
-        self._name, self._keywords = name, list(example.kwargs)
+        self._name, self._named = name, named
+        self._keywords = [*example.kwargs]
         leaves, self._spec = pytree.tree_flatten((example.args, dict(example.kwargs)))
-        self._names, self._signature = _names(example), _signature(example.args, example.kwargs)
+        self._names, self._signature = (
+            _names(example),
+            self._signature_of(example.args, example.kwargs),
+        )
         self._others = {i: leaf for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
         for i, leaf in self._others.items():
             if type(leaf) not in _COMPARED:
@@ -73,20 +85,26 @@ class InputCheck:
             and self._own_ids.isdisjoint(map(id, args))
         ):
             return
-        if kwargs.keys() == {*self._keywords}:  # their order does not matter
-            kwargs = {name: kwargs[name] for name in self._keywords}
-        leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
-        signature = _signature(args, kwargs)
+        signature = self._signature_of(args, kwargs)
         if signature != self._signature:
             problem: str | None = f"it is called with {signature}, not with {self._signature}"
         else:
-            problem = self._problem(leaves, spec)
+            in_order = {name: kwargs[name] for name in self._keywords}
+            problem = self._problem(*pytree.tree_flatten((args, in_order)))
         if problem is not None:
             raise InputError(
                 f"{self._name} was compiled with guards=False, for inputs like the example's, and "
                 f"{problem}. Compile it for these inputs too, or with guards=True, which compiles "
                 "again for other inputs"
             )
+
+    def _signature_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """How many arguments a call has, and which keywords."""
+        others = [name for name in kwargs if name not in self._named]
+        keywords = ", ".join([*sorted(kwargs.keys() - others), *others])
+        return plural(len(args), "positional argument") + (
+            f" and the keywords {keywords}" if keywords else ""
+        )
 
     def _problem(self, leaves: Sequence[Any], spec: object) -> str | None:
         if spec != self._spec:
@@ -103,12 +121,6 @@ class InputCheck:
         names = [name for i, name in enumerate(self._names) if i not in self._others]
         verbose: str = self._tensors.check_verbose(*tensors, tensor_check_names=names)
         return verbose
-
-
-def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """How many arguments a call has, and which keywords."""
-    keywords = f" and the keywords {', '.join(sorted(kwargs))}" if kwargs else ""
-    return plural(len(args), "positional argument") + keywords
 
 
 def _names(example: Arguments) -> list[str]:

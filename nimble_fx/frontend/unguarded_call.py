@@ -9,7 +9,7 @@ from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.compiled_weights import CompiledWeights
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.input_check import InputCheck
-from nimble_fx.frontend.model_function import Arguments, name_of
+from nimble_fx.frontend.model_function import Arguments, name_of, named_parameters
 from nimble_fx.frontend.preserve_state import tensors_of
 from nimble_fx.torch_internals.dynamo.entries import PytorchState
 
@@ -45,7 +45,8 @@ class UnguardedCall:
         self.has_weights = True
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
         self._weights = CompiledWeights(model)
-        self._check = InputCheck(self._name, example, partial(tensors_of, model))
+        own, named = partial(tensors_of, model), named_parameters(model)
+        self._check = InputCheck(self._name, example, own, named)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.

@@ -31,6 +31,20 @@ def test_keyword_arguments_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> Non
         compiled(y, others={"y": [x]})
 
 
+def folded(x: Tensor, **others: Tensor) -> Tensor:
+    """Depends on the order of its keywords."""
+    for other in others.values():
+        x = x * 2 + other
+    return x
+
+
+def test_keywords_may_come_in_another_order() -> None:
+    x, y = torch.randn(2, 4)
+    compiled = nimble_fx.compile(folded, {"x": x, "y": y, "z": x})
+    for others in ({"y": y, "z": x}, {"z": x, "y": y}):
+        assert torch.equal(compiled(x=x, **others), folded(x, **others))
+
+
 class Pair(NamedTuple):
     """A container whose items have names."""
 

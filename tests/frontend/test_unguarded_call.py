@@ -214,6 +214,21 @@ def test_the_order_of_keywords_does_not_matter_and_nan_is_nan() -> None:
     assert torch.equal(compiled(scale=float("nan"), y=y, x=x), x - y)
 
 
+def folded(x: Tensor, **others: Tensor) -> Tensor:
+    """Depends on the order of its keywords."""
+    for other in others.values():
+        x = x * 2 + other
+    return x
+
+
+def test_the_order_of_keywords_that_a_model_iterates_over_matters() -> None:
+    x, y = values()
+    compiled = nimble_fx.compile(folded, {"x": x, "y": y, "z": x + 1}, guards=False)
+    assert torch.equal(compiled(y=y, x=x, z=x + 1), folded(x, y=y, z=x + 1))
+    with pytest.raises(InputError, match=r"keywords x, z, y, not with .* keywords x, y, z"):
+        compiled(x=x, z=x + 1, y=y)
+
+
 def test_a_list_is_not_taken_for_the_tensor_in_it() -> None:
     x, _ = values()
     compiled = nimble_fx.compile(lambda xs: torch.cat(xs) + 1, ([x],), guards=False)
