@@ -26,21 +26,24 @@ _LIBRARIES = {"torch", "nimble_fx", *sys.stdlib_module_names}
 def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Iterator[None]:
     """Restores the state of the model after the block, however it ends.
 
-    The state is the values of parameters, buffers and other tensors, bit by bit, the modules'
-    attributes, the lists, dicts and sets in these, and the random generators: Python's, NumPy's
-    global one, those of the devices of the model and the inputs, and each `torch.Generator` among
-    them. The state of a function is that of its closure and the globals that it names, and of the
-    functions among these; a method or callable object adds that of its object. Other objects are
-    not looked into, nor are functions of PyTorch and of Python itself. Cost: a copy of the tensors
-    in host memory; only the tensors that were written are copied back.
+    The state is the values of parameters, buffers, gradients and other tensors, bit by bit, which
+    tensors the gradients are, the modules' attributes, the lists, dicts and sets in these, and the
+    random generators: Python's, NumPy's global one, those of the devices of the model and the
+    inputs, and each `torch.Generator` among them. The state of a function is that of its closure
+    and the globals that it names, and of the functions among these; a method or callable object
+    adds that of its object. Other objects are not looked into, nor are functions of PyTorch and of
+    Python itself. Cost: a copy of the tensors in host memory; only the tensors that were written
+    are copied back.
     """
     containers, tensors, generators = _state(model)
+    gradients = [gradient for tensor in tensors if (gradient := _gradient(tensor)) is not None]
     of_inputs = [value for value in inputs if isinstance(value, Tensor)]
     generators += [value for value in inputs if isinstance(value, torch.Generator)]
     with ExitStack() as stack:
         stack.enter_context(_restored_global_generators([*tensors, *of_inputs]))
         stack.enter_context(_restored_generators(generators))
-        stack.enter_context(_restored_values(tensors))
+        stack.enter_context(_restored_values([*tensors, *gradients]))
+        stack.enter_context(_restored_gradients(tensors))
         # restored first, so that values are copied to the former tensors
         stack.enter_context(_restored_containers(containers))
         yield
@@ -130,6 +133,22 @@ def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
                 container.extend(saved)
             else:
                 container.update(saved)
+
+
+@contextmanager
+def _restored_gradients(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restores which tensors are the gradients of others."""
+    before = [(tensor, _gradient(tensor)) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, gradient in before:
+            if _gradient(tensor) is not gradient:
+                tensor.grad = gradient
+
+
+def _gradient(tensor: Tensor) -> Tensor | None:
+    return tensor.grad if tensor.is_leaf else None
 
 
 @contextmanager

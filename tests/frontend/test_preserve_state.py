@@ -55,6 +55,35 @@ class Restless(nn.Module):
         return result
 
 
+class ClearsGradients(nn.Module):
+    """Drops one gradient, writes to another, and replaces the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([*torch.ones(4, 3)])
+        for weight, gradient in zip(self.weights, torch.arange(9.0).view(3, 3), strict=False):
+            weight.grad = gradient
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped, written, *replaced = self.weights
+        dropped.grad = None
+        written.grad.add_(1)
+        for weight in replaced:
+            weight.grad = torch.ones(3)
+        return x
+
+
+def test_gradients_are_the_same_tensors_with_the_same_values() -> None:
+    model = ClearsGradients()
+    before = [weight.grad for weight in model.parameters()]
+    values = [None if gradient is None else gradient.clone() for gradient in before]
+    with preserve_state(model, []):
+        model(torch.ones(3))
+    for weight, gradient, value in zip(model.parameters(), before, values, strict=True):
+        assert weight.grad is gradient
+        assert (gradient is None) or torch.equal(gradient, value)  # type: ignore[arg-type]
+
+
 def bits(model: nn.Module) -> dict[str, bytes]:
     return {k: bytes_of(v) for k, v in model.state_dict().items()}
 
