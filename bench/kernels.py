@@ -2,8 +2,9 @@
 
 "PyTorch" counts the operators of the ATen graph that launch something; "unfolded" is after common
 subexpression elimination and constant folding, "folded" also with folded weights, and "finite" also
-with `assume_finite`. "Inductor" counts its fused kernels and library calls, and "both" is Inductor
-with convolutions on folded weights. Inductor takes minutes for a large model.
+with `assume_finite`. "Inductor" counts its fused kernels and library calls, "both" is Inductor with
+convolutions on folded weights, and "all" also with `assume_finite`. Inductor takes minutes for a
+large model.
 """
 
 import sys
@@ -30,6 +31,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "finite": {"fold_weights": True, "assume_finite": True},
     "Inductor": {"fold_weights": False, "kernels": "inductor"},
     "both": {"kernels": "inductor"},
+    "all": {"kernels": "inductor", "assume_finite": True},
 }
 """The options of nimble_fx for each way."""
 
