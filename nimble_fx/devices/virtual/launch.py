@@ -160,7 +160,7 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 whole = torch.empty(0, dtype=torch.uint8, device="cpu")
                 whole.set_(output.untyped_storage()).fill_(POISON)
 
-        if func.overloadpacket.__name__ in _WRITE_NOTHING:
+        if func.overloadpacket.__name__ in _WRITE_NOTHING and not _is_new_memory_filled():
             self._target.launch(leave_as_it_is)
         elif torch.Tag.nondeterministic_seeded in func.tags:
             ones = pytree.tree_map_only(Tensor, torch.ones_like, (args, kwargs))
@@ -183,6 +183,12 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _weak_alias(self, tensor: Tensor) -> Tensor:
         return tensor.detach() if self._target.keeps_alive(tensor) else weak_alias(tensor)
+
+
+def _is_new_memory_filled() -> bool:
+    """Whether PyTorch fills uninitialized memory, for reproducible results."""
+    is_filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    return torch.are_deterministic_algorithms_enabled() and bool(is_filled)
 
 
 _LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parents[1])

@@ -89,6 +89,18 @@ def test_uninitialized_memory_holds_poison_even_where_numbers_were() -> None:
     assert result.isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float16])
+def test_uninitialized_memory_is_eagers_where_pytorch_fills_it(dtype: torch.dtype) -> None:
+    device = Virtual()
+    torch.use_deterministic_algorithms(True)
+    try:
+        result = queued(device, lambda: torch.empty(5, dtype=dtype))
+        device.synchronize()
+        assert_same_bits(result, torch.empty(5, dtype=dtype))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize(
     "function",
     [
