@@ -178,7 +178,7 @@ def _n_conversions(task: Task, types: Mapping[str, Type | None]) -> int:
     if not _is_convolution(task):
         return 0
     operands = [_like(types[arg.name]) for arg in (task.args[0], _filter(task))]
-    last = [_is_channels_last(each) for each in operands]
+    last = [_may_be_channels_last(each) for each in operands]
     clearly = any(x and not each.is_contiguous() for x, each in zip(last, operands, strict=True))
     return last.count(False) if clearly else len(last)
 
@@ -193,7 +193,8 @@ def _like(value: Any) -> Tensor:
     return torch.empty_strided(numbers(value.shape), numbers(value.stride), device="meta")
 
 
-def _is_channels_last(image: Tensor) -> bool:
+def _may_be_channels_last(image: Tensor) -> bool:
+    """Whether an image is in the channels-last format, be it also in the default format."""
     memory_format = _CHANNELS_LAST.get(image.dim())
     return memory_format is not None and image.is_contiguous(memory_format=memory_format)
 

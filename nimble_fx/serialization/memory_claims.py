@@ -7,7 +7,7 @@ from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, ref_names
 from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.serialization.operator_results import CallResult
-from nimble_fx.verify.parse.schemas import Effects, Storages, effects
+from nimble_fx.verify.parse.schemas import CallEffects, Storages, effects
 
 Owners = tuple[Storages, ...]
 """The storages of each leaf of a type, depth first."""
@@ -46,7 +46,7 @@ class MemoryClaims:
             FileError: it claims something else.
         """
         if task.target is operator.getitem:
-            found, owners = Effects(), self._item(task)
+            found, owners = CallEffects(), self._item(task)
         else:
             found = self._effects(task, returned)
             owners = tuple(self._owners(task, found, returned))
@@ -68,7 +68,7 @@ class MemoryClaims:
         self._holds[task.name] = task.holds
         self._leaves[task.name] = task.type, owners
 
-    def _effects(self, task: Task, returned: CallResult | None) -> Effects:
+    def _effects(self, task: Task, returned: CallResult | None) -> CallEffects:
         is_new = {owner >= 0 for owner in returned.owners} if returned else set()
         copies = is_new.pop() if len(is_new) == 1 else None
         try:
@@ -80,7 +80,7 @@ class MemoryClaims:
         return tuple(dict.fromkeys(s for name in ref_names(arg) for s in self._holds[name]))
 
     def _owners(
-        self, task: Task, found: Effects, returned: CallResult | None
+        self, task: Task, found: CallEffects, returned: CallResult | None
     ) -> Iterator[Storages]:
         """The storages of each leaf of a task's type; new ones are named as a trace names them."""
         leaves = list(_leaves(task.type))

@@ -5,7 +5,7 @@ from typing import Any
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph, ref_names
-from nimble_fx.verify.parse.schemas import Effects, Storages, effects
+from nimble_fx.verify.parse.schemas import CallEffects, Storages, effects
 from nimble_fx.verify.parse.tables import ModuleTables
 
 
@@ -60,7 +60,7 @@ class ValueStorages:
         for name in tables.parameters:
             yield Input(f"p.{name}", None, self.holds[f"p.{name}"], static=True)
 
-    def _remember_results(self, name: str, done: Effects, draft: dict[str, Any]) -> None:
+    def _remember_results(self, name: str, done: CallEffects, draft: dict[str, Any]) -> None:
         if done.grows:
             self._growing[name] = (draft,)
         elif len(done.results) > 1:

@@ -72,7 +72,7 @@ _COLLECTIVES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class CallEffects:
     """The memory effects of a call; the first three are as in `Task`.
 
     Attributes:
@@ -103,7 +103,7 @@ def effects(
     kwargs: Mapping[str, Arg],
     storages_of: Callable[[Arg], Storages],
     copies: bool | None,
-) -> Effects:
+) -> CallEffects:
     """The memory effects of a call; a function of numbers has none.
 
     Args:
@@ -121,7 +121,7 @@ def effects(
     if not isinstance(target, OpOverload):
         if storages_of((args, tuple(kwargs.values()))):
             raise ScheduleError("a function of numbers cannot take a tensor")
-        return Effects()
+        return CallEffects()
     signature = _signature(target)
     tensors = dict(signature.tensors(args, kwargs))
     held = {name: storages_of(arg) for name, arg in tensors.items()}
@@ -138,7 +138,7 @@ def effects(
         fresh += new
         results.append((*(s for name in aliases for s in held.get(name, ())), *new))
     accesses = bool(written or fresh or not signature.reads_no_data)
-    return Effects(
+    return CallEffects(
         reads=read if accesses else (),
         writes=tuple(dict.fromkeys((*written, *fresh))),
         allocates=tuple(fresh),
