@@ -1,7 +1,6 @@
-"""Arguments: recursion over nested tuples, lists, dicts and slices, and picks of a flat list."""
+"""Arguments: recursion over nested tuples, lists, dicts and slices."""
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable
 from typing import Any
 
 
@@ -18,11 +17,3 @@ def map_leaves(function: Callable[[Any], Any], arg: Any) -> Any:
     if kind is slice:
         return slice(*[map_leaves(function, part) for part in (arg.start, arg.stop, arg.step)])
     return function(arg)
-
-
-def items_at(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that returns the items of a list at some positions."""
-    if len(positions) < 2:
-        first = slice(positions[0], positions[0] + 1) if positions else slice(0)
-        return itemgetter(first)
-    return itemgetter(*positions)

@@ -16,10 +16,10 @@ import torch
 from nimble_fx.codegen.emit import task_of_line
 from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
-from nimble_fx.ir.arguments import items_at
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.attention_seeds import seed_inputs, with_seeds_on
+from nimble_fx.runtime.items_at import items_at
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nimble_fx.ir.arguments import items_at
+from nimble_fx.runtime.items_at import items_at
 from nimble_fx.torch_internals.names import foreach_copy
 
 
