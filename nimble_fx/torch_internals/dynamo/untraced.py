@@ -18,7 +18,11 @@ _Callback = TypeVar("_Callback", bound=Callable[..., None])
 
 @cache
 def untraced(callback: _Callback) -> _Callback:
-    """A function that does the same, and that Dynamo leaves alone with all that it calls."""
+    """A function that does the same, and that Dynamo leaves alone with all that it calls.
+
+    Args:
+        callback: a function of a module or class: it is kept for the rest of the process.
+    """
     disabled: _Callback = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]
     return disabled
 
@@ -26,7 +30,7 @@ def untraced(callback: _Callback) -> _Callback:
 def when_freed(owner: object, callback: Callable[..., None], *args: object) -> None:
     """Calls a function with these arguments once an object is gone, but not at exit.
 
-    Dynamo traces neither the callback nor Python's own code around it.
+    Dynamo traces neither the callback, which is as for `untraced`, nor Python's code around it.
     """
     lookup("torch._dynamo.eval_frame.skip_code")(weakref.finalize.__call__.__code__)
     weakref.finalize(owner, untraced(callback), *args).atexit = False

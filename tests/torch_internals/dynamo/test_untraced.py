@@ -52,8 +52,8 @@ class Owner:
 
 def test_a_callback_is_called_once_after_its_owner_is_gone() -> None:
     owner, seen = Owner(), list[object]()
-    when_freed(owner, seen.append, 1)
-    when_freed(owner, seen.append, 2)
+    when_freed(owner, list.append, seen, 1)
+    when_freed(owner, list.append, seen, 2)
     gc.collect()
     assert seen == []
     del owner
