@@ -1,6 +1,6 @@
 """Compares the results of a rewritten program with those of the original, in its first call."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,19 +10,15 @@ from torch.fx import GraphModule
 
 from nimble_fx.errors import RewriteError, UnsupportedError
 from nimble_fx.ir.effects import Effects
-from nimble_fx.runtime.reference_runs import in_float64, in_float64_with_errors, wide
+from nimble_fx.runtime.reference_runs import in_float64, in_float64_with_errors
+from nimble_fx.runtime.result_difference import difference, is_equal
+from nimble_fx.runtime.rounding_range import RoundingRange
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
-from nimble_fx.torch_internals.names import lookup
 from nimble_fx.tracing.aten_to_tasks import trace
-
-_same = lookup("torch._dynamo.utils.same")
 
 N_RUNS = 16
 """How often the graph runs with random rounding errors, if a result differs."""
-
-MIN_SCALE = 2**-12
-"""Smaller values may be what rounding leaves of larger ones that cancel each other."""
 
 
 def is_comparable(traced: GraphModule) -> bool:
@@ -45,10 +41,10 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
 
     If numbers differ, PyTorch's rule decides (`torch._dynamo.utils.same`): the error against the
     graph in float64 may exceed the error of the graph itself only by a factor and a tolerance
-    (relative to the root mean square of the values), or that of the graph with random rounding
-    errors, which decide ties. If an operator of the graph does not take float64, the results are
-    compared with those of the graph itself. Random numbers are drawn as if the program had run
-    once.
+    (relative to the root mean square of the values). Elements that differ between runs of the graph
+    with random rounding errors, as ties do, are not compared. If an operator of the graph does not
+    take float64, the results are compared with those of the graph itself. Random numbers are drawn
+    as if the program had run once.
 
     Args:
         run: the rewritten program, which writes to none of its arguments.
@@ -67,7 +63,7 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
         with random.preserved():
             expected = original(*given)
         results = run(args)
-        if not all(map(_is_equal, expected, results)):
+        if not all(map(is_equal, expected, results)):
             _Comparison(original, given, expected, random).check(results, name)
         to_compare = None  # a large graph
         return results
@@ -93,19 +89,6 @@ class _RandomState:
             yield
 
 
-def _is_equal(expected: Any, result: Any) -> bool:
-    """Whether two results are equal; NaN equals NaN."""
-    if not isinstance(expected, Tensor):
-        return True
-    is_alike = (expected.shape, expected.dtype) == (result.shape, result.dtype)
-    if not is_alike or expected.layout is not torch.strided:
-        return False
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return torch.equal(expected, result)
-    one, other = wide(expected), wide(result)
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-
-
 class _Comparison:
     """What the results of a call may be."""
 
@@ -120,87 +103,47 @@ class _Comparison:
         """Checks the program's results.
 
         Raises:
-            RewriteError: a result is none that the graph has with any rounding errors.
+            RewriteError: rounding cannot make a result what it is.
         """
-        found = map(_difference, self._expected, results, self._exact)
-        different = {i: difference for i, difference in enumerate(found) if difference}
-        others = self._with_other_errors() if different else []
-        for i, difference in different.items():
-            known = [self._expected[i], self._exact[i], *(other[i] for other in others)]
-            if not _is_possible(results[i], self._exact[i], known):
+        found = map(difference, self._expected, results, self._exact)
+        different = {i: what for i, what in enumerate(found) if what}
+        strided = [i for i in different if self._expected[i].layout is torch.strided]
+        ranges = self._ranges(strided) if strided else {}
+        for i, what in different.items():
+            values = self._expected[i], results[i], self._exact[i]
+            if i not in ranges or not _is_possible(*values, ranges[i]):
                 raise RewriteError(
-                    f"output {i} of {name} {difference} after its kernels were replaced. This is "
-                    "a bug in nimble_fx, please report it; fold_weights=False and kernels='aten' "
-                    "keep PyTorch's"
+                    f"output {i} of {name} {what} after its kernels were replaced. This is a bug "
+                    "in nimble_fx, please report it; fold_weights=False and kernels='aten' keep "
+                    "PyTorch's"
                 )
 
-    def _with_other_errors(self) -> Sequence[Sequence[Any]]:
-        """The graph's results with random rounding errors, of several runs."""
-        found = list[Sequence[Any]]()
+    def _ranges(self, outputs: Iterable[int]) -> Mapping[int, RoundingRange]:
+        """The ranges of some outputs, from several runs with random rounding errors.
+
+        Memory: two of each of these outputs in float64, besides what a run needs.
+        """
+        ranges = {i: RoundingRange(self._expected[i]) for i in outputs}
         for seed in range(N_RUNS):
             with self._random.preserved():
-                results = in_float64_with_errors(self._graph, self._args, seed)
-            if results is not None:
-                found.append(results)
-        return found
+                others = in_float64_with_errors(self._graph, self._args, seed)
+            if others is not None:
+                for i, known in ranges.items():
+                    known.add(others[i])
+        for i, known in ranges.items():
+            known.add(self._exact[i])
+        return ranges
 
 
-def _is_possible(result: Tensor, exact: Tensor, known: Sequence[Tensor]) -> bool:
-    """Whether a result is as some rounding errors may make it.
-
-    An element of an integer output may be anything where the known results differ; an output of
-    another type may have the errors of any of them.
-    """
-    alike = [other.to(result.dtype) for other in known if other.shape == result.shape]
-    if exact.shape != result.shape:
-        return bool(alike)
-    if result.is_floating_point() or result.is_complex():
-        return any(_difference(other, result, exact) is None for other in alike)
-    is_decided = torch.stack([alike[0] == other for other in alike]).all(0)
-    return not ((result != alike[0]) & is_decided).any()
-
-
-def _difference(expected: Any, result: Any, exact: Any) -> str | None:
-    """How a result differs from the graph's; None if it is as accurate."""
-    if not isinstance(expected, Tensor):
-        return None
-    if not expected.shape == result.shape == exact.shape:
-        return f"has the shape {list(result.shape)}, not {list(expected.shape)},"
-    if _has_other_nan(expected, result, exact):
-        return "has NaN in other places"
-    scaled = _scaled(*_without_nan(expected, result, exact))
-    if not _same(*scaled, equal_nan=True, log_error=lambda *_, **__: None):
-        error = (result.double() - exact.double()).abs().max().item()
-        return f"is off float64 by up to {error:.3g}"
-    return None
-
-
-def _has_other_nan(expected: Tensor, result: Tensor, exact: Tensor) -> bool:
-    """Whether a result is NaN where the graph's are not, or the reverse.
-
-    Where the graph's results in its own types and in float64 differ, either is right.
-    """
-    if expected.layout is not torch.strided:
+def _is_possible(expected: Tensor, result: Tensor, exact: Tensor, known: RoundingRange) -> bool:
+    """Whether a result is as rounding may make it: right where rounding decides nothing."""
+    if result.dtype != expected.dtype:
         return False
-    one, ours, other = expected.isnan(), result.isnan(), exact.isnan()
-    return bool(((one & other & ~ours) | (ours & ~one & ~other)).any())
-
-
-def _without_nan(*values: Tensor) -> Sequence[Tensor]:
-    """The values with 0 where any is NaN: PyTorch's rule accepts all others if one is."""
-    if any(value.layout is not torch.strided for value in values):
-        return values
-    is_nan = torch.stack([value.isnan() for value in values]).any(0)
-    return [value.masked_fill(is_nan, 0) for value in values] if is_nan.any() else values
-
-
-def _scaled(expected: Tensor, result: Tensor, exact: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensors divided by the root mean square of the exact values, or by `MIN_SCALE`.
-
-    PyTorch's tolerance is for values of about 1.
-    """
-    if not ((exact.is_floating_point() or exact.is_complex()) and exact.numel()):
-        return expected, result, exact
-    rms = exact.abs().square().mean().sqrt().item()
-    scale = max(rms, MIN_SCALE) if 0 < rms < torch.inf else 1
-    return expected / scale, result / scale, exact / scale
+    if len(known.shapes) > 1:
+        return known.has_shape(result.shape)
+    if result.shape not in known.shapes:
+        return False
+    if not (result.is_floating_point() or result.is_complex()):
+        return known.has_numbers(result)
+    is_decided = ~known.undecided(result.dtype)
+    return difference(expected[is_decided], result[is_decided], exact[is_decided]) is None

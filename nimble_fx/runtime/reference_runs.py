@@ -4,7 +4,9 @@ Source: D. S. Parker, Monte Carlo Arithmetic (UCLA CSD-970002, 1997): results th
 random rounding errors are added to each operation are not decided by the program.
 """
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +15,8 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from nimble_fx.torch_internals.names import pytree
 
-N_EPSILONS = 16
-"""How many epsilons of its type the random error of a value may have, as its standard deviation."""
+MAX_EPSILONS = 16
+"""The standard deviation of the random error of a value, in epsilons of its type, at most."""
 
 
 def in_float64(gm: GraphModule, args: Sequence[Any]) -> Sequence[Any] | None:
@@ -52,6 +54,12 @@ def wide(value: Any) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) else dtype
 
 
+def numeric(value: Tensor) -> Tensor:
+    """A tensor in float64, complex128 or int64."""
+    number: Tensor = wide(value)
+    return number if number.is_floating_point() or number.is_complex() else number.to(torch.int64)
+
+
 class _InFloat64(Interpreter):
     def run_node(self, n: Node) -> Any:
         return pytree.tree_map(wide, super().run_node(n))
@@ -70,14 +78,29 @@ class _WithErrors(_InFloat64):
         result = super().run_node(n)
         if n.op != "call_function" or "val" not in n.meta:
             return result
-        return pytree.tree_map(self._with_error, result, n.meta["val"])
+        adds_up = torch.Tag.pointwise not in getattr(n.target, "tags", ())
+        return pytree.tree_map(partial(self._with_error, adds_up), result, n.meta["val"])
 
-    def _with_error(self, value: Any, traced: Any) -> Any:
+    def _with_error(self, adds_up: bool, value: Any, traced: Any) -> Any:
+        """A value with an error where a kernel in the traced type rounds.
+
+        It does not round whole numbers that the type has, nor other numbers that it has unless it
+        adds up several to get there.
+        """
         if _wide(getattr(traced, "dtype", None)) is None or value.layout is not torch.strided:
             return value
-        size = N_EPSILONS * torch.finfo(traced.dtype).eps
         error = torch.randn(value.shape, generator=self._errors, dtype=torch.float64)
-        return value * (1 + size * error.to(value.device))
+        other = value * (1 + _error_size(traced.dtype) * error.to(value.device))
+        is_exact = value == wide(value.to(traced.dtype))
+        if adds_up and not value.is_complex():
+            is_exact &= value == value.round()
+        return value.where(is_exact, other)
+
+
+def _error_size(dtype: torch.dtype) -> float:
+    """The standard deviation of the relative error: one epsilon or two in types of 16 bits."""
+    eps: float = torch.finfo(dtype).eps
+    return eps * min(MAX_EPSILONS, 1 / 16 / math.sqrt(eps))
 
 
 def _wide(dtype: object) -> torch.dtype | None:
