@@ -4,7 +4,7 @@ import copy
 import inspect
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -18,7 +18,6 @@ from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import lookup, pytree
 from nimble_fx.torch_internals.storages import with_math_bits
 
-_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -127,37 +126,40 @@ def unique_function(model: Callable[..., Any]) -> FunctionType:
     """
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if takes_any_keywords:
-            for _ in kwargs:  # Dynamo guards the order of what is iterated over, but not of `**`
-                pass
+        for _ in kwargs:  # Dynamo guards the order of what is iterated over, but not of `**`
+            pass
         return model(*args, **kwargs)
 
-    kinds = [parameter.kind for parameter in _parameters(model)]
-    takes_any_keywords = inspect.Parameter.VAR_KEYWORD in kinds
     code = forward.__code__.replace(co_name=f"forward_{uuid.uuid4().hex}")
     return FunctionType(code, globals(), "forward", None, forward.__closure__)
 
 
 def argument_names(model: Callable[..., Any]) -> dict[str, str]:
     """The model's names of arguments, by the names that `unique_function` gives to inputs."""
-    parameters = _parameters(model)
+    function = model.forward if isinstance(model, nn.Module) else model
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        return {}
     names = [p.name for p in parameters if p.kind in _POSITIONAL]
     by_position = {f"args_{i}": name for i, name in enumerate(names)}
     return by_position | {f"kwargs_{p.name}": p.name for p in parameters}
 
 
 def named_parameters(model: Callable[..., Any]) -> frozenset[str]:
-    """The model's parameters, but not those that take any number of arguments."""
-    return frozenset(p.name for p in _parameters(model) if p.kind not in _ANY_NUMBER)
+    """The parameters that get keywords by name, so that the model cannot see their order.
 
-
-def _parameters(model: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """The model's parameters; none if they are not known, as those of a builtin are not."""
-    function = model.forward if isinstance(model, nn.Module) else model
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return ()
+    None if a hook, a `__call__` of the model's own or an unknown kind of function gets them first.
+    """
+    if isinstance(model, nn.Module):
+        if model._forward_pre_hooks_with_kwargs or type(model).__call__ is not nn.Module.__call__:
+            return frozenset()
+        model = model.forward
+    function = getattr(model, "__func__", model)
+    if not isinstance(function, FunctionType):
+        return frozenset()
+    code = function.__code__  # not the signature, which may be that of a function it wraps
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def name_of(model: object) -> str:

@@ -42,8 +42,8 @@ def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Itera
     with ExitStack() as stack:
         stack.enter_context(_restored_global_generators([*tensors, *of_inputs]))
         stack.enter_context(_restored_generators(generators))
+        stack.enter_context(_restored_gradients(tensors))  # last: a gradient must fit its tensor
         stack.enter_context(_restored_values([*tensors, *gradients]))
-        stack.enter_context(_restored_gradients(tensors))
         # restored first, so that values are copied to the former tensors
         stack.enter_context(_restored_containers(containers))
         yield

@@ -5,6 +5,8 @@ import linecache
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import nimble_fx
+from nimble_fx.errors import InputError
 from nimble_fx.frontend.guarded_call import MAX_ENTRIES
 from tests.support.changing_net import DEVICES, Net
 from tests.support.eager import assert_same
@@ -38,11 +41,56 @@ def folded(x: Tensor, **others: Tensor) -> Tensor:
     return x
 
 
-def test_keywords_may_come_in_another_order() -> None:
-    x, y = torch.randn(2, 4)
-    compiled = nimble_fx.compile(folded, {"x": x, "y": y, "z": x})
-    for others in ({"y": y, "z": x}, {"z": x, "y": y}):
-        assert torch.equal(compiled(x=x, **others), folded(x, **others))
+class Difference(nn.Module):
+    """Depends on the order of its arguments."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x - y
+
+
+def in_order(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function with arguments by their order, whatever their names."""
+
+    @wraps(function)
+    def called(*args: Tensor, **kwargs: Tensor) -> Tensor:
+        return function(*args, *kwargs.values())
+
+    return called
+
+
+class Decorated(Difference):
+    """Its forward takes any keywords."""
+
+    forward = in_order(Difference.forward)
+
+
+class Called(Difference):
+    """Has a `__call__` of its own, which takes any keywords."""
+
+    __call__ = in_order(Difference.__call__)
+
+
+def hooked() -> nn.Module:
+    model = Difference()
+    model.register_forward_pre_hook(
+        lambda _, __, kwargs: ((*kwargs.values(),), {}), with_kwargs=True
+    )
+    return model
+
+
+@pytest.mark.parametrize("guards", [True, False])
+@pytest.mark.parametrize("make", [lambda: folded, Decorated, Called, hooked])
+def test_keywords_may_come_in_another_order_where_the_model_sees_it(
+    make: Callable[[], Any], guards: bool
+) -> None:
+    model, (x, y) = make(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(model, {"x": x, "y": y}, guards=guards)
+    assert torch.equal(compiled(x=x, y=y), model(x=x, y=y))
+    if guards or model is folded:
+        assert torch.equal(compiled(y=y, x=x), model(y=y, x=x))
+    else:
+        with pytest.raises(InputError, match=r"keywords y, x, not with .* keywords x, y"):
+            compiled(y=y, x=x)
 
 
 class Pair(NamedTuple):

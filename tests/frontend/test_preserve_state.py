@@ -84,6 +84,23 @@ def test_gradients_are_the_same_tensors_with_the_same_values() -> None:
         assert (gradient is None) or torch.equal(gradient, value)  # type: ignore[arg-type]
 
 
+def test_a_dropped_gradient_fits_its_tensor_again() -> None:
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.ones(3)
+    gradients = [weight.grad for weight in weights]
+
+    def packs(half: nn.Parameter, longer: nn.Parameter) -> None:
+        half.grad = longer.grad = None
+        half.data, longer.data = half.data.half(), torch.ones(5)
+
+    with preserve_state(partial(packs, *weights), []):
+        packs(*weights)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        assert weight.grad is gradient
+        assert torch.equal(weight, torch.ones(3))
+
+
 def bits(model: nn.Module) -> dict[str, bytes]:
     return {k: bytes_of(v) for k, v in model.state_dict().items()}
 

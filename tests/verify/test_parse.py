@@ -284,3 +284,64 @@ def test_items_of_a_list_among_results_lie_apart() -> None:
     read = [user.reads for user in users]
     assert len(set(read)) == len({user.stream for user in users}) == 4
     assert all({*storages} < {*tasks["lists"].allocates} for storages in read)
+
+
+def racing(operator: str, items: str) -> str:
+    """A text in which stream 0 writes to `a` while stream 1 reads `b`."""
+    selected = "\n".join(f"        {line.strip()}" for line in items.split(";"))
+    return f"""
+import torch
+
+aten = torch.ops.aten
+
+
+def call(inputs, p, streams, e):
+    x = inputs[0]
+    inputs.clear()
+    s0, s1 = streams
+    with s0:
+        r = {operator}
+        e.r.record(s0)
+{selected}
+    with s1:
+        s1.wait_event(e.r)
+        u = aten.sin.default(b)
+        e.u.record(s1)
+    with s0:
+        w = aten.mul_.Tensor(a, 3)
+    s0.wait_event(e.u)
+    return (w, u)
+
+
+N_STREAMS = 2
+EVENTS = ("r", "u")
+INPUTS = ("x",)
+PARAMETERS = ()
+"""
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "l1 = r[2]; l2 = r[2]; a = l1[0]; b = l2[0]",
+        "l1 = r[2]; a = l1[0]; l2 = r[2]; b = l2[0]",
+        "l1 = r[2]; b = l1[0]; a = l1[0]",
+    ],
+)
+def test_an_item_is_the_same_however_it_is_selected(items: str) -> None:
+    apart = items.replace("a = l1[0]", "a = l1[1]")
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("lists(Tensor x) -> (Tensor[], Tensor, Tensor[])")
+        library.impl("lists", lambda x: ([x + 1], x.sum(), [x * 2, x * 3]), "CPU")
+        verify_source(racing("torch.ops.nimble_tests.lists.default(x)", apart))
+        with pytest.raises(ScheduleError, match=r"race on storage r\.2\.0"):
+            verify_source(racing("torch.ops.nimble_tests.lists.default(x)", items))
+
+
+@pytest.mark.parametrize(
+    "operator", ["chunk.default(x, 2)", "tensor_split.sections(x, 2)", "split.Tensor(x, 2)"]
+)
+def test_items_of_what_may_be_a_view_may_lie_in_the_whole(operator: str) -> None:
+    text = racing(f"aten.{operator}", "a = r[0]").replace("sin.default(b)", "sin.default(x)")
+    with pytest.raises(ScheduleError, match="race on storage x"):
+        verify_source(text)

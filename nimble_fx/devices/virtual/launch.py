@@ -160,7 +160,8 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 whole = torch.empty(0, dtype=torch.uint8, device="cpu")
                 whole.set_(output.untyped_storage()).fill_(POISON)
 
-        if func.overloadpacket.__name__ in _WRITE_NOTHING and not _is_new_memory_filled():
+        writes_nothing = func.namespace == "aten" and func.overloadpacket.__name__ in _WRITE_NOTHING
+        if writes_nothing and not _is_new_memory_filled():
             self._target.launch(leave_as_it_is)
         elif torch.Tag.nondeterministic_seeded in func.tags:
             ones = pytree.tree_map_only(Tensor, torch.ones_like, (args, kwargs))

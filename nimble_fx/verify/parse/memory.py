@@ -1,6 +1,7 @@
 """The storages of the values of a text, tracked line by line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from nimble_fx.errors import ScheduleError
@@ -19,9 +20,8 @@ class ValueStorages:
     def __init__(self, tables: ModuleTables, like: TaskGraph | None) -> None:
         self.holds: dict[str, Storages] = tables.storages
         self._results: dict[str, tuple[Storages, ...]] = {}
-        self._lists: dict[str, Mapping[int, dict[str, Any]]] = {}
-        self._growing: dict[str, Sequence[dict[str, Any]]] = {}
-        self._used_whole: set[str] = set()
+        self._lists: dict[str, Mapping[int, _List]] = {}
+        self._growing: dict[str, _List] = {}
         self._operators: Iterator[Task] = iter(())
         if like is not None:
             self._operators = (task for task in like.tasks if not task.is_item)
@@ -42,7 +42,7 @@ class ValueStorages:
         name, (several, index) = draft["name"], draft["args"]
         results = self._results.get(several.name)
         if several.name in self._growing:
-            held: Storages = (self._grown(several.name, index),)
+            held = self._grown(self._growing[several.name], index)
         elif results is None:
             held = self.holds[several.name]
         elif index < len(results):
@@ -51,7 +51,9 @@ class ValueStorages:
             raise ScheduleError(f"{several.name} has {len(results)} results")
         draft["holds"] = self.holds[name] = held
         if index in self._lists.get(several.name, ()):
-            self._growing[name] = (self._lists[several.name][index], draft)
+            found = self._growing[name] = self._lists[several.name][index]
+            draft["holds"] = self.holds[name] = (*held, *found.grown)
+            found.drafts.append(draft)
 
     def inputs(self, tables: ModuleTables) -> Iterator[Input]:
         """The inputs and parameters, once all lines have been parsed."""
@@ -62,28 +64,57 @@ class ValueStorages:
 
     def _remember_results(self, name: str, done: CallEffects, draft: dict[str, Any]) -> None:
         if done.grows:
-            self._growing[name] = (draft,)
+            self._growing[name] = _List(name, done.results[0], done.allocates, [draft])
         elif len(done.results) > 1:
             self._results[name] = done.results
             self._lists[name] = {
-                i: draft for i in done.lists if {*done.results[i]} & {*done.allocates}
+                i: _List(f"{name}.{i}", done.results[i], done.allocates, [draft])
+                for i in done.lists
+                if {*done.results[i]} & {*done.allocates}
             }
 
-    def _grown(self, several: str, index: int) -> str:
-        """The storage of an item of a list of new tensors: the operator allocates that one too."""
-        storage, (operator, *items) = f"{several}.{index}", self._growing[several]
-        if storage not in self.holds[several]:
-            if several in self._used_whole:
+    def _grown(self, items: "_List", index: int) -> Storages:
+        """The storages of an item of a list of new tensors, which the operator allocates too."""
+        storage = f"{items.name}.{index}"
+        if storage not in items.grown:
+            if items.is_used_whole:
                 raise ScheduleError(
-                    f"items of {several} must be selected before it is used as a whole"
+                    f"items of {items.name} must be selected before it is used as a whole"
                 )
+            items.grown.append(storage)
             for attribute in ("writes", "allocates"):
-                operator[attribute] = (*operator[attribute], storage)
-            for draft in (operator, *items):
+                items.drafts[0][attribute] = (*items.drafts[0][attribute], storage)
+            for draft in items.drafts:
                 draft["holds"] = self.holds[draft["name"]] = (*draft["holds"], storage)
-        return storage
+        return (storage, *items.aliases)
 
     def _storages(self, arg: Arg) -> Storages:
         names = [arg.name] if isinstance(arg, Ref) else ref_names(arg)
-        self._used_whole.update(self._growing.keys() & names)
+        for name in self._growing.keys() & names:
+            self._growing[name].is_used_whole = True
         return tuple([storage for name in names for storage in self.holds[name]])
+
+
+@dataclass(eq=False)
+class _List:
+    """A list of new tensors that an operator returns, whose items have storages of their own.
+
+    Attributes:
+        name: the operator, with the position of the list if it is one of several results.
+        storages: those of the list as a whole.
+        allocated: the storages that the operator allocates at first.
+        drafts: those of the operator, and of each value that is this list.
+        grown: the storages of the items that were selected so far.
+    """
+
+    name: str
+    storages: Storages
+    allocated: Storages
+    drafts: list[dict[str, Any]]
+    grown: list[str] = field(default_factory=list)
+    is_used_whole: bool = False
+
+    @property
+    def aliases(self) -> Storages:
+        """The storages of arguments in which an item may lie instead."""
+        return tuple(storage for storage in self.storages if storage not in self.allocated)

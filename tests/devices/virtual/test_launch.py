@@ -89,6 +89,16 @@ def test_uninitialized_memory_holds_poison_even_where_numbers_were() -> None:
     assert result.isnan().all()
 
 
+def test_a_custom_operator_may_be_named_like_one_that_writes_nothing() -> None:
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("empty(Tensor x) -> Tensor")
+        library.impl("empty", torch.cos, "CompositeExplicitAutograd")
+        device, x = Virtual(), torch.randn(3)
+        result = queued(device, torch.ops.nimble_tests.empty, x)
+        device.synchronize()
+    assert torch.equal(result, x.cos())
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float16])
 def test_uninitialized_memory_is_eagers_where_pytorch_fills_it(dtype: torch.dtype) -> None:
     device = Virtual()
