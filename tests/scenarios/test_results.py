@@ -161,7 +161,8 @@ def test_a_torch_function_mode_is_applied_once(options: dict[str, Any]) -> None:
             assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_operators_may_return_lists_among_other_results() -> None:
+@pytest.mark.parametrize("kernels", ["aten", "inductor"])
+def test_operators_may_return_lists_among_other_results(kernels: str) -> None:
     def lists(x: Tensor) -> tuple[list[Tensor], Tensor, list[Tensor]]:
         return [x + 1, x + 2], x.sum(), [x * 2, x * 3, x * 4]
 
@@ -173,7 +174,10 @@ def test_operators_may_return_lists_among_other_results() -> None:
         library.define("lists(Tensor x) -> (Tensor[], Tensor, Tensor[])")
         library.impl("lists", lists, "CompositeExplicitAutograd")
         torch.library.register_fake("nimble_tests::lists", lists, lib=library)
-        x, options = torch.randn(3), NIMBLE | {"device": "virtual", "on_fallback": "error"}
+        x, options = (
+            torch.randn(3),
+            NIMBLE | {"device": "virtual", "on_fallback": "error", "kernels": kernels},
+        )
         compiled = torch.compile(program, backend="nimble", options=options)
         with torch.no_grad():
             assert_same(compiled(x), program(x))

@@ -151,7 +151,7 @@ class _Builder:
             case Geometry(of, method):
                 return self._geometry(self._named(of), method)
             case Item(of, index):
-                whole = self._node(self._named(of))
+                whole = self._node(self._evaluated(of))
                 is_sizes = isinstance(whole, list)
                 return whole[index] if is_sizes else self._call(getitem, whole, index)
             case KernelCall():

@@ -95,9 +95,9 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Item:
-    """One of several results of an operator, or one size or stride."""
+    """One of several results of an operator, one item of such a list, or one size or stride."""
 
-    of: Name
+    of: "Name | Item"
     index: int
 
 
@@ -210,8 +210,8 @@ def _value(node: ast.expr) -> Any:
             return _of_torch(name, node)
         case ast.BinOp() | ast.UnaryOp() | ast.Call(ast.Name("max" | "min")) if is_size(node):
             return Expression(ast.unparse(node))
-        case ast.Subscript(ast.Name(name), ast.Constant(int() as index)):
-            return Item(Name(name), index)
+        case ast.Subscript(ast.Name() | ast.Subscript() as of, ast.Constant(int() as index)):
+            return Item(_value(of), index)
         case ast.Call(function, args, keywords):
             return _called(node, function, args, keywords)
     raise _unknown(node)

@@ -96,6 +96,7 @@ def test_inputs_and_results_are_read() -> None:
             Expectation(Name("buf0"), (2,), (1,), torch.float32),
         ),
         ("buf2 = buf1[0]", "buf2", Item(Name("buf1"), 0)),
+        ("buf2 = buf1[2][1]", "buf2", Item(Item(Name("buf1"), 2), 1)),
         ("buf2 = buf1; del buf1  # reuse", "buf2", Name("buf1")),
         (
             "cpp_fused_relu_0(arg0_1, buf1)",
