@@ -277,7 +277,7 @@ def _check_guards(guards: object, training: bool, release_weights: object) -> No
         if type(value) is not bool:
             raise OptionError(f"{name}={value!r:.99} is not valid; it takes True or False")
     if training and not guards:
-        raise OptionError("guards=False is for inference; a training is compiled with guards")
+        raise OptionError("guards=False is for inference; training is always compiled with guards")
     if release_weights and guards:
         raise OptionError("release_weights=True needs guards=False: guards look at the weights")
 

@@ -29,7 +29,7 @@ class Nimble:
         """
         if not isinstance(original_module, nn.Module):
             raise OptionError(
-                f"Nimble takes a torch.nn.Module, not a {type(original_module).__name__}: "
+                f"Nimble takes a torch.nn.Module, not {type(original_module).__name__}: "
                 "nimble_fx.compile takes functions and exported programs too"
             )
         self.original_module = original_module
