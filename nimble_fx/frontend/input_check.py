@@ -47,13 +47,10 @@ class InputCheck:
             UnsupportedError: an argument is neither a tensor nor a constant such as a number or a
                 string, in tuples, lists and dicts; or a tensor is passed twice.
         """
-        self._name, self._named = name, named
-        self._keywords = [*example.kwargs]
+        self._name, self._named, self._keywords = name, named, list(example.kwargs)
         leaves, self._spec = pytree.tree_flatten((example.args, dict(example.kwargs)))
-        self._names, self._signature = (
-            _names(example),
-            self._signature_of(example.args, example.kwargs),
-        )
+        self._names = _names(example)
+        self._signature = self._signature_of(example.args, example.kwargs)
         self._others = {i: leaf for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
         for i, leaf in self._others.items():
             if type(leaf) not in _COMPARED:

@@ -19,28 +19,22 @@ MAX_EPSILONS = 16
 """The standard deviation of the random error of a value, in epsilons of its type, at most."""
 
 
-def in_float64(gm: GraphModule, args: Sequence[Any]) -> Sequence[Any] | None:
+def in_float64(
+    gm: GraphModule, args: Sequence[Any], error_seed: int | None = None
+) -> Sequence[Any] | None:
     """The graph's results with float64 and complex128 in place of each narrower type.
 
     Returns None if an operator of the graph does not take these.
-    """
-    try:
-        results: Sequence[Any] = _InFloat64(gm).run(*args)
-    except Exception:  # an operator's own error
-        return None
-    return results
-
-
-def in_float64_with_errors(gm: GraphModule, args: Sequence[Any], seed: int) -> Sequence[Any] | None:
-    """As `in_float64`, with a random error in each value, as kernels in the graph's types have.
 
     Args:
-        gm: a graph with fake tensors in `meta["val"]`, whose types decide how large the errors are.
+        gm: a graph with fake tensors in `meta["val"]`, whose types decide how large errors are.
         args: its arguments, which have no errors.
-        seed: of the errors; the generators of the program's own random numbers are not used.
+        error_seed: not None: each value has a random error, as kernels in the graph's types have;
+            the generators of the program's own random numbers are not used for these.
     """
+    run = _InFloat64(gm) if error_seed is None else _WithErrors(gm, error_seed)
     try:
-        results: Sequence[Any] = _WithErrors(gm, seed).run(*args)
+        results: Sequence[Any] = run.run(*args)
     except Exception:  # an operator's own error
         return None
     return results

@@ -174,10 +174,8 @@ def test_operators_may_return_lists_among_other_results(kernels: str) -> None:
         library.define("lists(Tensor x) -> (Tensor[], Tensor, Tensor[])")
         library.impl("lists", lists, "CompositeExplicitAutograd")
         torch.library.register_fake("nimble_tests::lists", lists, lib=library)
-        x, options = (
-            torch.randn(3),
-            NIMBLE | {"device": "virtual", "on_fallback": "error", "kernels": kernels},
-        )
+        x = torch.randn(3)
+        options = NIMBLE | {"device": "virtual", "on_fallback": "error", "kernels": kernels}
         compiled = torch.compile(program, backend="nimble", options=options)
         with torch.no_grad():
             assert_same(compiled(x), program(x))

@@ -64,11 +64,11 @@ class ValueStorages:
 
     def _remember_results(self, name: str, done: CallEffects, draft: dict[str, Any]) -> None:
         if done.grows:
-            self._growing[name] = _List(name, done.results[0], done.allocates, [draft])
+            self._growing[name] = _new_list(name, 0, done, draft)
         elif len(done.results) > 1:
             self._results[name] = done.results
             self._lists[name] = {
-                i: _List(f"{name}.{i}", done.results[i], done.allocates, [draft])
+                i: _new_list(f"{name}.{i}", i, done, draft)
                 for i in done.lists
                 if {*done.results[i]} & {*done.allocates}
             }
@@ -101,20 +101,19 @@ class _List:
 
     Attributes:
         name: the operator, with the position of the list if it is one of several results.
-        storages: those of the list as a whole.
-        allocated: the storages that the operator allocates at first.
+        aliases: the storages of arguments in which an item may lie instead.
         drafts: those of the operator, and of each value that is this list.
         grown: the storages of the items that were selected so far.
     """
 
     name: str
-    storages: Storages
-    allocated: Storages
+    aliases: Storages
     drafts: list[dict[str, Any]]
     grown: list[str] = field(default_factory=list)
     is_used_whole: bool = False
 
-    @property
-    def aliases(self) -> Storages:
-        """The storages of arguments in which an item may lie instead."""
-        return tuple(storage for storage in self.storages if storage not in self.allocated)
+
+def _new_list(name: str, position: int, done: CallEffects, draft: dict[str, Any]) -> _List:
+    """The list that is one of a call's results."""
+    aliases = [each for each in done.results[position] if each not in done.allocates]
+    return _List(name, tuple(aliases), [draft])
