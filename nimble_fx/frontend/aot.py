@@ -15,6 +15,7 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.frontend.example_run import check_call, check_training, run_example
+from nimble_fx.frontend.graph_breaks import GraphBreaks
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.model_function import (
     Arguments,
@@ -32,12 +33,9 @@ from nimble_fx.program import Program, register
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
-from nimble_fx.torch_internals.dynamo.counters import graph_breaks
 from nimble_fx.torch_internals.dynamo.untraced import when_freed
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.weak_list import WeakList
-
-_NO_REASON = "it says why only the first time: call torch.compiler.reset(), and compile again"
 
 
 def compile(  # noqa: A001  # as torch.compile
@@ -94,7 +92,7 @@ def compile(  # noqa: A001  # as torch.compile
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
     runs, outputs = compiled._run_example(arguments, recorded=release_weights)
-    compiled._report_if_eager()
+    compiled._report_graph_breaks()
     if not guards:
         compiled._drop_guards(arguments)
     if release_weights:
@@ -119,7 +117,7 @@ class Compiled:
     ) -> None:
         self.model, self.training = model, training
         self._recorder = Recorder()
-        self._reporter, self._breaks_before = Reporter(options.on_fallback), graph_breaks()
+        self._reporter = Reporter(options.on_fallback)
         self._backend = _Backend(options, argument_names(model), self._recorder, guards)
         function = unique_function(model)
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
@@ -183,14 +181,10 @@ class Compiled:
             )
             self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
 
-    def _report_if_eager(self) -> None:
-        """Reports a fallback if Dynamo found no graph in the model."""
-        if not self._backend.is_called:
-            why = next(iter(graph_breaks() - self._breaks_before), _NO_REASON)
-            reason = (
-                f"PyTorch found no graph in it ({why}), so that nothing is compiled ahead of time"
-            )
-            self._reporter.report(Fallback(name_of(self.model), "in eager", reason))
+    def _report_graph_breaks(self) -> None:
+        fallback = self._backend.breaks.fallback(name_of(self.model))
+        if fallback is not None:
+            self._reporter.report(fallback)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -237,13 +231,13 @@ class _Backend:
     ) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
-        self.is_called = False
+        self.breaks = GraphBreaks()
         self.calls: Callable[[], GuardedCalls | None] = lambda: None
         self._options, self._names, self._recorder = options, names, recorder
         self._has_guards = has_guards
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        self.is_called = True
+        self.breaks.add_graph(gm)
         calls = self.calls()
         if calls is not None:
             calls.reads_user_objects |= reads_user_objects(gm)

@@ -255,7 +255,6 @@ def test_a_fallback_that_is_asked_to_be_an_error_is_one_and_leaves_all_as_it_was
 
         def forward(self, x: Tensor) -> Tensor:
             y: Tensor = self.norm(x)
-            torch._dynamo.graph_break()
             return torch.cond(y.sum() > 0, torch.cos, torch.sin, (y,))
 
     model, x = Conditional(), torch.randn(2, 3)
@@ -345,7 +344,7 @@ def test_a_graph_break_leaves_all_parts_compiled() -> None:
             return y.cos()
 
     model, x = Broken(), torch.randn(3)
-    compiled = nimble_fx.compile(model, x)
+    compiled = nimble_fx.compile(model, x, on_fallback="silent")
     assert len(compiled.programs) == 2
     assert_same(compiled(x), model(x))
     assert len(compiled.programs) == 2

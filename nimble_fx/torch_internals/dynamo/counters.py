@@ -10,13 +10,22 @@ def count_event(event: str) -> None:
 
 
 def graph_breaks() -> Counter[str]:
-    """The number of graph breaks so far, by reason: what, why, and Dynamo's first hint."""
-    reasons = Counter[str]()
-    for text, n in _counters()["unimplemented"].items():
-        lines = text.partition("\n\n")[0].splitlines()[:3]
-        parts = [re.sub(r"^\s*(Explanation|Hint): ", "", line).rstrip(". ") for line in lines]
-        reasons[". ".join(parts)] += n
+    """The number of graph breaks so far, by reason: what, why, and Dynamo's first hint.
+
+    Dynamo counts a break after which it goes on in one group, and one in which it gives up the
+    function in another; some are in both.
+    """
+    reasons, counters = Counter[str](), _counters()
+    for text, n in (counters["graph_break"] + counters["unimplemented"]).items():
+        reasons[short_reason(text)] += n
     return reasons
+
+
+def short_reason(text: str) -> str:
+    """What, why, and the first hint, from Dynamo's text on a graph break."""
+    lines = text.partition("\n\n")[0].splitlines()[:3]
+    parts = [re.sub(r"^\s*(Explanation|Hint): ", "", line).rstrip(". ") for line in lines]
+    return ". ".join(parts)
 
 
 def _counters() -> dict[str, Counter[str]]:
