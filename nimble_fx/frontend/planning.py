@@ -77,10 +77,10 @@ def plan(
             machine's "cuda", "cuda:1" or a `torch.device`, which mean an H100 if the machine has no
             such device.
         training: True for the forward and backward of training.
-        **options: the options of `torch.compile(options={...})` except `device` and `seed`.
-            `cost_dir` has no effect, because nothing is measured; `verify="values"` has the effect
-            of True, because nothing is computed; `cache_dir` has an effect only if this machine has
-            the device.
+        **options: the options of `torch.compile(options={...})` except `device` and `seed`, and
+            `cost_dir`, because nothing is measured. `verify="values"` has the effect of True,
+            because nothing is computed; `cache_dir` has an effect only if this machine has the
+            device.
 
     Returns:
         The program for inference, or in training those of the forward and the backward.
@@ -122,10 +122,15 @@ def _parsed(options: dict[str, Any], is_here: bool) -> Options:
         options: by name.
         is_here: whether this machine has the device; the cache refuses files for any other.
     """
+    if options.get("cost_dir") is not None:
+        raise OptionError(
+            f"cost_dir={options['cost_dir']!r} has no effect on a plan, which measures nothing: on "
+            "a machine with the device, pass it to torch.compile or nimble_fx.compile"
+        )
     parsed = Options.parse(None, options)
     verify = True if parsed.verify == "values" else parsed.verify
     cache_dir = parsed.cache_dir if is_here else None
-    return replace(parsed, verify=verify, cost_dir=None, cache_dir=cache_dir)
+    return replace(parsed, verify=verify, cache_dir=cache_dir)
 
 
 def _runtime_and_specs(device: str | torch.device | Device) -> tuple[Cuda, Device]:

@@ -37,6 +37,11 @@ class UnguardedCall:
         if guarded.latest is None:
             raise UnsupportedError("it is not one graph of PyTorch's, or changes in each call")
         entry, self._call = guarded.latest
+        if entry.has_dynamic_sizes:
+            raise UnsupportedError(
+                "sizes or strides of its inputs are dynamic, and only guards check which ones its "
+                "program is for"
+            )
         if entry.effects:
             raise UnsupportedError(
                 "it reads or changes objects other than its parameters and buffers: "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +121,12 @@ def test_training_is_yes_or_no() -> None:
         nimble_fx.plan(Branchy(), torch.ones(2, 4), training="yes")  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="training=1 is not valid"):
         nimble_fx.compile(Branchy(), torch.ones(2, 4), training=1)  # type: ignore[arg-type]
+
+
+def test_a_plan_refuses_measured_costs_and_makes_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"cost_dir=.* has no effect on a plan"):
+        nimble_fx.plan(Branchy(), torch.ones(2, 4), cost_dir=tmp_path / "costs")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_what_cannot_be_planned_in_the_backward_alone_says_so() -> None:

@@ -273,6 +273,10 @@ def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_
         broken = nimble_fx.compile(Broken(), x, guards=False)
     assert [broken(x).tolist(), nimble_fx.fallbacks()[-1].runs] == [[2, 2], "with guards"]
     assert "not one graph" in nimble_fx.fallbacks()[-1].reason
+    sized = torch.zeros(3)
+    torch._dynamo.mark_dynamic(sized, 0)
+    with pytest.raises(FallbackError, match="sizes or strides of its inputs are dynamic"):
+        nimble_fx.compile(torch.sin, sized, guards=False, on_fallback="error")
     with pytest.raises(FallbackError, match="an argument is passed twice"):
         nimble_fx.compile(torch.add, (x, x), guards=False, on_fallback="error")
     net = Accumulates()

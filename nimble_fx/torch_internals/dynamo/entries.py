@@ -29,6 +29,7 @@ _are_there = not any(isinstance(each, Missing) for each in _NEEDED)
 """Whether this PyTorch lets entries be called directly; if not, all calls go through Dynamo."""
 
 _FETCHED = {"_modules", "_parameters", "_buffers"}
+_OF_DYNAMIC_SIZES = {"call_size", "call_stride", "call_storage_offset"}
 _SETTERS = {"object_setattr_ignore_descriptor", "object", "__setattr__"}
 """Functions that it calls with an object, the name of an attribute and a value."""
 
@@ -76,6 +77,11 @@ class DynamoEntry:
         if not found and any(map(_is_store, dis.get_instructions(self.code))):
             found = ["an item of a list or dict"]
         return found
+
+    @property
+    def has_dynamic_sizes(self) -> bool:
+        """Whether its graph takes sizes of inputs, as `mark_dynamic` makes it do."""
+        return not _OF_DYNAMIC_SIZES.isdisjoint(self.code.co_names)
 
     def as_function(self, of: FunctionType, user_objects: bool) -> FunctionType:
         """The code as a function; without bookkeeping, if it has no effects.
