@@ -14,8 +14,8 @@ NO_GAINS = (
 )
 
 EXPLANATION = (
-    "Time of a call in inference, divided by the time with the default options: above 1, the "
-    "default is faster. Geometric means over the models of each result."
+    "Time of a call in inference, divided by the time with the default options (in the last row "
+    'with `kernels="inductor"`): above 1, these are faster. Geometric means over models.'
 )
 
 TITLES = {
@@ -46,7 +46,7 @@ def gains(documents: Sequence[Document]) -> list[str]:
     on_gpu = [each for each in documents if each["options"]["device"].startswith("cuda")]
     lines = [EXPLANATION] if on_gpu else [NO_GAINS]
     for where, results in groupby(on_gpu, _where):
-        lines += ["", *_table(where, [rows_of(each) for each in results])]
+        lines += ["", *_table(where, list(results))]
     return [*lines, *_on_cpu(documents)]
 
 
@@ -55,15 +55,19 @@ def _where(document: Document) -> str:
     return f"{at['gpus'][0]}, PyTorch {at['torch']}"
 
 
-def _table(where: str, results: Sequence[Sequence[Row]]) -> list[str]:
+def _table(where: str, documents: Sequence[Document]) -> list[str]:
     """A row for each contestant, and a column for each result."""
+    results = [rows_of(each) for each in documents]
     ran = {name for rows in results for row in rows for name in row.results} - {OURS}
     names = [*[name for name in TITLES if name in ran], *sorted(ran - TITLES.keys())]
     body = [[TITLES.get(name, name), *(_mean(rows, name) for rows in results)] for name in names]
     fused = [FUSED, *map(_streams_on_fusion, results)]
     if any(cell != "-" for cell in fused[1:]):
         body.append(fused)
-    return table([where, *(plural(len(rows), "model") for rows in results)], body)
+    names = [str(each["options"]["name"]) for each in documents]
+    sizes = [plural(len(rows), "model") for rows in results]
+    heads = [f"`{name}`: {size}" for name, size in zip(names, sizes, strict=True)]
+    return table([where, *heads], body)
 
 
 def _mean(rows: Sequence[Row], name: str) -> str:
@@ -92,5 +96,5 @@ def _on_cpu(documents: Sequence[Document]) -> Iterator[str]:
         yield (
             f"On a CPU, where one stream runs, eager takes {figures[0]:.2f} to {figures[-1]:.2f} "
             "times the time of a call with the default options (geometric means of "
-            f"{plural(len(figures), 'result')})."
+            f"{plural(len(figures), 'result')} of at least {MANY_MODELS} models)."
         )

@@ -88,6 +88,10 @@ DEVICES: dict[str, Device] = {
             double_tflops=34, gbps=4800, workspace_nbytes=32 << 20,
         ),
         Device(
+            name="b200", sms=148, tflops=75, tf32_tflops=1125, half_tflops=2250,
+            double_tflops=37, gbps=7700, workspace_nbytes=32 << 20,
+        ),
+        Device(
             name="l4", sms=58, tflops=30.3, tf32_tflops=60, half_tflops=121,
             double_tflops=0.49, gbps=300,
         ),

@@ -41,6 +41,7 @@ def document(gpus: list[str], rows: Sequence[Any], command: str = "inference") -
             "no_compile": True,
             "rounds": 2,
             "device": "cuda:0" if gpus else "cpu",
+            "name": command,
         },
         "environment": environment,
         "targets": [{"name": "a", "figure": 1.2, "limit": 1.0, "met": False}],
@@ -88,7 +89,8 @@ def test_a_ratio_is_the_median_of_the_ratios_of_each_round(results: Path) -> Non
     assert "- Model M, batch 1, rival: ValueError: no" in text
     assert "Not reached: Model N, batch 1." in text
     assert "| a | 1.200 | 1 | **not met** |" in text
-    assert "`python -m bench.inference --models m --no-compile --rounds 2 --device cpu`" in text
+    command = "--models m --no-compile --rounds 2 --device cpu --name inference"
+    assert f"`python -m bench.inference {command}`" in text
 
 
 def test_without_results_of_a_gpu_the_readme_says_that_there_is_no_gain_yet(results: Path) -> None:
@@ -108,7 +110,7 @@ def test_gains_on_a_cpu_are_those_of_results_with_many_models(results: Path) -> 
 def test_gains_are_those_on_a_gpu(results: Path) -> None:
     write_json(results / "nvidia-x", "inference", document(["NVIDIA X"], [ROW]))
     text = with_gains(f"{BEGIN}{END}", read(results))
-    assert "| NVIDIA X, PyTorch 2.11.0 | 1 model |\n" in text
+    assert "| NVIDIA X, PyTorch 2.11.0 | `inference`: 1 model |\n" in text
     assert "| eager | 3.00 |\n| rival | failed on 1 model |\n" in text
     assert FUSED not in text
 
@@ -129,7 +131,7 @@ def test_each_result_of_a_gpu_has_a_column(results: Path) -> None:
     for name, rows in (("first", [ROW, ROW]), ("second", [only_ours])):
         write_json(results / "nvidia-x", name, document(["NVIDIA X"], rows))
     text = with_gains(f"{BEGIN}{END}", read(results))
-    assert "| 2 models | 1 model |\n" in text
+    assert "| `inference`: 2 models | `inference`: 1 model |\n" in text
     assert "| eager | 3.00 | - |\n" in text
 
 

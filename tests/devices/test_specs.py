@@ -51,6 +51,7 @@ def test_what_is_near_nothing_is_refused_without_a_guess(name: Any) -> None:
     [
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H200", "h200"),
+        ("NVIDIA B200", "b200"),
         ("Tesla V100-SXM2-16GB", "v100"),
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("NVIDIA L4", "l4"),
