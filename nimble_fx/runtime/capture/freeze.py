@@ -133,10 +133,6 @@ class FrozenProgram:
         launcher = self._launcher
         if launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
             return launcher(args)
-        if carry_tangents(args):  # copies to the graph's buffers would drop tangents
-            return launcher(args)
-        if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
-            return launcher(args)
         if not self._pool_group.acquire():
             return launcher(args)
         try:
@@ -159,6 +155,11 @@ class FrozenProgram:
 
     def _run(self, args: list[Any], inputs: list[Any], static: list[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
+        if carry_tangents(args):  # copies to the graph's buffers would drop tangents
+            return self._run_uncaptured(args)
+        launcher = self._launcher
+        if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
+            return self._run_uncaptured(args)
         if self._needs_inputs_in_place(inputs):
             return self._run_unfrozen(self._in_place, args)
         key, graph = self._find_graph(inputs, static)
@@ -169,9 +170,7 @@ class FrozenProgram:
             if are_fake(static):
                 return self._launcher(args)
             if self._launcher.shared_static.found(static) is not None:
-                outputs = self._launcher(args)
-                self._pool_group.record_end()
-                return outputs
+                return self._run_uncaptured(args)
             new = self._new_graph(key, inputs, static)
             if isinstance(new, Fallback):
                 return self._run_unfrozen(new, args)
@@ -206,12 +205,15 @@ class FrozenProgram:
         is_known = fallback in (self._too_many_captures, self._in_place, self._failed)
         if is_known:
             self._report(fallback)
-        outputs = self._launcher(args)
-        self._pool_group.record_end()
+        outputs = self._run_uncaptured(args)
         if not is_known:
             self._failed = fallback
             self._report(fallback)
         return outputs
+
+    def _run_uncaptured(self, args: list[Any]) -> Sequence[Any]:
+        with self._pool_group.turn():
+            return self._launcher(args)
 
     def _report(self, fallback: Fallback) -> None:
         self._status.reason = fallback.reason
@@ -229,11 +231,11 @@ class FrozenProgram:
             return self._failed
         if not self._cache.should_capture(key):
             return self._too_many_captures
+        parameters = [self._launcher.graph.inputs[i] for i in self._launcher.static]
+        check_weights(parameters, self._names, static)
         too_many = self._cache.evict_for(key)
         if too_many is not None:
             self._warn_of_eviction(too_many)
-        parameters = [self._launcher.graph.inputs[i] for i in self._launcher.static]
-        check_weights(parameters, self._names, static)
         try:
             with self._capture_context(static):
                 self._autotune(key, inputs, static)

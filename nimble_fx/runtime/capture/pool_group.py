@@ -2,7 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from nimble_fx.devices import DeviceRuntime, Stream
@@ -36,12 +37,21 @@ class PoolGroup:
         caller.wait_event(self._last_event)
         return caller
 
-    def record_end(self, caller: Stream | None = None) -> None:
+    def record_end(self, caller: Stream) -> None:
         """Records the end of a run on the current stream; the next run waits for it."""
-        self._last_event.record(caller or self._device.streams(1)[0])
+        self._last_event.record(caller)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Orders what the block launches after the run before, and the next run after it."""
+        caller = self.wait_for_last()
+        try:
+            yield
+        finally:
+            self.record_end(caller)
 
     def ordered(self, run: Boxed) -> Boxed:
-        """Wraps a program without captures so that the next run in the group waits for it.
+        """Wraps a program without captures so that it runs in turn with the others.
 
         It may read what a capture has saved, if the device has any captures.
         """
@@ -52,13 +62,11 @@ class PoolGroup:
         def call(args: list[Any]) -> Sequence[Any]:
             is_acquired = self.acquire()
             try:
-                outputs = run(args)
-                if not self._device.is_capturing:
-                    self.record_end()
+                with nullcontext() if self._device.is_capturing else self.turn():
+                    return run(args)
             finally:
                 if is_acquired:
                     self.release()
-            return outputs
 
         return call
 

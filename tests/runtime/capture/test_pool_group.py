@@ -60,14 +60,10 @@ def test_each_runs_after_the_last_whatever_stream_it_is_called_on() -> None:
     pool_group, x = PoolGroup(device), torch.zeros(64)
     one, other = device.streams(3)[1:]
     for i in range(1, 20):
-        with one:
-            pool_group.wait_for_last()
+        with one, pool_group.turn():
             x.fill_(i)
-            pool_group.record_end()
-        with other:
-            pool_group.wait_for_last()
+        with other, pool_group.turn():
             seen = x.clone()
-            pool_group.record_end()
         device.synchronize()
         assert torch.equal(seen, torch.full((64,), float(i)))
 
@@ -143,6 +139,22 @@ def test_a_run_of_buffers_that_share_memory_by_now_is_waited_for_by_the_next(
         compiled(torch.ones(2))
     assert len(ended) == 1
     assert device.n_captures == 1
+
+
+def test_a_replay_waits_for_the_one_before_though_an_uncaptured_run_is_in_between() -> None:
+    device = ReplayingDevice()
+    replay = frozen(lambda x: x.exp() + x.sin(), torch.zeros(64), device=device)
+    uncaptured = replay._pool_group.ordered(lambda args: [args[0].neg()])
+    replay([torch.zeros(64)])
+    one, other = device.streams(3)[1:]
+    for i in range(20):
+        x, y = torch.full((64,), i / 8), torch.full((64,), -i / 8)
+        with one:
+            results = [*replay([x])]
+        with other:
+            results += [*uncaptured([y]), *replay([y])]
+        device.synchronize()
+        assert_same(results, [x.exp() + x.sin(), -y, y.exp() + y.sin()])
 
 
 def test_no_run_waits_for_one_in_a_capture_of_the_users() -> None:
