@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 def _encode_target(target: Callable[..., Any]) -> str:
     name = serialized_name(target)
-    if getattr(target, "namespace", None) == KERNELS:
+    if _is_inductors(target):
         raise FileError(
             f"{name} is a kernel that Inductor compiled, which no file holds; to save the program, "
             "compile it with kernels='aten'"
@@ -102,6 +102,11 @@ def _encode_target(target: Callable[..., Any]) -> str:
     if name is None:
         raise FileError(f"{target} is neither an operator nor a function of sizes")
     return name
+
+
+def _is_inductors(target: Callable[..., Any]) -> bool:
+    """Whether it is a kernel that Inductor compiled in this process."""
+    return getattr(target, "namespace", None) == KERNELS
 
 
 def _encode_type(value_type: ValueType | None) -> Json | None:
@@ -134,7 +139,7 @@ def _decode_operators(field: Field) -> dict[str, OpOverload]:
     targets = operators_by_name(schemas)
     for name, schema in schemas.items():
         target = targets.get(name)
-        if target is None:
+        if target is None or _is_inductors(target):
             raise FileError(
                 f"operator {name!r} is not known in this process; import what defines it, or "
                 "compile the program again"

@@ -16,6 +16,7 @@ from nimble_fx.ir.types import ScalarType, TensorType, TupleType
 from nimble_fx.serialization import graphs
 from nimble_fx.serialization.graphs import decode_graph, encode_graph
 from nimble_fx.serialization.json_field import Field
+from nimble_fx.torch_internals.operators import KERNELS
 from tests.support.saved import programs_of_models
 from tests.support.schedules import schedules
 from tests.support.trials import Trial, trials
@@ -141,6 +142,14 @@ def test_an_operator_that_is_not_here_is_named(name: str) -> None:
     with pytest.raises(FileError, match=f"operator '{name}' is not known"):
         decoded(document() | {"operators": {name: ""}})
     assert "nobody" not in vars(torch.ops)
+
+
+def test_a_kernel_that_inductor_compiled_here_is_refused() -> None:
+    with torch.library._scoped_library(KERNELS, "FRAGMENT") as library:
+        library.define("cpp_fused_x(Tensor x0) -> Tensor")
+        kernel = torch.ops.nimble_kernels.cpp_fused_x.default
+        with pytest.raises(FileError, match="operator 'nimble_kernels::cpp_fused_x' is not known"):
+            decoded(document() | {"operators": {kernel.name(): str(kernel._schema)}})
 
 
 def test_an_operator_with_another_schema_is_refused() -> None:

@@ -249,7 +249,7 @@ class _Builder:
             taken[node] = taken.get(node, False) or is_written
             arguments.append(Argument(False, list(taken).index(node)))
         signature = Signature(
-            tuple(Taken(*_layout(node), is_written) for node, is_written in taken.items()),
+            tuple(_taken(node, is_written) for node, is_written in taken.items()),
             tuple(each.tensor for each in new),
             tuple(arguments),
         )
@@ -357,6 +357,10 @@ def _positional(
 def _layout(node: Node) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
     tensor = node.meta["val"]
     return tuple(map(size_of, tensor.shape)), tuple(map(size_of, tensor.stride()))
+
+
+def _taken(node: Node, is_written: bool) -> Taken:
+    return Taken(*_layout(node), node.meta["val"].dtype, is_written)
 
 
 def _overload(call: OperatorCall, default: str) -> OpOverload:

@@ -120,8 +120,9 @@ def _numeric_launcher(
     def launch(*arguments: Tensor | Sequence[Tensor]) -> Any:
         taken = in_order(arguments)
         for tensor, expected in zip(taken, signature.taken, strict=True):
-            if not has_layout(tensor, expected.size, expected.stride):
-                raise OperatorError(_other_layout(tensor, expected))
+            fits = has_layout(tensor, expected.size, expected.stride)
+            if not fits or tensor.dtype is not expected.dtype:
+                raise OperatorError(_misfit(tensor, expected))
         new = [each.allocate() for each in signature.new]
         given = [*taken, *new, *numbers]
         kernel(
@@ -157,12 +158,13 @@ def has_layout(tensor: Tensor, size: tuple[Size, ...], stride: tuple[Size, ...])
     return tensor.shape == size and (0 in size or all(n == 1 or a == b for n, a, b in same))
 
 
-def _other_layout(tensor: Tensor, expected: Taken) -> str:
+def _misfit(tensor: Tensor, expected: Taken) -> str:
     return (
-        f"a kernel that Inductor compiled for the sizes {expected.size} and strides "
-        f"{expected.stride} was called with {tuple(tensor.shape)} and {tensor.stride()}: an "
-        "operator before it returned another layout than PyTorch's meta kernel says, or a weight "
-        "has changed. Compile again after torch.compiler.reset(), or with kernels='aten'"
+        f"a kernel that Inductor compiled for {expected.dtype}, the sizes {expected.size} and the "
+        f"strides {expected.stride} was called with {tensor.dtype}, {tuple(tensor.shape)} and "
+        f"{tensor.stride()}: an operator before it returned another type or layout than PyTorch's "
+        "meta kernel says, or a weight has changed. Compile again after torch.compiler.reset(), or "
+        "with kernels='aten'"
     )
 
 

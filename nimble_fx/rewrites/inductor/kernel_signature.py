@@ -45,10 +45,11 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class Taken:
-    """A tensor that a kernel's operator takes; the kernel's text assumes its sizes and strides."""
+    """A tensor that a kernel's operator takes; the kernel's text assumes all but its values."""
 
     size: tuple[Size, ...]
     stride: tuple[Size, ...]
+    dtype: torch.dtype
     is_written: bool
 
 

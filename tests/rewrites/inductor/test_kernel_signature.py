@@ -18,7 +18,7 @@ OFTEN_TOO_MANY = st.lists(st.booleans(), min_size=1, max_size=2 * MAX_PARAMETERS
 
 @given(OFTEN_TOO_MANY)
 def test_a_call_says_which_tensor_the_kernel_takes_where(written: list[bool]) -> None:
-    signature = Signature(tuple(Taken((), (), each) for each in written), (), ())
+    signature = Signature(tuple(Taken((), (), torch.float32, each) for each in written), (), ())
     tensors = list(map(str, range(len(written))))
     arguments = signature.operator_arguments(tensors)
     assert signature.in_order(arguments) == tensors
@@ -29,7 +29,7 @@ def test_a_call_says_which_tensor_the_kernel_takes_where(written: list[bool]) ->
 def test_only_what_is_read_is_in_a_list_and_only_if_there_are_too_many(
     written: list[bool],
 ) -> None:
-    signature = Signature(tuple(Taken((), (), each) for each in written), (), ())
+    signature = Signature(tuple(Taken((), (), torch.float32, each) for each in written), (), ())
     positions = list(range(len(written)))
     if len(written) <= MAX_PARAMETERS:
         assert signature.operator_arguments(positions) == positions
@@ -41,7 +41,7 @@ def test_only_what_is_read_is_in_a_list_and_only_if_there_are_too_many(
 
 @given(OFTEN_TOO_MANY)
 def test_symbols_are_parameters_of_their_own(written: list[bool]) -> None:
-    taken = [Taken((f"s{i % 3}",), (1,), each) for i, each in enumerate(written)]
+    taken = [Taken((f"s{i % 3}",), (1,), torch.float32, each) for i, each in enumerate(written)]
     signature = Signature(tuple(taken), (), ())
     assert signature.symbols == [f"s{i}" for i in range(min(3, len(written)))]
     arguments = signature.operator_arguments(range(len(written)))
@@ -57,7 +57,7 @@ def test_symbols_are_parameters_of_their_own(written: list[bool]) -> None:
 def test_a_signature_at_some_sizes_has_numbers_everywhere() -> None:
     def signature(s0: int | str, twice: int | str) -> Signature:
         return Signature(
-            (Taken((s0, 4), (4, 1), is_written=True),),
+            (Taken((s0, 4), (4, 1), torch.float32, is_written=True),),
             (NewTensor((twice,), (1,), torch.float32, "cpu"),),
             (Argument(False, 0), Argument(True, 0, Layout((s0,), (twice,), s0)), twice, 7),
         )
