@@ -1,11 +1,13 @@
 """What a call of a program does besides returning its results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
 from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.ir.types import TensorType, TupleType, Type
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import does_what_its_schema_says
@@ -17,12 +19,12 @@ class Effects:
 
     Attributes:
         written: the positions of the inputs that it writes to.
-        draws: whether it may draw random numbers.
+        drawn_on: the devices on which it may draw random numbers.
         may_be_more: whether it may do what no schema says, as any custom operator may.
     """
 
     written: Sequence[int]
-    draws: bool
+    drawn_on: frozenset[torch.device]
     may_be_more: bool
 
     @staticmethod
@@ -31,13 +33,21 @@ class Effects:
         names = written_inputs(graph)
         return Effects(
             written=[i for i, value in enumerate(graph.inputs) if value.name in names],
-            draws=any(map(_draws, graph.tasks)),
+            drawn_on=frozenset(chain(*[_devices(t.type) for t in graph.tasks if _draws(t)])),
             may_be_more=any(map(_is_custom, graph.tasks)),
         )
 
 
 def _draws(task: Task) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(task.target, "tags", ())
+
+
+def _devices(of: Type | None) -> Iterator[torch.device]:
+    """The devices of an operator's results."""
+    if isinstance(of, TensorType):
+        yield of.device
+    elif isinstance(of, TupleType):
+        yield from chain(*map(_devices, of.items))
 
 
 def _is_custom(task: Task) -> bool:

@@ -15,6 +15,7 @@ from nimble_fx.runtime.result_difference import difference, is_equal
 from nimble_fx.runtime.rounding_range import RoundingRange
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.leaves import devices_of
 from nimble_fx.tracing.aten_to_tasks import trace
 
 N_RUNS = 16
@@ -52,6 +53,7 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
         name: the program's name, for errors.
     """
     to_compare: GraphModule | None = traced
+    gpus = [device for device in devices_of(traced.graph) if device.type != "cpu"]
 
     @boxed
     def call(args: list[Any]) -> Sequence[Any]:
@@ -59,7 +61,7 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
         original = to_compare
         if original is None or are_fake(args):
             return run(args)
-        given, random = list(args), _RandomState(args)
+        given, random = list(args), _RandomState(gpus)
         with random.preserved():
             expected = original(*given)
         results = run(args)
@@ -74,8 +76,8 @@ def compared_once(run: Boxed, traced: GraphModule, name: str) -> Boxed:
 class _RandomState:
     """The state of PyTorch's random number generators before a call."""
 
-    def __init__(self, args: Sequence[Any]) -> None:
-        self._gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
+    def __init__(self, gpus: Sequence[torch.device]) -> None:
+        self._gpus = gpus
         self._cpu = torch.get_rng_state()
         self._states = [torch.get_device_module(gpu).get_rng_state(gpu) for gpu in self._gpus]
 

@@ -159,10 +159,11 @@ class _Selection:
             if reason is not None:
                 del self._runs[name]
                 self._leave_out(name, reason)
-        gpus = list({x.device for x in args if isinstance(x, Tensor) and x.is_cuda})
+        drawn_on = self._effects.drawn_on
+        gpus = [device for device in drawn_on if device.type != "cpu"]
         with (
             disable_modes(),  # AOTAutograd has one in a first call, which slows operators
-            torch.random.fork_rng(devices=gpus) if self._effects.draws else nullcontext(),
+            torch.random.fork_rng(devices=gpus) if drawn_on else nullcontext(),
         ):
             samples = self._timed(_Arguments(args, self._effects.written))
         names = list(self._runs)

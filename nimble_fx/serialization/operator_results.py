@@ -68,12 +68,12 @@ class OperatorResults:
 
 
 def _key(arg: Arg) -> Any:
-    """A hashable key of an argument, which tells 1 from True and 1.0."""
+    """A hashable key of an argument, which tells 1 from True and 1.0, and of which NaN is one."""
     if type(arg) is tuple:
         return tuple(map(_key, arg))
     if type(arg) is slice:
         return slice, _key((arg.start, arg.stop, arg.step))
-    return type(arg), arg
+    return type(arg), arg if arg == arg else repr(arg)
 
 
 def _with_fakes(arg: Arg, operands: list[Tensor]) -> Any:

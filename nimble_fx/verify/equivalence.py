@@ -11,10 +11,7 @@ from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
 from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.parse import ParsedModule
 
-_MEANING = (
-    *("target", "args", "kwargs", "type", "index"),
-    *("reads", "writes", "allocates", "holds", "ordered"),
-)
+_MEANING = ("target", "type", "index", "reads", "writes", "allocates", "holds", "ordered")
 _meaning = attrgetter(*_MEANING)
 _OF_SLICES = ("start", "stop", "step")
 
@@ -43,7 +40,7 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
 
 
 def _check_same_arguments(task: Task, traced: Task) -> None:
-    """Compares types too, because Python's 1 equals 1.0 and True."""
+    """Compares types too, because Python's 1 equals 1.0 and True; NaN is NaN."""
     for what in ("args", "kwargs"):
         found, expected = getattr(task, what), getattr(traced, what)
         if not _same(found, expected, {}):

@@ -52,8 +52,11 @@ class Run:
         return [self.name]
 
 
-def fastest_of(*runs: Run, written: Sequence[int] = ()) -> tuple[Boxed, KernelChoice]:
-    choice, effects = KernelChoice(), Effects(written, draws=True, may_be_more=False)
+def fastest_of(
+    *runs: Run, written: Sequence[int] = (), drawn_on: str = "cpu"
+) -> tuple[Boxed, KernelChoice]:
+    choice = KernelChoice()
+    effects = Effects(written, frozenset({torch.device(drawn_on)}), may_be_more=False)
     by_name = {run.name: run for run in runs}
     return fastest("program", by_name, effects, Cpu(), choice, warnings.warn), choice
 
@@ -143,6 +146,20 @@ def test_arguments_random_numbers_and_written_tensors_are_as_after_one_call() ->
     assert torch.equal(y, x + torch.rand(2))
     assert torch.equal(after, torch.rand(2))
     assert args == []
+
+
+@pytest.mark.gpu
+def test_random_numbers_of_a_gpu_are_too_though_no_argument_is_on_it() -> None:
+    def act() -> None:
+        torch.rand(2, device="cuda")
+
+    torch.cuda.manual_seed(3)
+    run, _ = fastest_of(Run("a", SHORT, act), Run("b", SHORT, act), drawn_on="cuda:0")
+    run([])
+    after = torch.rand(2, device="cuda")
+    torch.cuda.manual_seed(3)
+    act()
+    assert torch.equal(after, torch.rand(2, device="cuda"))
 
 
 def fail(*args: Any) -> None:

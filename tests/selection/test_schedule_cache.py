@@ -80,6 +80,15 @@ def test_the_second_compile_runs_no_pass_and_emits_nothing(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_program_with_nan_for_a_constant_is_found_again(tmp_path: Path, made: list[str]) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.masked_fill(x > 0, float("nan")) + float("nan")
+
+    for _ in range(2):
+        compiled(program, tmp_path)
+    assert len(made) == 1
+
+
 @pytest.mark.slow
 def test_a_second_process_runs_no_pass(tmp_path: Path) -> None:
     options: dict[str, Any] = {"cache_dir": tmp_path}

@@ -238,7 +238,7 @@ def _key(value: Any) -> Any:
         return tuple([_key(item) for item in value])
     if isinstance(value, dict):
         return tuple([(name, _key(item)) for name, item in value.items()])
-    return type(value), value
+    return type(value), value if value == value else repr(value)  # NaN is no key
 
 
 def _is(value: Any, result: Result) -> bool:
