@@ -95,20 +95,12 @@ class FoldedWeights:
                 return self._compute(*weights)
         if self._released is not None:
             return self._released.results_for(weights)
-        addresses = list(map(_data_ptr, weights))
-        for known in self._known:
-            if known.addresses == addresses and self._is_current(known, weights):
-                return known.results
-        self._check(weights)  # before their memory is read
-        if any(map(Tensor.is_inference, weights)):
+        known = self._find(weights)
+        if known is None and any(map(Tensor.is_inference, weights)):
+            self._check(weights)
             with plain_eager_mode():
                 return self._compute(*weights)
-        with self._device.exclusive(), self._lock, plain_eager_mode():  # for later calls too
-            new = _Known(weights)  # first, so that a write during the computation is noticed
-            new.results, new.memory = self._computed(weights)
-            others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
-            self._known = (new, *others[: MAX_SETS - 1])
-        return new.results
+        return (known or self._kept(weights)).results
 
     @property
     def may_be_freed(self) -> bool:
@@ -129,7 +121,8 @@ class FoldedWeights:
         """
         if not (free and self.can_be_kept(weights)):
             return 0
-        released = _Released(self(weights), self._known[0].memory, free)
+        kept = self._kept(weights)
+        released = _Released(kept.results, kept.memory, free)
         with self._lock:
             self._known, self._released = (), released
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
@@ -137,6 +130,27 @@ class FoldedWeights:
             weights[i].data = weights[i].data.new_empty(0)
             weights[i].zero_()  # a counted write: autograd graphs that saved it raise
         return sum(nbytes.values())
+
+    def _find(self, weights: Sequence[Tensor]) -> "_Known | None":
+        """The kept results for the current weights, if there are any."""
+        addresses = list(map(_data_ptr, weights))
+        for known in self._known:
+            if known.addresses == addresses and self._is_current(known, weights):
+                return known
+        return None
+
+    def _kept(self, weights: Sequence[Tensor]) -> "_Known":
+        """The results for the current weights, computed if they are not known; keeps them."""
+        self._check(weights)  # before their memory is read
+        with self._device.exclusive(), self._lock, plain_eager_mode():  # for later calls too
+            known = self._find(weights)  # another thread may have been first
+            if known is None:
+                known = _Known(weights)  # first, so that a write during the computation is noticed
+                known.results, known.memory = self._computed(weights)
+                addresses = known.addresses
+                others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
+                self._known = (known, *others[: MAX_SETS - 1])
+            return known
 
     def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
         have_known_layouts = self._are_guarded or known.have_same_layouts(weights)

@@ -2,7 +2,10 @@
 
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -188,6 +191,20 @@ def test_threads_get_the_tensors_of_their_weights() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_threads_that_come_in_the_first_call_compute_nothing_again() -> None:
+    n_calls = count(1)
+
+    def compute(weight: Tensor) -> list[Tensor]:
+        sleep(0.2)  # the others come meanwhile
+        return [weight * next(n_calls)]
+
+    folded, weight = FoldedWeights(compute, [None]), torch.ones(2)
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(lambda _: folded([weight])[0], range(3)))
+    assert next(n_calls) == 2
+    assert all(result is results[0] for result in results)
 
 
 def test_results_on_a_device_with_graphs_are_in_memory_of_their_own() -> None:
