@@ -179,7 +179,7 @@ class Program:
         """A callable that runs the program with these parameters, frozen if the device can.
 
         The callable takes the graph's other inputs in order (those in `graph.inputs` that are
-        neither static nor sizes of static inputs) and returns a list of its outputs. There are no
+        neither static nor sizes of other inputs) and returns a list of its outputs. There are no
         guards, gradients or pytrees: the inputs must have the types that the graph was traced
         with. The tensors that a forward graph saves for its backward are among its outputs.
 

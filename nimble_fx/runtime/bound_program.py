@@ -17,7 +17,7 @@ from nimble_fx.ir.types import ScalarType, Size, TensorType
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import folded_weights
-from nimble_fx.runtime.input_types import check_strides, check_type
+from nimble_fx.runtime.input_types import check_expressions, check_type
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
@@ -91,7 +91,7 @@ class BoundProgram:
         for i, size in self._inferred.items():
             values[i] = sizes[size]
         for i in self._positions:
-            check_strides(self._graph.inputs[i], values[i], sizes)
+            check_expressions(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
         if self._n_given < len(self._graph.inputs) and carry_tangents(inputs):
             raise InputError(

@@ -53,7 +53,7 @@ def check_type(value: Input, actual: Any, what: str, sizes: dict[Size, Any]) -> 
 
 
 def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, Any]]:
-    """Attributes that must be equal: name, actual and expected value.
+    """Attributes that must be equal: name, actual and expected value; or one that differs.
 
     Leaves out strides of dimensions of size 1, and strides that depend on symbolic sizes, which are
     checked when all sizes are known.
@@ -67,8 +67,9 @@ def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, An
     if any(shape[i] != expected.shape[i] for i in static):
         return [("shape", list(shape), f"[{', '.join(map(str, expected.shape))}]")]
     strided = [i for i in static if type(expected.stride[i]) is int and expected.shape[i] != 1]
+    if any(stride[i] != expected.stride[i] for i in strided):
+        return [("stride", list(stride), f"[{', '.join(map(str, expected.stride))}]")]
     return [
-        ("stride", [stride[i] for i in strided], [expected.stride[i] for i in strided]),
         ("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype)),
         ("conjugate bit", actual.is_conj(), expected.is_conj),
         ("negative bit", actual.is_neg(), expected.is_neg),
@@ -123,24 +124,32 @@ def _check_memory(weight: Tensor, what: str) -> None:
         )
 
 
-def check_strides(value: Input, actual: Any, sizes: Mapping[Size, Any]) -> None:
-    """Checks the strides of an input that depend on symbolic sizes, for the sizes of a call.
+def check_expressions(value: Input, actual: Any, sizes: Mapping[Size, Any]) -> None:
+    """Checks an input's sizes and strides that are expressions of symbols, for those of a call.
 
     Raises:
-        InputError: a stride differs.
+        InputError: a size or a stride differs.
     """
-    if not isinstance(value.type, TensorType) or 0 in actual.shape:
+    if not isinstance(value.type, TensorType):
         return
     symbols = {str(name): n for name, n in sizes.items() if type(n) is int}
-    dims = zip(actual.shape, actual.stride(), value.type.shape, value.type.stride, strict=True)
-    for n, found, size, stride in dims:
-        if n != 1 and (type(size) is str or type(stride) is str):
-            expected = _evaluated(stride, symbols)
-            if expected is not None and found != expected:
-                raise InputError(
-                    f"input {value.name} has the stride {found} where the program was compiled for "
-                    f"{stride}, which is {expected}: {value.type}"
-                )
+    shape, stride = value.type.shape, value.type.stride
+    for found, size in zip(actual.shape, shape, strict=True):
+        _check_expression(value, "size", size, found, symbols)
+    if 0 in actual.shape:
+        return
+    for n, found, size, step in zip(actual.shape, actual.stride(), shape, stride, strict=True):
+        if n != 1 and (type(size) is str or type(step) is str):
+            _check_expression(value, "stride", step, found, symbols)
+
+
+def _check_expression(value: Input, what: str, size: Size, found: int, symbols: Sizes) -> None:
+    expected = _evaluated(size, symbols)
+    if expected is not None and found != expected:
+        raise InputError(
+            f"input {value.name} has the {what} {found} where the program was compiled for {size}, "
+            f"which is {expected}: {value.type}"
+        )
 
 
 def _evaluated(size: Size, sizes: Sizes) -> int | None:

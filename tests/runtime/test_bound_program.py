@@ -166,6 +166,19 @@ def test_strides_that_go_with_symbolic_sizes_are_checked() -> None:
         run(torch.arange(20.0).view(4, 5).t())
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5, 7])
+def test_sizes_that_are_expressions_of_symbols_are_checked(rows: int) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x, x]) + y
+
+    torch.compile(program, backend="nimble", dynamic=True)(torch.ones(3, 4), torch.ones(6, 4))
+    bound = nimble_fx.programs()[-1].bind({})
+    x, y = torch.ones(2, 4), torch.ones(4, 4)
+    assert torch.equal(bound(x, y)[0], program(x, y))
+    with pytest.raises(InputError, match=rf"y has the size {rows} .* 2\*s\d+, which is 4"):
+        bound(x, torch.ones(rows, 4))
+
+
 def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
     def add(x: Tensor, y: Tensor) -> Tensor:
         return x.add_(1) + y
