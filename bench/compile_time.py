@@ -164,13 +164,13 @@ def targets(
     models: Sequence[Figures], large: Sequence[Figures], cells: Sequence[Figures], exponent: float
 ) -> list[Target]:
     """The targets; for a model, of the time that a user waits."""
+    in_first_call = "seconds in the first call"
     paid = [(f.name, f.first_calls) for f in large if f.first_calls is not None]
     chosen = [(f.name, f.choosing_share) for f in models if f.choosing_share is not None]
     biggest = cells[-1]
     return [
         *(
-            Target(f"{name}: seconds in the first call", p.nimble_seconds.median, limit)
-            for limit in [LARGE_TARGET_SECONDS]
+            Target(f"{name}: {in_first_call}", p.nimble_seconds.median, LARGE_TARGET_SECONDS)
             for name, p in paid
         ),
         Target(

@@ -86,7 +86,7 @@ def print_module(program: Program) -> None:
             line if len(line) < screen.width else line[: screen.width - 2] + "…" for line in head
         ]
     shown = "\n".join(head)
-    screen.print(Rule(f"emitted module, lines 1 to {LINES_SHOWN} of {len(lines)}", style="dim"))
+    screen.print(Rule(f"emitted module, lines 1 to {len(head)} of {len(lines)}", style="dim"))
     if screen.is_terminal:
         screen.print(Syntax(shown, "python"))
     else:

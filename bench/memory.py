@@ -28,6 +28,7 @@ from bench.peers.comparison_case import Step
 from bench.policies import POLICIES, find_policy
 from bench.problems.model_graphs import Traces
 from nimble_fx.cost.roofline import Roofline
+from nimble_fx.devices.cuda import MAX_STREAMS
 from nimble_fx.devices.specs import DEFAULT_GPU, DEVICES
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import PolicyName
@@ -36,9 +37,6 @@ from nimble_fx.pipeline import Policy, passes_for, schedule
 from nimble_fx.selection.search_space import scheduled_candidates
 from nimble_fx.simulation.memory_model import footprint
 
-MAX_STREAMS = 32
-"""The number of streams of a CUDA device."""
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -46,7 +44,7 @@ class Memory:
 
     Attributes:
         n_streams: the number of streams of the graph that has most.
-        reserved_bytes, pooled_bytes, peak_bytes: see `footprint.Footprint`.
+        reserved_bytes, pooled_bytes, peak_bytes: see `memory_model.Footprint`.
         measured_bytes: the frozen programs' pools on this GPU; None if there is none.
     """
 

@@ -109,7 +109,7 @@ def _compiled(form: Form, batch: int, policy: Any, device: torch.device) -> Kept
     kept = KeptPrograms(policy)
     compiled = torch.compile(unique_function(model), backend=kept)
     with torch.no_grad():
-        for _ in range(3):  # a GPU's programs are captured in the second call
+        for _ in range(3):  # the first captures on a GPU, and may time
             compiled(*inputs)
     return kept
 

@@ -46,15 +46,16 @@ class KernelKinds:
             name: the program's name.
         """
         kernels, graphs = self._options.kernels, dict[str, GraphModule]()
+        pytorchs = fuse_product_relu(gm) if self._options.assume_finite else gm
         if kernels != "inductor":
-            graphs[PYTORCHS] = fuse_product_relu(gm) if self._options.assume_finite else gm
+            graphs[PYTORCHS] = pytorchs
         if kernels != "aten":
             try:
                 predicted_us = self._predicted_us if self._may_have_several_streams(gm) else None
                 graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted_us)
             except (UnsupportedError, ScheduleError) as error:
                 self._report_left_out(Fallback.caused_by(error, name, "with PyTorch's kernels"))
-        return graphs or {PYTORCHS: gm}
+        return graphs or {PYTORCHS: pytorchs}
 
     def fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
         """The callable that runs the fastest of `runs`, which all compute the same as the graph.

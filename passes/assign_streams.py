@@ -71,7 +71,7 @@ def _most_direct_chains(reduced: Rows, closure: Rows) -> Matching:
     the edges that both optima can use: those with exactly one end in a minimum vertex cover
     (complementary slackness). That both optima exist at once is a conjecture: true for every DAG of
     up to 6 vertices and for each one that the tests have drawn. Were it false for some graph, that
-    graph would get more streams than its width, and still the fewest waits.
+    graph would get more streams or more waits than the fewest.
     """
     direct = maximum_matching(reduced)
     chained = maximum_matching(closure, start=direct)

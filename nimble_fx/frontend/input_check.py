@@ -56,11 +56,8 @@ class InputCheck:
             if type(leaf) not in _COMPARED:
                 raise UnsupportedError(f"{self._names[i]} is a {type(leaf).__name__}")
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if len({*map(id, tensors)}) != len(tensors):
-            raise UnsupportedError("an argument is passed twice")
         self._own, self._own_ids = own, frozenset(map(id, own()))
-        if not self._own_ids.isdisjoint(map(id, tensors)):
-            raise UnsupportedError("an argument is a parameter or buffer of it")
+        self._refuse_shared(leaves)
         self._tensors = _TensorGuards(
             *tensors,
             dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
@@ -68,6 +65,16 @@ class InputCheck:
         )
         is_flat = not example.kwargs and all(isinstance(x, Tensor) for x in example.args)
         self._n_tensors = len(tensors) if is_flat else -1
+
+    def _refuse_shared(self, leaves: Sequence[Any]) -> None:
+        names: dict[int, str] = {}
+        for name, leaf in zip(self._names, leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                if id(leaf) in names:
+                    raise UnsupportedError(f"{names[id(leaf)]} is passed twice, as {name} too")
+                if id(leaf) in self._own_ids:
+                    raise UnsupportedError(f"{name} is a parameter or buffer of it")
+                names[id(leaf)] = name
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Checks the inputs of a call.

@@ -149,7 +149,8 @@ def argument_names(model: Callable[..., Any]) -> dict[str, str]:
 def named_parameters(model: Callable[..., Any]) -> frozenset[str]:
     """The parameters that get keywords by name, so that the model cannot see their order.
 
-    None if a hook, a `__call__` of the model's own or an unknown kind of function gets them first.
+    None of them do if a hook, a `__call__` of the model's own or an unknown kind of function gets
+    the keywords first.
     """
     if isinstance(model, nn.Module):
         if model._forward_pre_hooks_with_kwargs or type(model).__call__ is not nn.Module.__call__:

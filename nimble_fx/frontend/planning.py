@@ -139,19 +139,23 @@ def _runtime_and_specs(device: str | torch.device | Device) -> tuple[Cuda, Devic
     Raises:
         OptionError: there is no such device, or it has no CUDA graphs.
     """
-    try:
-        wanted = torch.device(device) if isinstance(device, str | torch.device) else META
-    except RuntimeError:
-        wanted = META
-    if wanted.type == "cuda":
-        target = Cuda.get(torch.device("cuda", wanted.index or 0))
+    here = _torch_device(device)
+    if here is not None and here.type == "cuda":
+        target = Cuda.get(torch.device("cuda", here.index or 0))
         return target, target.specs
-    if isinstance(device, Device) or (isinstance(device, str) and wanted is META):
+    if isinstance(device, Device) or (isinstance(device, str) and here is None):
         return Cuda.get(torch.device("cuda", 0)), find_device(device, GPUS)
     raise OptionError(
         f"option device={device!r} is not valid; it takes 'cuda', 'cuda:N' or such a "
         "torch.device, the name of a GPU such as 'h100', or a nimble_fx.Device"
     )
+
+
+def _torch_device(device: str | torch.device | Device) -> torch.device | None:
+    try:
+        return torch.device(device) if isinstance(device, str | torch.device) else None
+    except RuntimeError:  # no name of PyTorch's
+        return None
 
 
 def _on_meta(function: Callable[..., Any], bare: ToMeta) -> Callable[..., Any]:

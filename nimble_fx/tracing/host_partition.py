@@ -7,7 +7,7 @@ there, and are inputs of the device part.
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,12 @@ from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _TO_COPY = torch.ops.aten._to_copy.default
 
-Supplier = tuple[bool, int]
-"""Which part supplies a value (True: the host), and its position among that part's values."""
+
+class Supplier(NamedTuple):
+    """Which part supplies a value, and its position among that part's values."""
+
+    by_host: bool
+    position: int
 
 
 @dataclass(frozen=True)
@@ -79,19 +83,21 @@ def split(gm: GraphModule) -> Partition | None:
     (output,) = gm.graph.find_nodes(op="output")
     returned = [v for v in output.args[0] if isinstance(v, Node) and is_on_cpu(v)]
     copies = [node for node in gm.graph.nodes if node in on_host and _is_copy_to_device(node)]
-    from_host: dict[Any, Supplier] = {v: (True, i) for i, v in enumerate([*copies, *returned])}
+    results_of_host = enumerate([*copies, *returned])
+    from_host: dict[Any, Supplier] = {v: Supplier(True, i) for i, v in results_of_host}
     inputs = _device_inputs(gm, copies)
     results = [v for v in output.args[0] if v not in from_host]
     device = _device_part(gm, inputs, on_host, results)
     if device is None:
         return None
-    own = {node: (False, i) for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    inputs_of_graph = enumerate(gm.graph.find_nodes(op="placeholder"))
+    own = {node: Supplier(False, i) for i, node in inputs_of_graph}
     n_results = iter(range(len(results)))
     return Partition(
         host=_host_part(gm, on_host, [*copies, *returned]),
         device=device,
         inputs=[from_host.get(node) or own[node] for node in inputs],
-        outputs=[from_host.get(v) or (False, next(n_results)) for v in output.args[0]],
+        outputs=[from_host.get(v) or Supplier(False, next(n_results)) for v in output.args[0]],
         moved={n.name: n.args[0].name for n in copies if n.args[0] in own},
     )
 
