@@ -36,13 +36,18 @@ _UNDECLARED_UPDATES_OF_STATISTICS = {
 
 @cache
 def written_or_returned(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
-    """The parameters that an operator writes or aliases: (position, name, written, returned)."""
-    returned = {a for r in schema_of(op).returns if r.alias_info for a in r.alias_info.before_set}
+    """The parameters that an operator writes or aliases: (position, name, written, returned).
+
+    A list of views, "Tensor(a)[]", has no alias set in PyTorch; its parameter is "Tensor(a -> *)".
+    """
+    returns = [r.alias_info.before_set for r in schema_of(op).returns if r.alias_info]
+    returned, returns_list_of_views = set().union(*returns), not all(returns)
     found = []
     for i, parameter in enumerate(schema_of(op).arguments):
         alias, undeclared = parameter.alias_info, _is_undeclared_write(op, parameter.name)
         if alias is not None:
-            is_returned = bool(returned & alias.before_set)
+            is_in_list = returns_list_of_views and "*" in alias.after_set
+            is_returned = is_in_list or not returned.isdisjoint(alias.before_set)
             found.append((i, parameter.name, bool(alias.is_write), is_returned))
         elif undeclared:
             found.append((i, parameter.name, True, False))

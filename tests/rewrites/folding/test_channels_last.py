@@ -1,6 +1,7 @@
 """Convolutions use the channels-last format; other operators get their original formats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -127,3 +128,37 @@ def test_plans_convert_what_a_gpu_takes_in_the_format(
     folded = program.scheduled.folded
     weights = () if folded is None else folded.graph.tasks
     assert [str(task.target) for task in weights].count("aten.clone.default") == n_converted
+
+
+VIEWS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
+    "chunk": lambda y: y.chunk(2, 1),
+    "split": lambda y: y.split(2, 1),
+    "split_with_sizes": lambda y: y.split([1, 2, 3], 1),
+    "tensor_split": lambda y: y.tensor_split([1, 4], 1),
+    "unsafe_chunk": lambda y: y.unsafe_chunk(2, 1),
+    "unbind": lambda y: y.unbind(1),
+    "hsplit": lambda y: y.hsplit(2),
+    "slice": lambda y: (y[:, :3], y[:, 3:]),
+    "select": lambda y: (y[0], y[:, 1]),
+    "view": lambda y: (y.view(2, 3, 2, -1),),
+    "permute": lambda y: (y.permute(0, 2, 3, 1),),
+    "unfold": lambda y: (y.unfold(2, 2, 2),),
+    "diagonal": lambda y: (y.diagonal(dim1=2, dim2=3),),
+    "expand": lambda y: (y[:, :, None].expand(-1, -1, 2, -1, -1),),
+    "view_as_complex": lambda y: (torch.view_as_complex(y.unflatten(3, (2, 2))).real,),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "nimble"}, {"device": "virtual"}], ids=str)
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_of_a_convolutions_result_are_scheduled(view: str, options: dict[str, Any]) -> None:
+    def first_and_last(y: Tensor) -> Tensor:
+        views = VIEWS[view](y)
+        return views[0].sigmoid().sum() + views[-1].cos().sum()
+
+    model = Then(convolution(), first_and_last).eval()
+    compiled = nimble_fx.compile(model, X, fold_weights=True, on_fallback="error", **options)
+    with torch.no_grad():
+        assert_as_accurate(model, (X,), compiled(X))
+    assert len(compiled.programs) == 1
+    nimble_fx.plan(model, X, fold_weights=True, on_fallback="error")
