@@ -186,15 +186,16 @@ def _trace(
         run_example(torch.compile(unique, backend=planner, fullgraph=True), arguments, training)
     except NimbleError:
         raise
-    except BackendCompilerFailed as error:  # an error of the planner, not of Dynamo
-        raise error.inner_exception from None
-    except RuntimeError as error:  # Dynamo's errors are RuntimeErrors
+    except RuntimeError as error:  # PyTorch's errors are RuntimeErrors
+        cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
+        if isinstance(cause, NimbleError) or not isinstance(cause, RuntimeError):
+            raise cause from None
         check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
             f"'meta' device, to which a plan moves parameters and inputs. {_left_behind(function)}"
-            f"{error}"
-        ) from error
+            f"{cause}"
+        ) from cause
     finally:
         drop_compiled(unique.__code__, planner)
 

@@ -123,6 +123,21 @@ def test_training_is_yes_or_no() -> None:
         nimble_fx.compile(Branchy(), torch.ones(2, 4), training=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_tensor_that_is_made_on_the_cpu_is_unsupported(training: bool) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(10, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.embedding(torch.tensor([0, 3]), self.weight) + x
+
+    arguments: dict[str, Any] = {"training": training}
+    with pytest.raises(UnsupportedError, match="meta and cpu"):
+        nimble_fx.plan(Table(), torch.zeros(2, 4), **arguments)
+
+
 def test_a_plan_refuses_measured_costs_and_makes_no_directory(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"cost_dir=.* has no effect on a plan"):
         nimble_fx.plan(Branchy(), torch.ones(2, 4), cost_dir=tmp_path / "costs")
