@@ -42,6 +42,11 @@ class UnguardedCall:
                 "sizes or strides of its inputs are dynamic, and only guards check which ones its "
                 "program is for"
             )
+        if entry.makes_objects:
+            raise UnsupportedError(
+                "it makes an object of a class, such as a dataclass for its result; tensors in "
+                "tuples, named tuples, lists and dicts need no guards"
+            )
         if entry.effects:
             raise UnsupportedError(
                 "it reads or changes objects other than its parameters and buffers: "

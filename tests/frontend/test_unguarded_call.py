@@ -1,8 +1,10 @@
 """With `guards=False`, calls check their inputs, and use the model as it was compiled."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -207,6 +209,19 @@ class Broken(nn.Module):
         return y * 2
 
 
+@dataclass
+class Result:
+    """A result of a class."""
+
+    y: Tensor
+
+
+class Named(NamedTuple):
+    """A result that is a tuple."""
+
+    y: Tensor
+
+
 def test_the_order_of_keywords_does_not_matter_and_nan_is_nan() -> None:
     def program(x: Tensor, y: Tensor, scale: float) -> Tensor:
         return x - y if scale != scale else x + y
@@ -269,12 +284,17 @@ def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_
     with pytest.warns(NimbleWarning, match=r"with guards: .* parameters and buffers: .*\bn$"):
         compiled = nimble_fx.compile(Counts(), x, guards=False)
     assert [compiled(x).tolist() for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
-    with pytest.raises(FallbackError, match="reads or changes objects"):
+    with pytest.raises(FallbackError, match=r"reads or changes objects .* buffers: n \("):
         nimble_fx.compile(Counts(), x, guards=False, on_fallback="error")
     with pytest.warns(NimbleWarning, match="partly in eager"):
         broken = nimble_fx.compile(Broken(), x, guards=False)
     assert [broken(x).tolist(), nimble_fx.fallbacks()[-1].runs] == [[2, 2], "with guards"]
     assert "not one graph" in nimble_fx.fallbacks()[-1].reason
+    for cls in (Result, OrderedDict):
+        with pytest.raises(FallbackError, match="makes an object of a class, such as a dataclass"):
+            nimble_fx.compile(lambda x, cls=cls: cls(y=x + 1), x, guards=False, on_fallback="error")
+    named = nimble_fx.compile(lambda x: Named(x + 1), x, guards=False, on_fallback="error")
+    assert torch.equal(named(x).y, x + 1)
     sized = torch.zeros(3)
     torch._dynamo.mark_dynamic(sized, 0)
     with pytest.raises(FallbackError, match="sizes or strides of its inputs are dynamic"):

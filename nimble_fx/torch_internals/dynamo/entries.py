@@ -3,6 +3,7 @@
 import dis
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -67,13 +68,13 @@ class DynamoEntry:
         builds the return value from tuples, lists and dicts. Anything more would need a store
         instruction or another name.
         """
-        names, constants = self.code.co_names, self.code.co_consts
+        names = self.code.co_names
         graphs = [name for name in names if name.startswith("__compiled_fn_")]
         known = {*graphs[:1], *_FETCHED, *FOR_PROFILERS, *FOR_USER_OBJECTS, *READ_BESIDES}
         found = [n for n in names if n not in known and not n.startswith("__import_")]
         if not _SETTERS.isdisjoint(found):
             found = [name for name in found if name not in _SETTERS]
-            found += [each for each in constants if isinstance(each, str)] or ["an attribute"]
+            found += _texts_beside_keys(self.code) or ["an attribute"]
         if not found and any(map(_is_store, dis.get_instructions(self.code))):
             found = ["an item of a list or dict"]
         return found
@@ -82,6 +83,11 @@ class DynamoEntry:
     def has_dynamic_sizes(self) -> bool:
         """Whether its graph takes sizes of inputs, as `mark_dynamic` makes it do."""
         return not _OF_DYNAMIC_SIZES.isdisjoint(self.code.co_names)
+
+    @property
+    def makes_objects(self) -> bool:
+        """Whether its code makes an object of a class, such as a dataclass for the result."""
+        return "__new__" in self.code.co_names
 
     def as_function(self, of: FunctionType, user_objects: bool) -> FunctionType:
         """The code as a function; without bookkeeping, if it has no effects.
@@ -108,6 +114,18 @@ def latest_entry(code: CodeType) -> DynamoEntry | None:
     """The entry that the last call to a function used; None if there is none."""
     entries = _entries(code)
     return DynamoEntry(entries[0].guard_manager, entries[0].code) if entries else None
+
+
+def _texts_beside_keys(code: CodeType) -> list[str]:
+    """The strings that code uses for more than to select an item, such as a parameter, by name."""
+    pairs = pairwise(dis.get_instructions(code))
+    used = [one.argval for one, then in pairs if one.opname == "LOAD_CONST" and not _selects(then)]
+    return list(dict.fromkeys(each for each in used if isinstance(each, str)))
+
+
+def _selects(instruction: dis.Instruction) -> bool:
+    """Whether an instruction selects an item, by its name up to Python 3.13 and from 3.14 on."""
+    return instruction.opname == "BINARY_SUBSCR" or instruction.argrepr == "[]"
 
 
 def _is_store(instruction: dis.Instruction) -> bool:
