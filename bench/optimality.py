@@ -31,7 +31,7 @@ from bench.problems.optimality_gap import (
 )
 from bench.problems.scheduling_problems import Instance, random_instance, windows, without_sharing
 from nimble_fx.cost import Cost
-from nimble_fx.cost.given import GivenCosts
+from nimble_fx.cost.given_costs import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device, find_device
 from nimble_fx.ir.task_graph import TaskGraph

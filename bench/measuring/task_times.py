@@ -7,9 +7,9 @@ from typing import Any
 from torch.fx import GraphModule
 
 from nimble_fx.compiler import Compiler, lower
-from nimble_fx.cost.cold import cold_values
+from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.signature import signature
-from nimble_fx.cost.times import measured_times
+from nimble_fx.cost.task_times import measured_times
 from nimble_fx.cost.work import value_types
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError

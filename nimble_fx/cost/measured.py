@@ -11,11 +11,11 @@ import torch
 
 from nimble_fx import devices
 from nimble_fx.cost import Cost, Origin
-from nimble_fx.cost.cold import cold_values
+from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
-from nimble_fx.cost.table import MeasuredTime, MeasuredTimes, TimeTable
-from nimble_fx.cost.times import measured_times
+from nimble_fx.cost.task_times import measured_times
+from nimble_fx.cost.time_table import MeasuredTime, MeasuredTimes, TimeTable
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete

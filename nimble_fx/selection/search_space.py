@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nimble_fx.cost import CostModel
-from nimble_fx.cost.given import GivenCosts
+from nimble_fx.cost.given_costs import GivenCosts
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import CriticalPath

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nimble_fx.cost.measured import Measured
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.cost.table import MeasuredTime
+from nimble_fx.cost.time_table import MeasuredTime
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.devices.specs import DEVICES

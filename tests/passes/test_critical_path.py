@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx.cost.given import GivenCosts
+from nimble_fx.cost.given_costs import GivenCosts
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.cost import Cost
-from nimble_fx.cost.given import GivenCosts
+from nimble_fx.cost.given_costs import GivenCosts
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.order_by_cost import LaunchOrder, OrderByCost

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx.cost.given import GivenCosts
+from nimble_fx.cost.given_costs import GivenCosts
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.critical_path import apply_plan
 from nimble_fx.passes.insert_waits import InsertWaits

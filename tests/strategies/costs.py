@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from nimble_fx.cost import Cost
-from nimble_fx.cost.given import GivenCosts
+from nimble_fx.cost.given_costs import GivenCosts
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.task_graph import TaskGraph
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nimble_fx.cost import in_program, interpreter
+from nimble_fx.cost import time_in_program, timing_interpreter
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from tests.support.cost_graphs import tensor_type
 
@@ -15,7 +15,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        for module in (in_program, interpreter):
+        for module in (time_in_program, timing_interpreter):
             patch.setattr(module, "perf_counter", lambda: self.now)
 
     def taking(self, seconds: float) -> Callable[..., None]:

@@ -10,9 +10,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 
-from nimble_fx.cost import times
-from nimble_fx.cost.in_program import ProgramTimes
-from nimble_fx.cost.times import measured_times, plain_execution
+from nimble_fx.cost import task_times
+from nimble_fx.cost.task_times import measured_times, plain_execution
+from nimble_fx.cost.time_in_program import ProgramTimes
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import TaskGraph
 from tests.support.cost_graphs import traced
@@ -28,7 +28,7 @@ def in_program(
         ran.append(graph)
         return ProgramTimes(seconds, failed)
 
-    monkeypatch.setattr(times, "measured_in_program", measured)
+    monkeypatch.setattr(task_times, "measured_in_program", measured)
     return ran
 
 

@@ -7,12 +7,12 @@ from statistics import fmean
 
 import torch
 
-from nimble_fx.cost.alone import task_seconds
-from nimble_fx.cost.cold import cold_values
-from nimble_fx.cost.in_program import measured_in_program
+from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.synthetic import synthetic
-from nimble_fx.cost.table import MeasuredTime, MeasuredTimes
+from nimble_fx.cost.time_alone import task_seconds
+from nimble_fx.cost.time_in_program import measured_in_program
+from nimble_fx.cost.time_table import MeasuredTime, MeasuredTimes
 from nimble_fx.cost.work import value_types, work_of
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import one_line

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-from nimble_fx.cost.interpreter import TimingInterpreter
+from nimble_fx.cost.timing_interpreter import TimingInterpreter
 from nimble_fx.ir.task_graph import TaskGraph
 
 MIN_RUNS, MAX_RUNS = 5, 50

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from nimble_fx.cost.alone import MAX_COPIES, WARM_NBYTES, task_seconds
-from nimble_fx.cost.cold import cold_values
+from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.synthetic import synthetic
+from nimble_fx.cost.time_alone import MAX_COPIES, WARM_NBYTES, task_seconds
 from nimble_fx.cost.work import value_types
 from nimble_fx.devices.cpu import Cpu
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from nimble_fx.cost.cold import MAX_COLD_NBYTES, cold_values
+from nimble_fx.cost.cold_values import MAX_COLD_NBYTES, cold_values
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nimble_fx.cost.in_program import MAX_RUNS, MIN_RUNS, ProgramTimes, measured_in_program
+from nimble_fx.cost.time_in_program import MAX_RUNS, MIN_RUNS, ProgramTimes, measured_in_program
 from tests.support.cost_playing import Clock, program, step
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.cost.table import MeasuredTime, MeasuredTimes, TimeTable, environment
+from nimble_fx.cost.time_table import MeasuredTime, MeasuredTimes, TimeTable, environment
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import FileError

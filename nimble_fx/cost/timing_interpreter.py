@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from nimble_fx.cost.arguments import with_values
-from nimble_fx.cost.cold import MAX_COLD_NBYTES
+from nimble_fx.cost.cold_values import MAX_COLD_NBYTES
 from nimble_fx.cost.synthetic import is_expanded, random_rows, randomize, synthetic
 from nimble_fx.errors import UnsupportedError, one_line
 from nimble_fx.ir.operators import runtime_function

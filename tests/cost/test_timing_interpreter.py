@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nimble_fx.cost import interpreter
-from nimble_fx.cost.interpreter import GREATEST, LEAST, TimingInterpreter
+from nimble_fx.cost import timing_interpreter
+from nimble_fx.cost.timing_interpreter import GREATEST, LEAST, TimingInterpreter
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from nimble_fx.ir.types import TensorType
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
@@ -139,7 +139,7 @@ def test_an_input_that_cannot_be_made_fails_the_tasks_that_want_it(
 def test_of_parameters_that_are_alike_no_more_are_made_than_caches_hold(
     limit: int, n_made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreter, "MAX_COLD_NBYTES", limit)
+    monkeypatch.setattr(timing_interpreter, "MAX_COLD_NBYTES", limit)
     given = [Input(f"p{i}", tensor_type(3), (f"p{i}",), static=True) for i in range(5)]
     given += [Input(f"x{i}", tensor_type(3), (f"x{i}",)) for i in range(2)]
     seen: list[list[int]] = []
