@@ -6,7 +6,7 @@ launch order, and the gain comes from folded weights, if these were faster when 
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -26,10 +26,9 @@ from bench.measuring.timing import Spread, interleaved_seconds, ratios, synchron
 from bench.models.examples import example
 from bench.models.registry import ZOO
 from nimble_fx.program import Program
+from nimble_fx.runtime.samples import DISTURBED, are_disturbed
 
 LINES_SHOWN = 40
-DISTURBED = 2.0
-"""If times of one call differ by this factor, the machine does other work too."""
 GPU = "h100"
 """The GPU to plan for if there is none here."""
 
@@ -113,11 +112,6 @@ def print_figures(
             "other programs use this machine, and the times mean little. Run it again once they "
             "are done."
         )
-
-
-def are_disturbed(samples: Iterable[Sequence[float]]) -> bool:
-    """Whether times of one call differ so much that something else disturbs them."""
-    return any(max(seconds) > DISTURBED * min(seconds) for seconds in samples)
 
 
 def run(args: argparse.Namespace) -> int:

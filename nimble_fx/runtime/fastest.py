@@ -10,17 +10,16 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import StateError
 from nimble_fx.ir.effects import Effects
-from nimble_fx.runtime.capture.autotuning import Samples, select_winner
+from nimble_fx.runtime.samples import Samples, are_disturbed, select_winner
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import disable_modes
-from nimble_fx.torch_internals.storages import with_math_bits
+from nimble_fx.torch_internals.storages import memory_like
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +32,8 @@ CLEAR_ROUNDS, CLEAR_GAIN = 2, 0.1
 ENOUGH_S = 1.0
 """After so many seconds there are no more rounds than necessary."""
 
-DISTURBED, PATIENCE_S = 2.0, 5.0
-"""If times of one program differ by this factor, rounds go on for up to so many seconds."""
+PATIENCE_S = 5.0
+"""If other work disturbs the times, rounds go on for up to so many seconds."""
 
 
 @dataclass
@@ -221,7 +220,7 @@ class _Arguments:
         self._written = sorted(written)
         self._args = list(args)
         for i in self._written:  # other threads may use the originals
-            self._args[i] = _copied(args[i])
+            self._args[i] = memory_like(args[i]).copy_(args[i])  # `clone` would drop gaps
 
     def fresh(self) -> list[Any]:
         """The arguments, at the same addresses each time; restores the copies of written ones.
@@ -236,14 +235,9 @@ class _Arguments:
 def _are_enough(samples: Samples, seconds: float) -> bool:
     """Whether samples, which took so many seconds, are enough to select the winner."""
     n = len(samples[0])
-    if seconds < (PATIENCE_S if _are_disturbed(samples) else ENOUGH_S):
+    if seconds < (PATIENCE_S if are_disturbed(samples.values()) else ENOUGH_S):
         return n >= MAX_ROUNDS
     return n >= MIN_ROUNDS or (n >= CLEAR_ROUNDS and _are_clear(samples))
-
-
-def _are_disturbed(samples: Samples) -> bool:
-    """Whether the times of one program differ so much that something else disturbs them."""
-    return any(max(each) > DISTURBED * min(each) for each in samples.values() if each)
 
 
 def _are_clear(samples: Samples) -> bool:
@@ -252,9 +246,3 @@ def _are_clear(samples: Samples) -> bool:
     return all(
         a <= (1 - CLEAR_GAIN) * b for other in others for a, b in zip(best, other, strict=True)
     )
-
-
-def _copied(x: Tensor) -> Tensor:
-    """A copy with the same strides and math bits; `clone` would drop gaps."""
-    bare = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    return with_math_bits(bare, x.is_conj(), x.is_neg()).copy_(x)

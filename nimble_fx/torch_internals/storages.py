@@ -27,6 +27,12 @@ def n_uses(keys: Iterable[int]) -> int:
     return sum(map(storage_use_count, keys))
 
 
+def memory_like(x: Tensor) -> Tensor:
+    """An uninitialized tensor with the same sizes, strides, type, device and math bits."""
+    bare = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return with_math_bits(bare, x.is_conj(), x.is_neg())
+
+
 def with_math_bits(bare: Tensor, is_conj: bool, is_neg: bool) -> Tensor:
     """A view of `bare` with the conjugate bit, the negative bit, both, or neither set."""
     bare = neg_view(bare) if is_neg else bare

@@ -2,12 +2,7 @@
 
 import pytest
 
-from bench.demo import DISTURBED, are_disturbed, print_figures, progress_bar
-
-
-def test_times_that_are_far_apart_are_disturbed() -> None:
-    assert not are_disturbed([[1.0, 1.0 * DISTURBED], [8.0, 9.0]])
-    assert are_disturbed([[1.0, 1.1], [8.0, 8.1 * DISTURBED]])
+from bench.demo import print_figures, progress_bar
 
 
 @pytest.mark.parametrize(("slowest", "is_said"), [(1.1, False), (9.0, True)])

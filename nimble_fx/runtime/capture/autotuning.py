@@ -9,7 +9,7 @@ from traceback import clear_frames
 from nimble_fx.errors import StateError, one_line
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.launch import Launcher
-from nimble_fx.selection.candidate import MIN_GAIN
+from nimble_fx.runtime.samples import Samples, select_winner
 
 _log = logging.getLogger(__name__)
 
@@ -21,9 +21,6 @@ N_REPLAYS = 10
 
 Times = Sequence[float | None]
 """The median time of a replay of each schedule in microseconds; None if it was not timed."""
-
-Samples = dict[int, list[float]]
-"""The times of each contestant, by its position: one for each round, all in the same unit."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +128,3 @@ def _clear_frames(error: BaseException) -> None:
     while chained is not None:
         clear_frames(chained.__traceback__)
         chained = chained.__cause__ or chained.__context__
-
-
-def select_winner(samples: Samples, serial: int) -> int:
-    """The position of the schedule with the least median time.
-
-    It is the serial one unless another is faster by `MIN_GAIN` in most rounds.
-    """
-    best = min(samples, key=lambda i: median(samples[i]))
-    if serial not in samples or best == serial:
-        return best
-    pairs = zip(samples[best], samples[serial], strict=True)
-    is_faster = median(ours - (1 - MIN_GAIN) * its for ours, its in pairs) <= 0
-    return best if is_faster else serial

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nimble_fx.devices import Capture, Stream
@@ -19,7 +18,7 @@ from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import HOST, Launcher
 from nimble_fx.torch_internals.names import DisableTorchFunction
-from nimble_fx.torch_internals.storages import n_uses, storage_key, with_math_bits
+from nimble_fx.torch_internals.storages import memory_like, n_uses, storage_key
 
 WARM_UPS = 3
 """Warm-up runs before a capture, so that libraries load, tune and allocate outside of it."""
@@ -73,7 +72,7 @@ class CapturedGraph:
         self._device, self._pool_group, self._fixed = launcher.device, pool_group, fixed
         inputs = with_seeds_on(launcher.graph.device, inputs, launcher.seeds)
         own = {k for k, x in enumerate(inputs) if isinstance(x, Tensor)}.difference(fixed)
-        self._buffers = [_buffer_like(x) if k in own else x for k, x in enumerate(inputs)]
+        self._buffers = [memory_like(x) if k in own else x for k, x in enumerate(inputs)]
         copied = sorted(own)
         self._expanded = [k for k in copied if 0 in inputs[k].stride()]
         self._targets = self._unexpanded(self._buffers)
@@ -202,9 +201,3 @@ def _restored(tensors: list[Tensor]) -> Iterator[None]:
                 f"buffers could not be restored to their values before a warm-up: {error}. "
                 "Load the model's state again"
             ) from error
-
-
-def _buffer_like(value: Tensor) -> Tensor:
-    """A buffer to copy an input to."""
-    bare = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return with_math_bits(bare, value.is_conj(), value.is_neg())
