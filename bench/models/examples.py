@@ -29,20 +29,17 @@ class Example:
         return output
 
 
-def example(
-    name: str, batch: int | None = None, device: str | torch.device = "cpu", seed: int = 0
-) -> Example:
-    """A model in its form for inference.
+def example(name: str, batch: int | None = None, device: str | torch.device = "cpu") -> Example:
+    """A model in its form for inference, with the same weights and inputs each time.
 
     Args:
         name: as in `registry.find`.
         batch: the batch size; None for the model's own.
         device: where.
-        seed: of the random weights and inputs.
     """
     model = find(name)
     form = model.inference
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     built, size = form.build().eval().to(device), batch or form.batches[0]
     inputs = tuple(x.to(device) for x in form.inputs(size))
     return Example(f"{model.title}, {form.title}, batch {size}, {device}", built, inputs)

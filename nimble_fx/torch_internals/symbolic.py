@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import SymInt
+from torch import SymBool, SymFloat, SymInt
 
 from nimble_fx.torch_internals.names import lookup
 
 _Printer = lookup("torch.utils._sympy.printers.PythonPrinter")
 _has_free_unbacked = lookup("torch.fx.experimental.symbolic_shapes.free_unbacked_symbols")
 _is_always_true = lookup("torch.fx.experimental.symbolic_shapes.statically_known_true")
+
+
+NUMBERS = (int, float, bool, SymInt, SymFloat, SymBool)
+"""The types of numbers, known or symbolic."""
 
 
 def python_text(size: int | SymInt) -> str:

@@ -29,11 +29,11 @@ from nimble_fx.torch_internals.operators import (
     schema_of,
 )
 from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.torch_internals.symbolic import NUMBERS
 from nimble_fx.tracing.user_names import fused_sources, source_of
 
 _Value = TypeVar("_Value", Input, Task)
 
-_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _LITERALS = (
     int,
     float,
@@ -174,7 +174,7 @@ class _Tracer:
             return self._effects_of_operator(node, node.target)
         if node.target is operator.getitem:
             return {"holds": self._item(node)}
-        if isinstance(node.meta.get("val"), _NUMBERS) and is_importable(node.target):
+        if isinstance(node.meta.get("val"), NUMBERS) and is_importable(node.target):
             return {}
         raise _unsupported(node, "is not an operator of PyTorch's")
 
@@ -305,7 +305,7 @@ def _type(node: Node, value: Any) -> Type | None:
         return TensorType(shape, stride, value.dtype, value.device, *bits)
     if isinstance(value, (list, tuple)):
         return TupleType(tuple(_type(node, item) for item in value))
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, NUMBERS):
         return ScalarType(str(value))
     if value is None:
         return None

@@ -16,9 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.graph_modules import function_of
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.symbolic import NUMBERS
 from nimble_fx.tracing.move_to_device import is_on_cpu, other_device
 
-_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _TO_COPY = torch.ops.aten._to_copy.default
 
 
@@ -135,7 +135,7 @@ def _is_copy_to_device(node: Node) -> bool:
 
 
 def _is_number(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), _NUMBERS)
+    return isinstance(node.meta.get("val"), NUMBERS)
 
 
 def _device_inputs(gm: GraphModule, copies: Sequence[Node]) -> list[Node]:
