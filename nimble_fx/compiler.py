@@ -100,7 +100,7 @@ class Compiler:
             gm: Dynamo's graph.
             options: the user's options.
             target: what it is compiled for.
-            names: replacements for prefixes of input names; see `user_names.renamed`.
+            names: replacements for prefixes of input names; see `user_names.with_other_prefix`.
             has_guards: whether each call checks PyTorch's guards.
         """
         self._options, self._target, self._has_guards = options, target, has_guards
@@ -118,7 +118,7 @@ class Compiler:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
-        self._inputs.learn(gm, TracingContext.get().fw_metadata, n_tokens(gm))
+        self._inputs.match_inputs(gm, TracingContext.get().fw_metadata, n_tokens(gm))
         self._n_traced = _n_operators(gm)
         self._capture = self._capture_options()
         gm = self._prepared(without_effect_tokens(gm))
@@ -222,7 +222,7 @@ class Compiler:
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the forward, which also returns the tensors that it saves for the backward."""
         metadata = TracingContext.get().fw_metadata
-        self._inputs.learn(gm, metadata)
+        self._inputs.match_inputs(gm, metadata)
         if self.measures and metadata is not None:
             metadata.bw_donated_idxs = []  # or a backward that is compiled now retains no graph
         self._n_traced = _n_operators(gm)
@@ -273,7 +273,7 @@ class Compiler:
             UnsupportedError: it cannot be scheduled, or there is no such device.
             ScheduleError: a reinplaced operator overwrites a value that is still read.
         """
-        names, gm = self._inputs.better(gm), reinplace_updates(gm)
+        names, gm = self._inputs.user_names(gm), reinplace_updates(gm)
         traced = trace(gm, name, names, self._inputs.static)
         graph = schedule(traced.graph, traced_graph_passes())
         _log.debug("%s: traced:\n%s", name, graph)

@@ -63,17 +63,22 @@ class InputNames:
         static: the names, in ATen graphs, of the inputs that are parameters and buffers.
     """
 
-    def __init__(self, gm: GraphModule, better: Mapping[str, str]) -> None:
-        """Reads the names from a Dynamo graph; `better` replaces their prefixes (`renamed`)."""
+    def __init__(self, gm: GraphModule, prefixes: Mapping[str, str]) -> None:
+        """Reads the names from a Dynamo graph.
+
+        Args:
+            gm: the graph.
+            prefixes: replacements for prefixes of names; see `with_other_prefix`.
+        """
         self.static: set[str] = set()
         static = (i for i, node in enumerate(_placeholders(gm)) if _is_at_fixed_address(node))
         self._first_static = list(islice(static, 1))
-        self._names = [renamed(name, better) for name in input_names(gm)]
+        self._names = [with_other_prefix(name, prefixes) for name in input_names(gm)]
         self._paths = input_paths(gm)
         self._wanted: dict[str, str] = {}
         self._path_of: dict[str, str] = {}
 
-    def learn(
+    def match_inputs(
         self, gm: GraphModule, metadata: ViewAndMutationMeta | None, n_missing: int = 0
     ) -> None:
         """Matches the inputs of an inference or forward graph with those of the Dynamo graph.
@@ -117,7 +122,7 @@ class InputNames:
             self._wanted[result] = f"{self._wanted.get(source, source)}_folded"
             self._path_of[result] = ""
 
-    def better(self, gm: GraphModule) -> dict[str, str]:
+    def user_names(self, gm: GraphModule) -> dict[str, str]:
         """The user's names for the graph's inputs, numbered where another node has that name."""
         names = [node.name for node in gm.graph.nodes]
         known = [name for name in names if name in self._wanted]
@@ -126,7 +131,7 @@ class InputNames:
         return dict(zip(known, chosen, strict=True))
 
     def parameters(self, names: Mapping[str, str]) -> dict[str, str]:
-        """The model's names of parameters and buffers, "layers.0.weight", by names of `better`."""
+        """The model's names of parameters and buffers, "layers.0.weight", by `user_names`."""
         return {new: self._path_of[old] for old, new in names.items() if self._path_of[old]}
 
 
@@ -148,9 +153,9 @@ def _is_at_fixed_address(node: Node) -> bool:
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
 
-def renamed(name: str, better: Mapping[str, str]) -> str:
-    """`name`, with its prefix replaced if `better` has it: "args_1_weight" to "extra_weight"."""
-    for prefix, instead in better.items():
+def with_other_prefix(name: str, prefixes: Mapping[str, str]) -> str:
+    """A name, its prefix replaced if `prefixes` has it: "args_1_weight" to "extra_weight"."""
+    for prefix, instead in prefixes.items():
         if name == prefix or name.startswith(f"{prefix}_"):
             return instead + name.removeprefix(prefix)
     return name

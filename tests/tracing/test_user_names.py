@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.tracing.user_names import input_names, input_paths, program_name, renamed
+from nimble_fx.tracing.user_names import input_names, input_paths, program_name, with_other_prefix
 
 
 class Outer(nn.Module):
@@ -64,11 +64,11 @@ def test_a_program_has_the_name_of_the_function_and_not_of_its_decorator() -> No
     assert names_of(Decorated(), torch.ones(2))[0] == "Decorated.forward"
 
 
-def test_a_better_beginning_of_a_name_replaces_it_as_a_whole_word() -> None:
-    better = {"args_1": "extra", "kwargs_y": "y"}
+def test_a_prefix_of_a_name_is_replaced_as_a_whole_word() -> None:
+    prefixes = {"args_1": "extra", "kwargs_y": "y"}
     names = ["args_1", "args_1_0", "args_10", "kwargs_y_w", "my_args_1"]
     expected = ["extra", "extra_0", "args_10", "y_w", "my_args_1"]
-    assert [renamed(name, better) for name in names] == expected
+    assert [with_other_prefix(name, prefixes) for name in names] == expected
 
 
 def paths_of(function: Callable[..., Any], *inputs: object) -> list[str]:
