@@ -1,10 +1,7 @@
 """Compiles the ATen graphs of one Dynamo graph, from trace to runnable: all stages in order."""
 
-import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from functorch.compile import min_cut_rematerialization_partition
@@ -13,29 +10,24 @@ from torch.fx import GraphModule
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import FallbackError, PassError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback
+from nimble_fx.graph_compiler import GraphCompiler, dump_source
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.kernel_kinds import FOLDED, PYTORCHS, KernelKinds
 from nimble_fx.options import Options
-from nimble_fx.pipeline import schedule, traced_graph_passes
-from nimble_fx.program import Program
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fill_masked import fill_masked
 from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
-from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.freeze import CaptureOptions
-from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
 from nimble_fx.runtime.folding.folded_run import NOT_COUNTED, FoldedRun
 from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
-from nimble_fx.selection.traced_program import TracedProgram
-from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.dynamo.errors import for_user
@@ -43,16 +35,13 @@ from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd,
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs, size_hints
+from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.effect_tokens import n_tokens, without_effect_tokens
 from nimble_fx.tracing.host_partition import split
 from nimble_fx.tracing.move_to_device import move_to_device
 from nimble_fx.tracing.user_names import InputNames, program_name
-from nimble_fx.verify import verify_contents
-
-_log = logging.getLogger(__name__)
 
 
 def lower(
@@ -107,9 +96,7 @@ class Compiler:
         self._name = program_name(gm)
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
-        self._folded: ScheduledProgram | None = None
         self._kernels = KernelKinds(options, target, self._predicted_us)
-        self._n_traced = 0
 
     @property
     def measures(self) -> bool:
@@ -119,8 +106,7 @@ class Compiler:
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.match_inputs(gm, TracingContext.get().fw_metadata, n_tokens(gm))
-        self._n_traced = _n_operators(gm)
-        self._capture = self._capture_options()
+        maker, capture = self._graph_compiler(gm), self._capture_options()
         gm = self._prepared(without_effect_tokens(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = simplify_embedding_bags(eliminate_common_subexpressions(gm))
@@ -129,10 +115,12 @@ class Compiler:
             graph, device = placed
             merged = self._merged(gm, device)
             hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
-            run = None if hoisted is None else self._folded_or_none(gm, hoisted, device)
+            run = None
+            if hoisted is not None:
+                run = self._folded_or_none(maker, gm, hoisted, device, capture)
             if run is not None:
                 return self._compared(run, traced)
-        return self._compared(self.build(merged, self._name, self._capture), traced)
+        return self._compared(self._build(maker, merged, self._name, capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
         """The graph with parallel products merged on a CPU; a GPU may run them concurrently."""
@@ -151,38 +139,50 @@ class Compiler:
         return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
 
     def _folded_or_none(
-        self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime
+        self,
+        maker: GraphCompiler,
+        gm: GraphModule,
+        hoisted: Hoisted,
+        device: DeviceRuntime,
+        capture: CaptureOptions,
     ) -> Boxed | None:
         """The callable of a graph whose weights are folded; None, reported, on an error."""
         try:
-            return self._folded_run(gm, hoisted, device)
+            return self._folded_run(maker, gm, hoisted, device, capture)
         except FallbackError:
             raise
         except (UnsupportedError, ScheduleError) as error:
-            self._folded = None
             fallback = Fallback.caused_by(error, self._name, "without folded weights")
             self._target.reporter.report(fallback)
             return None
 
-    def _folded_run(self, gm: GraphModule, hoisted: Hoisted, device: DeviceRuntime) -> Boxed:
+    def _folded_run(
+        self,
+        maker: GraphCompiler,
+        gm: GraphModule,
+        hoisted: Hoisted,
+        device: DeviceRuntime,
+        capture: CaptureOptions,
+    ) -> Boxed:
         """The callable of a graph whose weights are folded."""
         unfolded = self._target.as_traced(gm)
         runs = dict[str, Boxed]()
         if self._options.fold_weights == "auto" and self._options.kernels != "inductor":
-            runs[PYTORCHS] = self._target.compile_graph(self, gm, self._name, self._capture)
-        self._folded = self._weights_program(hoisted)
+            runs[PYTORCHS] = self._target.compile_graph(maker, gm, self._name, capture)
+        weights = self._weights_program(maker, hoisted)
+        maker = replace(maker, folded=weights)
         self._inputs.add_folded(hoisted.sources_by_result)
-        for kind, main in self._kernels.graphs(hoisted.main, self._name).items():
-            run = self._target.compile_graph(self, main, self._name, self._capture)
+        for kind, main in self._kernels.graphs(hoisted.main, self._name, maker.choice).items():
+            run = self._target.compile_graph(maker, main, self._name, capture)
             if self._target.runs_programs:
-                folded = folded_weights(trace(main).graph, self._folded, device, self._has_guards)
+                folded = folded_weights(trace(main).graph, weights, device, self._has_guards)
                 run = FoldedRun(
                     run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
                 )
             else:
                 run = unfolded
             runs[FOLDED if kind == PYTORCHS else kind] = run
-        return self._kernels.fastest(self._name, runs, gm)
+        return self._kernels.fastest(self._name, runs, gm, maker.choice)
 
     def _report_unfolded(self) -> None:
         fallback = Fallback(self._name, "with PyTorch's kernels", NOT_COUNTED)
@@ -200,11 +200,11 @@ class Compiler:
             graph = trace(gm).graph
             return graph, self._target.runtime_for(graph)
         except UnsupportedError:
-            return None  # which `build` reports
+            return None  # which `_build` reports
 
-    def _weights_program(self, hoisted: Hoisted) -> ScheduledProgram:
+    def _weights_program(self, maker: GraphCompiler, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""
-        traced = self.trace(hoisted.weights, f"{self._name} (weights)")
+        traced = maker.trace(hoisted.weights, f"{self._name} (weights)")
         options = replace(Options(), policy="serial", verify=self._options.verify)
         selection = select_schedules(
             traced, options, self._target.reporter, frozen=False, timed=False
@@ -225,16 +225,16 @@ class Compiler:
         self._inputs.match_inputs(gm, metadata)
         if self.measures and metadata is not None:
             metadata.bw_donated_idxs = []  # or a backward that is compiled now retains no graph
-        self._n_traced = _n_operators(gm)
+        maker, name = self._graph_compiler(gm), f"{self._name} (training)"
         capture = replace(self._capture_options(), n_user_outputs=n_user_outputs(metadata))
-        return self.build(without_effect_tokens(gm), f"{self._name} (training)", capture)
+        return self._build(maker, without_effect_tokens(gm), name, capture)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the backward, whose inputs are saved tensors and gradients of the outputs."""
         gm = without_effect_tokens(gm)
-        self._n_traced = _n_operators(gm)
-        name, capture = f"{self._name} (backward)", replace(self._capture, is_backward=True)
-        run, as_traced = self.build(gm, name, capture), self._target.as_traced(gm)
+        maker, name = self._graph_compiler(gm), f"{self._name} (backward)"
+        run = self._build(maker, gm, name, replace(self._capture, is_backward=True))
+        as_traced = self._target.as_traced(gm)
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
@@ -242,104 +242,38 @@ class Compiler:
         place = self._target.constants_on
         return fill_masked(fold_constants(move_to_device(gm), place), place)
 
-    def build(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
+    def _build(
+        self, maker: GraphCompiler, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
         """The callable for an ATen graph: its host part, then the program of its device part."""
         parts = split(gm)
         if parts is None:
-            return self._by_kernels(gm, name, capture)
+            return self._by_kernels(maker, gm, name, capture)
         self._inputs.rename_moved(parts.moved)
         if capture.n_user_outputs is not None:
             n_on_device = parts.n_on_device(capture.n_user_outputs)
             capture = replace(capture, n_user_outputs=n_on_device)
-        return parts.run(self._by_kernels(parts.device, name, capture))
+        return parts.run(self._by_kernels(maker, parts.device, name, capture))
 
-    def _by_kernels(self, gm: GraphModule, name: str, capture: CaptureOptions) -> Boxed:
+    def _by_kernels(
+        self, maker: GraphCompiler, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
         """The callable for a graph of one device, with the kernels that the options ask for."""
-        graphs = self._kernels.graphs(gm, name)
+        graphs = self._kernels.graphs(gm, name, maker.choice)
         runs = {
-            kind: self._target.compile_graph(self, graph, name, capture)
+            kind: self._target.compile_graph(maker, graph, name, capture)
             for kind, graph in graphs.items()
         }
-        return self._kernels.fastest(name, runs, gm)
+        return self._kernels.fastest(name, runs, gm, maker.choice)
 
     def _predicted_us(self, gm: GraphModule) -> float:
         """The predicted time of the fastest schedule of an ATen graph, in microseconds."""
-        return predicted_us(self.trace(gm, self._name), self._options, self._target.reporter)
+        traced = GraphCompiler(self._options, self._target, self._inputs).trace(gm, self._name)
+        return predicted_us(traced, self._options, self._target.reporter)
 
-    def trace(self, gm: GraphModule, name: str) -> TracedProgram:
-        """Traces an ATen graph to a task graph with the user's names, and finds its device.
-
-        Raises:
-            UnsupportedError: it cannot be scheduled, or there is no such device.
-            ScheduleError: a reinplaced operator overwrites a value that is still read.
-        """
-        names, gm = self._inputs.user_names(gm), reinplace_updates(gm)
-        traced = trace(gm, name, names, self._inputs.static)
-        graph = schedule(traced.graph, traced_graph_passes())
-        _log.debug("%s: traced:\n%s", name, graph)
-        if self._options.verify:
-            verify_contents(graph, traced.graph)
-        device = self._target.runtime_for(graph)
-        return TracedProgram(
-            traced=replace(traced, graph=self._target.retarget(graph)),
-            parameters=self._inputs.parameters(names),
-            device=device,
-            specs=self._target.specs or device.specs,
-            sizes=size_hints(gm),
-            folded=self._folded,
-        )
-
-    def program(self, traced: TracedProgram) -> Program:
-        """Selects a schedule and returns the program that runs by it.
-
-        Raises:
-            ScheduleError: there is no legal schedule.
-        """
-        decision = self._target.capture_decision(traced.traced.graph, traced.device)
-        timed = decision.why_not_here is None and traced.device.can_time
-        selection = select_schedules(
-            traced,
-            self._options,
-            self._target.reporter,
-            frozen=decision.is_for_replay,
-            timed=timed,
-        )
-        warn = self._target.reporter.warn
-        schedules = [dump_source(each, self._options.dump, warn) for each in selection.schedules]
-        return Program(
-            scheduled=schedules[0],
-            status=CaptureStatus(reason=decision.why_not_here),
-            specs=traced.specs,
-            candidates=selection.candidates,
-            alternatives=tuple(schedules[1:]),
-            on_winner=selection.on_winner,
-            kernel_choice=self._kernels.choice,
-            n_traced=self._n_traced,
-            may_freeze=self._options.freeze,
-        )
-
-
-def dump_source(
-    scheduled: ScheduledProgram,
-    directory: str | os.PathLike[str] | None,
-    warn: Callable[[str], None],
-) -> ScheduledProgram:
-    """Writes the emitted text to a directory, if there is one; returns the schedule with its path.
-
-    Args:
-        scheduled: the schedule and its text.
-        directory: the option `dump`.
-        warn: called with a message if the text cannot be written.
-    """
-    if directory is None:
-        return scheduled
-    folder = Path(directory).expanduser().absolute()
-    try:
-        path = write_atomically(folder, scheduled.file_name, scheduled.source)
-    except OSError as error:
-        warn(f"the module of {scheduled.graph.name} could not be written to {folder}: {error}")
-        return scheduled
-    return replace(scheduled, path=path)
+    def _graph_compiler(self, gm: GraphModule) -> GraphCompiler:
+        """The compiler of a graph as PyTorch traced it."""
+        return GraphCompiler(self._options, self._target, self._inputs, _n_operators(gm))
 
 
 def _n_operators(gm: GraphModule) -> int:

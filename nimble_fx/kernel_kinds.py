@@ -19,16 +19,12 @@ PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inducto
 
 
 class KernelKinds:
-    """The kinds of kernels for the ATen graphs of one Dynamo graph.
-
-    Attributes:
-        choice: which kinds the programs that are compiled now have, and which of them runs.
-    """
+    """The kinds of kernels for the ATen graphs of one Dynamo graph."""
 
     def __init__(
         self, options: Options, target: Target, predicted_us: Callable[[GraphModule], float]
     ) -> None:
-        """No graph has kernels yet.
+        """For the ATen graphs of one Dynamo graph.
 
         Args:
             options: the user's options.
@@ -36,14 +32,14 @@ class KernelKinds:
             predicted_us: returns the predicted time of an ATen graph, in microseconds.
         """
         self._options, self._target, self._predicted_us = options, target, predicted_us
-        self.choice = KernelChoice()
 
-    def graphs(self, gm: GraphModule, name: str) -> dict[str, GraphModule]:
+    def graphs(self, gm: GraphModule, name: str, choice: KernelChoice) -> dict[str, GraphModule]:
         """The graph with each kind of kernels that the options ask for.
 
         Args:
             gm: an ATen graph of one device.
             name: the program's name.
+            choice: receives why it does not have a kind.
         """
         kernels, graphs = self._options.kernels, dict[str, GraphModule]()
         pytorchs = fuse_product_relu(gm) if self._options.assume_finite else gm
@@ -54,18 +50,21 @@ class KernelKinds:
                 predicted_us = self._predicted_us if self._may_have_several_streams(gm) else None
                 graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted_us)
             except (UnsupportedError, ScheduleError) as error:
-                self._report_left_out(Fallback.caused_by(error, name, "with PyTorch's kernels"))
+                fallback = Fallback.caused_by(error, name, "with PyTorch's kernels")
+                self._report_left_out(fallback, choice)
         return graphs or {PYTORCHS: pytorchs}
 
-    def fastest(self, name: str, runs: Mapping[str, Boxed], gm: GraphModule) -> Boxed:
+    def fastest(
+        self, name: str, runs: Mapping[str, Boxed], gm: GraphModule, choice: KernelChoice
+    ) -> Boxed:
         """The callable that runs the fastest of `runs`, which all compute the same as the graph.
 
         Args:
             name: the program's name.
             runs: the callables, by kind of kernels.
             gm: the graph.
+            choice: receives the result.
         """
-        choice, self.choice = self.choice, KernelChoice()
         if len(runs) == 1:
             ((choice.winner, run),) = runs.items()
             return run
@@ -79,10 +78,10 @@ class KernelKinds:
         device, warn = self._target.runtime_for(graph), self._target.reporter.warn
         return fastest(name, runs, effects, device, choice, warn)
 
-    def _report_left_out(self, fallback: Fallback) -> None:
+    def _report_left_out(self, fallback: Fallback, choice: KernelChoice) -> None:
         """Reports that a program has no Inductor kernels; with "auto" that is not a fallback."""
         if self._options.kernels == "auto":
-            self.choice.left_out[INDUCTORS] = reason = fallback.reason
+            choice.left_out[INDUCTORS] = reason = fallback.reason
             message = f"{fallback.program} can only have PyTorch's kernels: {reason}"
             self._target.reporter.warn(message)
         else:

@@ -70,7 +70,7 @@ def test_a_dump_that_cannot_be_written_is_a_warning(
     def full(*_: object) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("nimble_fx.compiler.write_atomically", full)
+    monkeypatch.setattr("nimble_fx.graph_compiler.write_atomically", full)
     compiled = torch.compile(Branchy(), backend="nimble", options={"dump": str(tmp_path)})
     with torch.no_grad(), pytest.warns(NimbleWarning, match="could not be written .*No space left"):
         compiled(torch.randn(2, 4))

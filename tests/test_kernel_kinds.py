@@ -15,6 +15,7 @@ from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.kernel_kinds import FOLDED, INDUCTORS, PYTORCHS, KernelKinds
 from nimble_fx.options import Options
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
+from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.this_machine import this_machine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from tests.support.inference_graphs import inference_graph
@@ -53,7 +54,7 @@ def graph_of(model: nn.Module) -> GraphModule:
 )
 def test_a_graph_has_the_kinds_that_the_options_ask_for(kernels: str, expected: list[str]) -> None:
     kinds = kinds_of(Inductor(), kernels=kernels)
-    assert list(kinds.graphs(graph_of(nn.ReLU()), "p")) == expected
+    assert list(kinds.graphs(graph_of(nn.ReLU()), "p", KernelChoice())) == expected
 
 
 @pytest.mark.parametrize("kernels", ["inductor", "auto"])
@@ -67,13 +68,13 @@ def test_a_graph_has_the_kinds_that_the_options_ask_for(kernels: str, expected: 
 def test_without_inductors_kernels_it_has_pytorchs_and_the_user_is_warned(
     kernels: str, error: Exception, reason: str
 ) -> None:
-    kinds = kinds_of(Inductor(error), kernels=kernels)
+    kinds, choice = kinds_of(Inductor(error), kernels=kernels), KernelChoice()
     with pytest.warns(nimble_fx.NimbleWarning, match=reason):
-        assert list(kinds.graphs(graph_of(nn.ReLU()), "p")) == [PYTORCHS]
+        assert list(kinds.graphs(graph_of(nn.ReLU()), "p", choice)) == [PYTORCHS]
     reasons = [fallback.reason for fallback in nimble_fx.fallbacks()]
     assert len(reasons) == (kernels == "inductor")
-    assert len(kinds.choice.left_out) == (kernels == "auto")
-    assert all(each.endswith(reason) for each in (*reasons, *kinds.choice.left_out.values()))
+    assert len(choice.left_out) == (kernels == "auto")
+    assert all(each.endswith(reason) for each in (*reasons, *choice.left_out.values()))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,9 @@ def test_fusion_is_only_limited_if_there_may_be_several_streams(
     options: dict[str, Any], predicts: bool
 ) -> None:
     inductor = Inductor()
-    kinds_of(inductor, kernels="inductor", **options).graphs(graph_of(nn.ReLU()), "p")
+    kinds_of(inductor, kernels="inductor", **options).graphs(
+        graph_of(nn.ReLU()), "p", KernelChoice()
+    )
     assert inductor.predicts == [predicts]
 
 
@@ -100,7 +103,7 @@ def test_a_plan_has_the_streams_of_the_device_that_it_is_for(
     inductor = Inductor()
     specs = replace(find_device("h100"), max_streams=max_streams)
     kinds = kinds_of(inductor, specs, kernels="inductor", policy="auto")
-    kinds.graphs(graph_of(nn.ReLU()), "p")
+    kinds.graphs(graph_of(nn.ReLU()), "p", KernelChoice())
     assert inductor.predicts == [predicts]
 
 
@@ -143,17 +146,15 @@ def also_refuses(args: list[Any]) -> Sequence[Any]:
     ],
 )
 def test_programs_with_custom_operators_are_not_timed(runs: dict[str, Boxed], winner: str) -> None:
-    kinds = kinds_of(Inductor())
-    choice = kinds.choice
-    assert kinds.fastest("p", runs, graph_of(Twice())) is runs[winner]
+    kinds, choice = kinds_of(Inductor()), KernelChoice()
+    assert kinds.fastest("p", runs, graph_of(Twice()), choice) is runs[winner]
     assert choice.winner == winner
     (left_out,) = choice.left_out.items()
     assert left_out[0] in runs.keys() - {winner}
     assert "custom operator" in left_out[1]
 
 
-def test_each_program_has_a_choice_of_its_own() -> None:
-    kinds = kinds_of(Inductor())
-    first = kinds.choice
-    assert kinds.fastest("p", {PYTORCHS: refuses}, graph_of(nn.ReLU())) is refuses
-    assert (first.winner, kinds.choice.winner) == (PYTORCHS, None)
+def test_one_kind_of_kernels_runs_without_being_timed() -> None:
+    kinds, choice = kinds_of(Inductor()), KernelChoice()
+    assert kinds.fastest("p", {PYTORCHS: refuses}, graph_of(nn.ReLU()), choice) is refuses
+    assert choice.winner == PYTORCHS

@@ -1,6 +1,6 @@
 """Checks that a schedule has the tasks of its trace, and a text the tasks of its schedule."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.parse import ParsedModule
 
@@ -136,7 +138,7 @@ def _differences(
     text: Task, task: Task, names: Mapping[str, str]
 ) -> Iterable[tuple[str, Any, Any]]:
     """The differences between the text's task and the graph's: (what, found, expected)."""
-    if text.target is not task.target:
+    if not _is_same_operator(text.target, task.target):
         yield "operator", target_name(text.target), target_name(task.target)
     if not _same(text.args, task.args, names):
         yield "arguments", _renamed(text.args, names), task.args
@@ -154,6 +156,16 @@ def _differences(
             renamed = sorted([names.get(name, name) for name in listed])
             if renamed != sorted(due):
                 yield what, renamed, sorted(due)
+
+
+def _is_same_operator(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two targets are one; of a custom operator PyTorch may make another object any time.
+
+    It does so when the library of a former definition of the operator is garbage-collected.
+    """
+    if one is other or not (isinstance(one, OpOverload) and isinstance(other, OpOverload)):
+        return one is other
+    return str(schema_of(one)) == str(schema_of(other))
 
 
 def _by_keyword(task: Task) -> tuple[tuple[str, Arg], ...]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -194,6 +195,36 @@ def test_custom_operators_may_be_defined_anew(factor: int) -> None:
     x = torch.randn(3)
     with torch.no_grad():
         assert_same(compiled(x), (x * factor).sin())
+
+
+@dataclass(frozen=True)
+class Forgets:
+    """A policy during which PyTorch forgets the object of an operator, as a finalizer makes it."""
+
+    name = "forgets"
+
+    def __call__(self, graph: nimble_fx.TaskGraph) -> nimble_fx.TaskGraph:
+        delattr(torch.ops.nimble_tests, "forgotten")
+        return graph.replace_tasks(
+            task.updated(stream=0) if task.launches else task for task in graph.tasks
+        )
+
+
+def test_pytorch_may_make_another_object_of_a_custom_operator() -> None:
+    with torch.library._scoped_library("nimble_tests", "FRAGMENT") as library:
+        library.define("forgotten(Tensor x) -> Tensor")
+        library.impl("forgotten", lambda x: x * 2, "CPU")
+        library.impl("forgotten", torch.empty_like, "Meta")
+
+        def program(x: Tensor) -> Tensor:
+            result: Tensor = torch.ops.nimble_tests.forgotten(x).sin()
+            return result
+
+        x = torch.randn(3)
+        options: dict[str, Any] = {"policy": Forgets(), "on_fallback": "error"}
+        with torch.no_grad():
+            result = torch.compile(program, backend="nimble", options=options)(x)
+        assert torch.equal(result, (x * 2).sin())
 
 
 def test_custom_operators_run_in_program_order() -> None:

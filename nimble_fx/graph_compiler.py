@@ -1,0 +1,123 @@
+"""Compiles one ATen graph to a program: traces it, and selects its schedule."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torch.fx import GraphModule
+
+from nimble_fx.ir.scheduled_program import ScheduledProgram
+from nimble_fx.options import Options
+from nimble_fx.pipeline import schedule, traced_graph_passes
+from nimble_fx.program import Program
+from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
+from nimble_fx.runtime.capture.status import CaptureStatus
+from nimble_fx.runtime.fastest import KernelChoice
+from nimble_fx.selection.select import select_schedules
+from nimble_fx.selection.traced_program import TracedProgram
+from nimble_fx.serialization.atomic_write import write_atomically
+from nimble_fx.target import Target
+from nimble_fx.tracing.aot_metadata import size_hints
+from nimble_fx.tracing.aten_to_tasks import trace
+from nimble_fx.tracing.user_names import InputNames
+from nimble_fx.verify import verify_contents
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """Makes the programs of one ATen graph, one for each kind of kernels.
+
+    Attributes:
+        options: the user's options.
+        target: what the graph is compiled for.
+        inputs: the user's names of its inputs.
+        n_traced: how many operators PyTorch traced.
+        choice: which kinds of kernels the graph has, and which of them runs.
+        folded: the program that computes its folded weights; None if it has none.
+    """
+
+    options: Options
+    target: Target
+    inputs: InputNames
+    n_traced: int = 0
+    choice: KernelChoice = field(default_factory=KernelChoice)
+    folded: ScheduledProgram | None = None
+
+    def trace(self, gm: GraphModule, name: str) -> TracedProgram:
+        """Traces an ATen graph to a task graph with the user's names, and finds its device.
+
+        Raises:
+            UnsupportedError: it cannot be scheduled, or there is no such device.
+            ScheduleError: a reinplaced operator overwrites a value that is still read.
+        """
+        names, gm = self.inputs.user_names(gm), reinplace_updates(gm)
+        traced = trace(gm, name, names, self.inputs.static)
+        graph = schedule(traced.graph, traced_graph_passes())
+        _log.debug("%s: traced:\n%s", name, graph)
+        if self.options.verify:
+            verify_contents(graph, traced.graph)
+        device = self.target.runtime_for(graph)
+        return TracedProgram(
+            traced=replace(traced, graph=self.target.retarget(graph)),
+            parameters=self.inputs.parameters(names),
+            device=device,
+            specs=self.target.specs or device.specs,
+            sizes=size_hints(gm),
+            folded=self.folded,
+        )
+
+    def program(self, traced: TracedProgram) -> Program:
+        """Selects a schedule and returns the program that runs by it.
+
+        Raises:
+            ScheduleError: there is no legal schedule.
+        """
+        decision = self.target.capture_decision(traced.traced.graph, traced.device)
+        timed = decision.why_not_here is None and traced.device.can_time
+        selection = select_schedules(
+            traced,
+            self.options,
+            self.target.reporter,
+            frozen=decision.is_for_replay,
+            timed=timed,
+        )
+        warn = self.target.reporter.warn
+        schedules = [dump_source(each, self.options.dump, warn) for each in selection.schedules]
+        return Program(
+            scheduled=schedules[0],
+            status=CaptureStatus(reason=decision.why_not_here),
+            specs=traced.specs,
+            candidates=selection.candidates,
+            alternatives=tuple(schedules[1:]),
+            on_winner=selection.on_winner,
+            kernel_choice=self.choice,
+            n_traced=self.n_traced,
+            may_freeze=self.options.freeze,
+        )
+
+
+def dump_source(
+    scheduled: ScheduledProgram,
+    directory: str | os.PathLike[str] | None,
+    warn: Callable[[str], None],
+) -> ScheduledProgram:
+    """Writes the emitted text to a directory, if there is one; returns the schedule with its path.
+
+    Args:
+        scheduled: the schedule and its text.
+        directory: the option `dump`.
+        warn: called with a message if the text cannot be written.
+    """
+    if directory is None:
+        return scheduled
+    folder = Path(directory).expanduser().absolute()
+    try:
+        path = write_atomically(folder, scheduled.file_name, scheduled.source)
+    except OSError as error:
+        warn(f"the module of {scheduled.graph.name} could not be written to {folder}: {error}")
+        return scheduled
+    return replace(scheduled, path=path)
