@@ -130,7 +130,7 @@ class CapturedGraph:
             mutated: the parameters and buffers that the program writes to; they are restored.
             n: at least 1.
         """
-        with _restored(mutated), self._pool_group.turn():
+        with self._pool_group.turn(), _restored(mutated):
             self._copy_inputs(inputs)
             return self._device.time_us(self._capture.replay, n)
 
