@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 from bench.measuring.timing import synchronize
 from bench.models.examples import Example
-from nimble_fx import compiler
+from nimble_fx import graph_compiler
 from nimble_fx.codegen.emit import emit
 from nimble_fx.codegen.load import load
 from nimble_fx.compiler import Compiler, lower
@@ -55,7 +55,7 @@ class FirstCall:
 def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
     """Compiles a model without any caches and calls it once, and times nimble_fx's part.
 
-    That part begins with the compiler's last call to `trace`, and ends with the target's call to
+    That part begins with the last call to `trace`, and ends with the target's call to
     `on_program`.
     """
     traces: list[tuple[float, Callable[[], Traced]]] = []
@@ -72,7 +72,7 @@ def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
 
     torch.compiler.reset()
     compiled = torch.compile(example.model, backend=backend)
-    with patch.object(compiler, "trace", watched_trace), torch.no_grad():
+    with patch.object(graph_compiler, "trace", watched_trace), torch.no_grad():
         start = perf_counter()
         compiled(*example.inputs)
         synchronize()

@@ -118,6 +118,7 @@ class Compiled:
         self.model, self.training = model, training
         self._recorder = Recorder()
         self._reporter = Reporter(options.on_fallback)
+        self._break_reporter = Reporter(options.on_fallback)  # each warns of its first fallback
         self._backend = _Backend(options, argument_names(model), self._recorder, guards)
         function = unique_function(model)
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
@@ -182,9 +183,10 @@ class Compiled:
             self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
 
     def _report_graph_breaks(self) -> None:
-        fallback = self._backend.breaks.fallback(name_of(self.model))
+        is_whole = self._guarded.latest is not None
+        fallback = self._backend.breaks.fallback(name_of(self.model), is_whole)
         if fallback is not None:
-            self._reporter.report(fallback)
+            self._break_reporter.report(fallback)
 
     @property
     def programs(self) -> tuple[Program, ...]:

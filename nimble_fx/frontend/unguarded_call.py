@@ -49,8 +49,8 @@ class UnguardedCall:
             )
         if entry.effects:
             raise UnsupportedError(
-                "it reads or changes objects other than its parameters and buffers: "
-                + ", ".join(entry.effects)
+                "it reads or changes objects other than its parameters and buffers; PyTorch's code "
+                f"for it has the names {', '.join(entry.effects)}"
             )
         self.has_weights = True
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()

@@ -109,6 +109,26 @@ def test_other_reasons_are_counted() -> None:
         nimble_fx.compile(program, torch.ones(3))
 
 
-def test_a_model_without_graph_breaks_is_no_fallback() -> None:
-    nimble_fx.compile(unbroken, torch.ones(3), on_fallback="error")
+def goes_on(x: Tensor) -> Tensor:
+    """Dynamo counts an error, goes on, and makes one graph."""
+    return x * getattr((1).__class__, "no_such", 2)
+
+
+@pytest.mark.parametrize("program", [unbroken, goes_on])
+def test_a_model_without_graph_breaks_is_no_fallback(program: Program) -> None:
+    torch.compile(program, backend="eager", fullgraph=True)(torch.ones(3))
+    nimble_fx.compile(program, torch.ones(3), on_fallback="error")
     assert nimble_fx.fallbacks() == ()
+
+
+def test_a_model_that_computes_nothing_may_be_told_so() -> None:
+    with pytest.warns(NimbleWarning, match="in eager: PyTorch found no graph.*computes nothing"):
+        nimble_fx.compile(torch.nn.Identity(), torch.ones(3))
+
+
+def test_code_without_a_source_is_named_by_its_line() -> None:
+    scope: dict[str, Any] = {}
+    text = "def program(x):\n    y = x * 2\n    print(end='')\n    return y + 1\n"
+    exec(compile(text, "<stdin>", "exec"), scope)
+    with pytest.warns(NimbleWarning, match=r"breaks its graph at <stdin>:3 \("):
+        nimble_fx.compile(scope["program"], torch.ones(3))

@@ -163,8 +163,8 @@ def _misfit(tensor: Tensor, expected: Taken) -> str:
         f"a kernel that Inductor compiled for {expected.dtype}, the sizes {expected.size} and the "
         f"strides {expected.stride} was called with {tensor.dtype}, {tuple(tensor.shape)} and "
         f"{tensor.stride()}: an operator before it returned another type or layout than PyTorch's "
-        "meta kernel says, or a weight has changed. Compile again after torch.compiler.reset(), or "
-        "with kernels='aten'"
+        "meta kernel says, a weight has changed, or an input is not what PyTorch took it for. "
+        "Compile again after torch.compiler.reset(), or with kernels='aten'"
     )
 
 

@@ -25,7 +25,7 @@ def short_reason(text: str) -> str:
     """What, why, and the first hint, from Dynamo's text on a graph break."""
     lines = text.partition("\n\n")[0].splitlines()[:3]
     parts = [re.sub(r"^\s*(Explanation|Hint): ", "", line).rstrip(". ") for line in lines]
-    return ". ".join(parts)
+    return ". ".join(filter(None, parts))
 
 
 def _counters() -> dict[str, Counter[str]]:
