@@ -115,11 +115,15 @@ class Compiler:
             graph, device = placed
             merged = self._merged(gm, device)
             hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
-            run = None
             if hoisted is not None:
-                run = self._folded_or_none(maker, gm, hoisted, device, capture)
-            if run is not None:
-                return self._compared(run, traced)
+                try:
+                    run = self._folded_run(maker, gm, hoisted, device, capture)
+                    return self._compared(run, traced)
+                except FallbackError:
+                    raise
+                except (UnsupportedError, ScheduleError) as error:
+                    fallback = Fallback.caused_by(error, self._name, "without folded weights")
+                    self._target.reporter.report(fallback)
         return self._compared(self._build(maker, merged, self._name, capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
@@ -137,24 +141,6 @@ class Compiler:
         if library != "oneDNN" and self._options.fold_weights == "auto":
             return None  # writes that PyTorch does not count would go unnoticed
         return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
-
-    def _folded_or_none(
-        self,
-        maker: GraphCompiler,
-        gm: GraphModule,
-        hoisted: Hoisted,
-        device: DeviceRuntime,
-        capture: CaptureOptions,
-    ) -> Boxed | None:
-        """The callable of a graph whose weights are folded; None, reported, on an error."""
-        try:
-            return self._folded_run(maker, gm, hoisted, device, capture)
-        except FallbackError:
-            raise
-        except (UnsupportedError, ScheduleError) as error:
-            fallback = Fallback.caused_by(error, self._name, "without folded weights")
-            self._target.reporter.report(fallback)
-            return None
 
     def _folded_run(
         self,
