@@ -11,7 +11,7 @@ from nimble_fx.errors import OptionError
 from nimble_fx.fallback import clear_fallbacks
 from nimble_fx.options import Options
 from nimble_fx.program import clear_programs
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.errors import for_user
 
 
@@ -34,7 +34,7 @@ def nimble(
         OptionError: before any work, if an option is not valid.
     """
     parsed = _parse(mode, options)
-    return lower(gm, example_inputs, Compiler(gm, parsed, this_machine(parsed)))
+    return lower(gm, example_inputs, Compiler(gm, parsed, ThisMachine(parsed)))
 
 
 def reset() -> None:

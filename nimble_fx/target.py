@@ -1,6 +1,5 @@
 """The target that graphs are compiled for: a device, and the steps that make a callable."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,35 +42,56 @@ class CaptureDecision:
     is_for_replay: bool
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Protocol):
     """The target that graphs are compiled for: a device, and the steps that make a callable.
-
-    To change one step, `dataclasses.replace` its field.
 
     Attributes:
         reporter: lists fallbacks.
-        runtime_for: returns the device that runs a traced graph; raises UnsupportedError if there
-            is none.
-        retarget: returns the graph with the types and devices that it has on the target.
         specs: the performance figures to schedule for; None for those of the device that runs it.
-        constants_on: takes the device of constants and returns the device to compute them on; None
-            if they cannot be computed now.
-        capture_decision: decides whether a program is captured.
-        compile_graph: compiles an ATen graph and returns the callable that replaces it.
-        as_traced: returns the callable that runs an ATen graph operator by operator.
-        inductor_kernels: returns an ATen graph with Inductor's kernels; see
-            `with_inductor_kernels`.
         runs_programs: whether the programs run; a plan runs their ATen graphs instead.
     """
 
     reporter: Reporter
-    runtime_for: Callable[[TaskGraph], DeviceRuntime]
-    retarget: Callable[[TaskGraph], TaskGraph]
     specs: Device | None
-    constants_on: Callable[[torch.device], torch.device | None]
-    capture_decision: Callable[[TaskGraph, DeviceRuntime], CaptureDecision]
-    compile_graph: Callable[[ProgramMaker, GraphModule, str, CaptureOptions], Boxed]
-    as_traced: Callable[[GraphModule], Boxed]
-    inductor_kernels: Callable[[GraphModule, PredictedTime | None], GraphModule]
-    runs_programs: bool = True
+    runs_programs: bool
+
+    def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
+        """The device that runs a traced graph.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        ...
+
+    def retarget(self, graph: TaskGraph) -> TaskGraph:
+        """The graph with the types and devices that it has on the target."""
+        ...
+
+    def constants_on(self, device: torch.device) -> torch.device | None:
+        """Where to compute the constants of a device; None if they cannot be computed now."""
+        ...
+
+    def capture_decision(self, graph: TaskGraph, device: DeviceRuntime) -> CaptureDecision:
+        """Decides whether a program is captured."""
+        ...
+
+    def compile_graph(
+        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
+        """Compiles an ATen graph and returns the callable that replaces it.
+
+        Args:
+            maker: makes its program.
+            gm: the graph.
+            name: the program's name.
+            capture: how its captures and callers share memory.
+        """
+        ...
+
+    def as_traced(self, gm: GraphModule) -> Boxed:
+        """The callable that runs an ATen graph operator by operator."""
+        ...
+
+    def inductor_kernels(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
+        """The graph with Inductor's kernels; see `with_inductor_kernels`."""
+        ...

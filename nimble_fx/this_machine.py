@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from nimble_fx.codegen.load import load
 from nimble_fx.devices import DeviceRuntime, device_for
+from nimble_fx.devices.specs import Device
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
@@ -16,7 +17,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
-from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
+from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
@@ -36,31 +37,22 @@ _log = logging.getLogger(__name__)
 AS_TRACED = "as traced, without a schedule"
 
 
-def this_machine(options: Options, on_program: Callable[[Program], None] = register) -> Target:
+class ThisMachine(Target):
     """The target for programs that run on the model's device, captured if possible.
 
-    Args:
-        options: the user's options.
-        on_program: called with each compiled program; by default adds it to the process's list.
+    The graphs of one Dynamo graph share it: device, memory pools, list of fallbacks.
     """
-    here = _ThisMachine(options, on_program)
-    return Target(
-        reporter=here.reporter,
-        runtime_for=here.runtime_for,
-        retarget=lambda graph: graph,
-        specs=None,
-        constants_on=constants_here,
-        capture_decision=here.capture_decision,
-        compile_graph=here.compile_graph,
-        as_traced=here.as_traced,
-        inductor_kernels=with_inductor_kernels,
-    )
 
+    specs: Device | None = None
+    runs_programs = True
 
-class _ThisMachine:
-    """State that the graphs of one Dynamo graph share: device, memory pools, list of fallbacks."""
+    def __init__(self, options: Options, on_program: Callable[[Program], None] = register) -> None:
+        """The target for the graphs of one Dynamo graph.
 
-    def __init__(self, options: Options, on_program: Callable[[Program], None]) -> None:
+        Args:
+            options: the user's options.
+            on_program: called with each compiled program; by default adds it to the process's list.
+        """
         self.reporter = Reporter(options.on_fallback)
         self._options, self._on_program = options, on_program
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
@@ -83,6 +75,14 @@ class _ThisMachine:
         if device is None:
             raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")
         return device
+
+    def retarget(self, graph: TaskGraph) -> TaskGraph:
+        """The graph itself."""
+        return graph
+
+    def constants_on(self, device: torch.device) -> torch.device | None:
+        """The device itself if constants can be computed on it now."""
+        return constants_here(device)
 
     def capture_decision(self, graph: TaskGraph, device: DeviceRuntime) -> CaptureDecision:
         """Decides whether to capture a graph; reports one that should be captured but cannot."""
@@ -115,6 +115,10 @@ class _ThisMachine:
         """The callable that runs an ATen graph operator by operator, in turn with captures."""
         run: Boxed = make_boxed_func(function_of(reinplace_updates(gm)))
         return run if self._pool_group is None else self._pool_group.ordered(run)
+
+    def inductor_kernels(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
+        """The graph with Inductor's kernels for the model's device."""
+        return with_inductor_kernels(gm, predicted_us)
 
     def _runner(self, traced: TracedProgram, program: Program, capture: CaptureOptions) -> Boxed:
         if _log.isEnabledFor(logging.INFO):  # the width takes time

@@ -16,28 +16,27 @@ from nimble_fx.kernel_kinds import FOLDED, INDUCTORS, PYTORCHS, KernelKinds
 from nimble_fx.options import Options
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.fastest import KernelChoice
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from tests.support.inference_graphs import inference_graph
 
 
-class Inductor:
-    """A substitute for Inductor, which notes whether times are predicted for it."""
+class Inductor(ThisMachine):
+    """A target with a substitute for Inductor, which notes whether times are predicted for it."""
 
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error, self.predicts = error, list[bool]()
+    def __init__(self, error: Exception | None = None, specs: Device | None = None) -> None:
+        super().__init__(Options())
+        self.error, self.specs, self.predicts = error, specs, list[bool]()
 
-    def __call__(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
+    def inductor_kernels(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
         self.predicts.append(predicted_us is not None)
         if self.error is not None:
             raise self.error
         return gm
 
 
-def kinds_of(inductor: Inductor, specs: Device | None = None, **options: Any) -> KernelKinds:
-    parsed = Options(**options)
-    target = replace(this_machine(parsed), inductor_kernels=inductor, specs=specs)
-    return KernelKinds(parsed, target, lambda gm: 1.0)
+def kinds_of(inductor: Inductor, **options: Any) -> KernelKinds:
+    return KernelKinds(Options(**options), inductor, lambda gm: 1.0)
 
 
 def graph_of(model: nn.Module) -> GraphModule:
@@ -100,9 +99,8 @@ def test_fusion_is_only_limited_if_there_may_be_several_streams(
 def test_a_plan_has_the_streams_of_the_device_that_it_is_for(
     max_streams: int, predicts: bool
 ) -> None:
-    inductor = Inductor()
-    specs = replace(find_device("h100"), max_streams=max_streams)
-    kinds = kinds_of(inductor, specs, kernels="inductor", policy="auto")
+    inductor = Inductor(specs=replace(find_device("h100"), max_streams=max_streams))
+    kinds = kinds_of(inductor, kernels="inductor", policy="auto")
     kinds.graphs(graph_of(nn.ReLU()), "p", KernelChoice())
     assert inductor.predicts == [predicts]
 

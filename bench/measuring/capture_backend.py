@@ -1,7 +1,6 @@
 """Collects compiled programs, to time them without the overhead of `torch.compile`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -13,7 +12,7 @@ from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import ProgramMaker
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 
@@ -33,16 +32,7 @@ class KeptPrograms:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = Options(policy=self.policy, on_fallback="error", fold_weights=False)
-        here = this_machine(options, on_program=self.programs.append)
-
-        def compile_graph(
-            maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
-        ) -> Boxed:
-            """The program, wrapped so that it records its inputs."""
-            number = len(self.programs)
-            return self._noting(f"{number} {name}", here.compile_graph(maker, gm, name, capture))
-
-        target = replace(here, compile_graph=compile_graph)
+        target = _Recording(options, self.programs, self._last)
         return lower(gm, example_inputs, Compiler(gm, options, target))
 
     @property
@@ -55,12 +45,26 @@ class KeptPrograms:
         for run, args in self._last.values():
             run(list(args))
 
-    def _noting(self, name: str, run: Boxed) -> Boxed:
-        """Wraps a program so that it records its inputs."""
+
+class _Recording(ThisMachine):
+    """Keeps the last inputs of each program, by a name of its own."""
+
+    def __init__(
+        self, options: Options, programs: list[Program], last: dict[str, tuple[Boxed, list[Any]]]
+    ) -> None:
+        super().__init__(options, programs.append)
+        self._programs, self._last = programs, last
+
+    def compile_graph(
+        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
+        """The program, wrapped so that it records its inputs."""
+        key = f"{len(self._programs)} {name}"
+        run = super().compile_graph(maker, gm, name, capture)
 
         @boxed
-        def noting(args: list[Any]) -> Any:
-            self._last[name] = run, list(args)
+        def recording(args: list[Any]) -> Any:
+            self._last[key] = run, list(args)
             return run(args)
 
-        return noting
+        return recording

@@ -25,7 +25,7 @@ from nimble_fx.options import Options
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
 from nimble_fx.pipeline import Policy, passes_for, schedule
 from nimble_fx.program import Program
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.tracing.aten_to_tasks import Traced, trace
 from nimble_fx.verify import verify, verify_contents, verify_source
 
@@ -67,7 +67,7 @@ def first_call(example: Example, policy: Policy = "nimble") -> FirstCall:
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         options = Options(policy=policy, fold_weights=False)
-        target = this_machine(options, lambda program: ends.append((perf_counter(), program)))
+        target = ThisMachine(options, lambda program: ends.append((perf_counter(), program)))
         return lower(gm, inputs, Compiler(gm, options, target))
 
     torch.compiler.reset()

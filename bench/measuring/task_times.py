@@ -1,7 +1,6 @@
 """Times each task of a model on its device."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -18,7 +17,7 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import ProgramMaker
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
 TimedGraph = tuple[TaskGraph, dict[str, float]]
@@ -40,28 +39,33 @@ class TimedTasks:
         self.graphs: list[TimedGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        unlisted: list[Program] = []  # these are not the user's programs
         options = Options(policy="serial", freeze=False, fold_weights=False)
-        here = this_machine(options, on_program=unlisted.append)
+        return lower(gm, example_inputs, Compiler(gm, options, _Timing(options, self.graphs)))
 
-        def compile_graph(
-            maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
-        ) -> Boxed:
-            """The program, wrapped so that it records its runs."""
-            traced = maker.trace(gm, name)
-            graph = traced.traced.graph
-            timed = graph, _seconds(graph, traced.device)
-            run = here.compile_graph(maker, gm, name, capture)
 
-            @boxed
-            def noting(args: list[Any]) -> Any:
-                self.graphs.append(timed)
-                return run(args)
+class _Timing(ThisMachine):
+    """Times the tasks of each program, and adds the times to a list at each call."""
 
-            return noting
+    def __init__(self, options: Options, graphs: list[TimedGraph]) -> None:
+        unlisted: list[Program] = []  # these are not the user's programs
+        super().__init__(options, unlisted.append)
+        self._graphs = graphs
 
-        target = replace(here, compile_graph=compile_graph)
-        return lower(gm, example_inputs, Compiler(gm, options, target))
+    def compile_graph(
+        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    ) -> Boxed:
+        """The program, wrapped so that it records its runs."""
+        traced = maker.trace(gm, name)
+        graph = traced.traced.graph
+        timed = graph, _seconds(graph, traced.device)
+        run = super().compile_graph(maker, gm, name, capture)
+
+        @boxed
+        def noting(args: list[Any]) -> Any:
+            self._graphs.append(timed)
+            return run(args)
+
+        return noting
 
 
 def _seconds(graph: TaskGraph, device: DeviceRuntime) -> dict[str, float]:

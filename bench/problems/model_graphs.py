@@ -1,7 +1,6 @@
 """Traces a model once, so that all policies can schedule the same task graphs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from functorch.compile import make_boxed_func
@@ -12,7 +11,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import ProgramMaker
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 
@@ -29,12 +28,19 @@ class Traces:
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = Options(fold_weights=False)
-        target = replace(this_machine(options), compile_graph=self._compile_graph)
-        return lower(gm, example_inputs, Compiler(gm, options, target))
+        return lower(gm, example_inputs, Compiler(gm, options, _Unscheduled(options, self.graphs)))
 
-    def _compile_graph(
+
+class _Unscheduled(ThisMachine):
+    """Runs graphs as traced, and adds their traces to a list."""
+
+    def __init__(self, options: Options, graphs: list[TaskGraph]) -> None:
+        super().__init__(options)
+        self._graphs = graphs
+
+    def compile_graph(
         self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The graph itself; keeps its trace."""
-        self.graphs.append(maker.trace(gm, name).traced.graph)
+        self._graphs.append(maker.trace(gm, name).traced.graph)
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]

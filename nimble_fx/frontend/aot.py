@@ -30,7 +30,7 @@ from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.untraced import when_freed
@@ -243,7 +243,7 @@ class _Backend:
         calls = self.calls()
         if calls is not None:
             calls.reads_user_objects |= reads_user_objects(gm)
-        target = this_machine(self._options, self._add_program)
+        target = ThisMachine(self._options, self._add_program)
         compiler = Compiler(gm, self._options, target, self._names, self._has_guards)
         return lower(gm, example_inputs, compiler, self._recorder.watch)
 

@@ -31,59 +31,87 @@ META = torch.device("meta")
 _CPU = torch.device("cpu")
 
 
-def planned_device(
-    options: Options, runtime: Cuda, specs: Device, on_program: Callable[[Program], None]
-) -> Target:
-    """The target for graphs that are traced on "meta" and scheduled for a CUDA device.
+class PlannedDevice(Target):
+    """The target for graphs that are traced on "meta" and scheduled for a CUDA device."""
 
-    Args:
-        options: the user's options.
-        runtime: a CUDA device, which this machine need not have.
-        specs: the figures to schedule for.
-        on_program: called with each program.
-    """
-    device = torch.device(runtime.name)
+    runs_programs = False
 
-    def constants_on(wanted: torch.device) -> torch.device | None:
-        """The device if this machine has it; else the CPU, where constants are the same."""
-        if wanted != META:
-            return constants_here(wanted)
-        return device if runtime.hardware is not None else _CPU
+    def __init__(
+        self, options: Options, runtime: Cuda, specs: Device, on_program: Callable[[Program], None]
+    ) -> None:
+        """The target for the graphs of one plan.
 
-    def capture_decision(graph: TaskGraph, _: DeviceRuntime) -> CaptureDecision:
-        reason = f"it is planned for {runtime.name} ({specs.name}), which need not be here"
-        return CaptureDecision(reason, options.freeze and _can_be_captured(graph))
+        Args:
+            options: the user's options.
+            runtime: a CUDA device, which this machine need not have.
+            specs: the figures to schedule for.
+            on_program: called with each program.
+        """
+        self.reporter, self.specs = Reporter(options.on_fallback), specs
+        self._options, self._runtime, self._on_program = options, runtime, on_program
+        self._device = torch.device(runtime.name)
+
+    def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
+        """The device that is planned for."""
+        return self._runtime
+
+    def retarget(self, graph: TaskGraph) -> TaskGraph:
+        """The graph with the planned device in place of "meta", in types and in arguments."""
+
+        def move(leaf: Any) -> Any:
+            return self._device if leaf == META else leaf
+
+        tasks = graph.replace_tasks(
+            task.updated(args=map_leaves(move, task.args), kwargs=map_leaves(move, task.kwargs))
+            for task in graph.tasks
+        )
+
+        def placed(of: Type | None) -> Type | None:
+            return replace(of, device=move(of.device)) if isinstance(of, TensorType) else of
+
+        return tasks.map_types(placed)
+
+    def constants_on(self, device: torch.device) -> torch.device | None:
+        """The planned device if this machine has it; else the CPU, where constants are the same."""
+        if device != META:
+            return constants_here(device)
+        return self._device if self._is_here else _CPU
+
+    def capture_decision(self, graph: TaskGraph, device: DeviceRuntime) -> CaptureDecision:
+        """No capture here; a schedule for replay if the program can be captured."""
+        where = f"{self._runtime.name} ({self.specs.name})"
+        reason = f"it is planned for {where}, which need not be here"
+        return CaptureDecision(reason, self._options.freeze and _can_be_captured(graph))
 
     def compile_graph(
-        maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The ATen graph itself, which runs on tensors without data; schedules its program."""
         try:
-            on_program(maker.program(maker.trace(gm, name)))
+            self._on_program(maker.program(maker.trace(gm, name)))
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        return _runnable_on_meta(as_traced(gm))
+        return self.as_traced(as_traced(gm))
 
-    def inductor_kernels(gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
+    def as_traced(self, gm: GraphModule) -> Boxed:
+        """The callable of the graph, with constants moved to the device that it was traced on."""
+        with plain_eager_mode():
+            for node in gm.graph.find_nodes(op="get_attr"):
+                value = getattr(gm, node.target)
+                setattr(gm, node.target, value.to(node.meta["val"].device))
+        return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
+
+    def inductor_kernels(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
         """The graph with Inductor's kernels for this machine's GPU; not for "auto", which times."""
-        if options.kernels == "auto":
+        if self._options.kernels == "auto":
             raise UnsupportedError("a plan times nothing; ask for kernels='inductor'")
-        here = device if runtime.hardware is not None else None
-        return planned_kernels(gm, META, here, predicted_us)
+        return planned_kernels(gm, META, self._device if self._is_here else None, predicted_us)
 
-    return Target(
-        reporter=Reporter(options.on_fallback),
-        runtime_for=lambda _: runtime,
-        retarget=lambda graph: _retargeted(graph, device),
-        specs=specs,
-        constants_on=constants_on,
-        capture_decision=capture_decision,
-        compile_graph=compile_graph,
-        as_traced=_runnable_on_meta,
-        inductor_kernels=inductor_kernels,
-        runs_programs=False,
-    )
+    @property
+    def _is_here(self) -> bool:
+        """Whether this machine has the device."""
+        return self._runtime.hardware is not None
 
 
 def _can_be_captured(graph: TaskGraph) -> bool:
@@ -92,29 +120,3 @@ def _can_be_captured(graph: TaskGraph) -> bool:
     except UnsupportedError:
         return False
     return True
-
-
-def _runnable_on_meta(gm: GraphModule) -> Boxed:
-    """The callable of the graph, with constants moved to the device that it was traced on."""
-    with plain_eager_mode():
-        for node in gm.graph.find_nodes(op="get_attr"):
-            value = getattr(gm, node.target)
-            setattr(gm, node.target, value.to(node.meta["val"].device))
-    return make_boxed_func(gm.forward)  # type: ignore[no-any-return]
-
-
-def _retargeted(graph: TaskGraph, device: torch.device) -> TaskGraph:
-    """The graph with `device` in place of "meta", in types and in arguments."""
-
-    def move(leaf: Any) -> Any:
-        return device if leaf == META else leaf
-
-    tasks = graph.replace_tasks(
-        task.updated(args=map_leaves(move, task.args), kwargs=map_leaves(move, task.kwargs))
-        for task in graph.tasks
-    )
-
-    def placed(of: Type | None) -> Type | None:
-        return replace(of, device=move(of.device)) if isinstance(of, TensorType) else of
-
-    return tasks.map_types(placed)

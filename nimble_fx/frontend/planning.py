@@ -21,7 +21,7 @@ from nimble_fx.frontend.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.planned_device import META, planned_device
+from nimble_fx.frontend.planned_device import META, PlannedDevice
 from nimble_fx.frontend.preserve_state import tensors_of
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
@@ -222,7 +222,7 @@ class _Planner:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs: list[Program] = []
         self._options, self._names = options, names
-        self._target = planned_device(options, runtime, specs, self.programs.append)
+        self._target = PlannedDevice(options, runtime, specs, self.programs.append)
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return lower(gm, example_inputs, Compiler(gm, self._options, self._target, self._names))

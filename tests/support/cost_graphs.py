@@ -1,7 +1,6 @@
 """Graphs of one task or of a traced model, for tests of costs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from nimble_fx.ir.types import Size, TensorType
 from nimble_fx.options import Options
 from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import ProgramMaker
-from nimble_fx.this_machine import this_machine
+from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 aten = torch.ops.aten
@@ -53,13 +52,15 @@ def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False)
     graphs: list[TaskGraph] = []
     options = Options(fold_weights=False)
 
-    def keep(maker: ProgramMaker, gm: GraphModule, name: str, _: CaptureOptions) -> Boxed:
-        graphs.append(maker.trace(gm, name).traced.graph)
-        return make_boxed_func(gm.forward)
+    class Kept(ThisMachine):
+        def compile_graph(
+            self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+        ) -> Boxed:
+            graphs.append(maker.trace(gm, name).traced.graph)
+            return make_boxed_func(gm.forward)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        target = replace(this_machine(options), compile_graph=keep)
-        return lower(gm, inputs, Compiler(gm, options, target))
+        return lower(gm, inputs, Compiler(gm, options, Kept(options)))
 
     torch.compiler.reset()
     with torch.no_grad():
