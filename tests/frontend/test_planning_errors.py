@@ -134,7 +134,7 @@ def test_a_tensor_that_is_made_on_the_cpu_is_unsupported(training: bool) -> None
             return nn.functional.embedding(torch.tensor([0, 3]), self.weight) + x
 
     arguments: dict[str, Any] = {"training": training}
-    with pytest.raises(UnsupportedError, match="meta and cpu"):
+    with pytest.raises(UnsupportedError, match=r"meta(,| and) cpu"):
         nimble_fx.plan(Table(), torch.zeros(2, 4), **arguments)
 
 

@@ -279,6 +279,11 @@ def set_stream(stream: Stream) -> None:
     Gpu.now.current = stream.index
 
 
+def device_count() -> int:
+    """None, so that this machine's are not asked for what the stand-in's device is."""
+    return 0
+
+
 def synchronize(device: Any = None) -> None:
     Gpu.now.synchronize()
 
@@ -318,6 +323,7 @@ STAND_INS: dict[str, Any] = {
     "use_mem_pool": use_mem_pool,
     "current_stream": current_stream,
     "set_stream": set_stream,
+    "device_count": device_count,
     "synchronize": synchronize,
     "is_current_stream_capturing": is_current_stream_capturing,
     "get_allocator_backend": get_allocator_backend,
