@@ -33,6 +33,8 @@ _FETCHED = {"_modules", "_parameters", "_buffers"}
 _OF_DYNAMIC_SIZES = {"call_size", "call_stride", "call_storage_offset"}
 _SETTERS = {"object_setattr_ignore_descriptor", "object", "__setattr__"}
 """Functions that it calls with an object, the name of an attribute and a value."""
+_OF_STREAMS = "cuda"
+"""The text that Dynamo's code for the current stream uses."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class DynamoEntry:
         found = [n for n in names if n not in known and not n.startswith("__import_")]
         if not _SETTERS.isdisjoint(found):
             found = [name for name in found if name not in _SETTERS]
-            found += _texts_beside_keys(self.code) or ["an attribute"]
+            texts = [text for text in _texts_beside_keys(self.code) if text != _OF_STREAMS]
+            found += texts or ["an attribute"]
         if not found and any(map(_is_store, dis.get_instructions(self.code))):
             found = ["an item of a list or dict"]
         return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import SymInt
+from torch import SymInt, Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
@@ -111,7 +111,13 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
         stack.enter_context(mode)
         stack.enter_context(preserve_node_meta())
         stack.enter_context(torch.no_grad())
-        run = Interpreter(_traced_to_names(gm)).run
+        interpreter = Interpreter(_traced_to_names(gm))
+        outputs: Any = gm.graph.output_node().args[0]
+
+        def run(*args: Any) -> list[Any]:
+            made = zip(interpreter.run(*args), outputs, strict=True)
+            return [_with_strides(value, node) for value, node in made]
+
         decompositions = lookup("torch._inductor.decomposition.select_decomp_table")()
         upsampling = lookup("torch._decomp.get_decompositions")(UPSAMPLING)
         traced = make_fx(run, decomposition_table={**upsampling, **decompositions})(*inputs)
@@ -134,7 +140,21 @@ def _traced_to_names(gm: GraphModule) -> GraphModule:
     named = copied(gm)
     for node, copy in zip(gm.graph.nodes, named.graph.nodes, strict=True):
         copy.meta["stack_trace"] = node.name
+        if node.target is torch.ops.aten.view.default and _has_fixed_sizes(node.meta["val"]):
+            copy.target = torch.ops.aten.reshape.default  # decompositions may make other strides
     return named
+
+
+def _with_strides(made: Any, node: Any) -> Any:
+    """An output with the strides that its node promises, where decompositions made others."""
+    promised = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(promised, Tensor) or not _has_fixed_sizes(promised):
+        return made
+    return made.contiguous() if promised.is_contiguous() else made
+
+
+def _has_fixed_sizes(tensor: Tensor) -> bool:
+    return all(type(n) is int for n in (*tensor.shape, *tensor.stride()))
 
 
 def _has(config: Any, name: str) -> bool:

@@ -198,6 +198,22 @@ def test_outputs_have_the_strides_that_were_traced() -> None:
         assert one.meta["val"].stride() == other.meta["val"].stride()
 
 
+def test_strides_are_the_traced_ones_where_inductors_operators_make_others() -> None:
+    """As after a group normalization in PyTorch 2.14, whose decomposition keeps those of images."""
+
+    def outputs(x: Tensor) -> tuple[Tensor, ...]:
+        return x.relu(), x.sin().view(2, -1)
+
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    gm = make_fx(outputs, tracing_mode="fake")(x.contiguous())
+    (given,) = gm.graph.find_nodes(op="placeholder")
+    given.meta["val"] = given.meta["val"].to(memory_format=torch.channels_last)
+    relu, sine = with_inductor_kernels(gm, None)(x)
+    assert relu.is_contiguous()
+    assert torch.equal(relu, x.relu())
+    torch.testing.assert_close(sine, x.sin().reshape(2, -1))
+
+
 def test_negated_inputs_are_read_by_pytorchs_kernels_with_the_reason() -> None:
     x = torch.randn(3, dtype=torch.complex64).conj().imag
     with pytest.warns(NimbleWarning, match="PyTorch's kernels.*negated lazily"):
