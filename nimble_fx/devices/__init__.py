@@ -60,7 +60,7 @@ class DeviceRuntime(Protocol):
         """Its specifications, or those of the device that it simulates, for cost models."""
 
     @property
-    def max_streams(self) -> int | None:
+    def stream_limit(self) -> int | None:
         """The number of distinct streams that it has; None for no limit."""
 
     @property

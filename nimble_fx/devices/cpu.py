@@ -48,7 +48,7 @@ class Cpu:
     name = "cpu"
     hardware = "cpu"
     specs = DEVICES["cpu"]
-    max_streams = None
+    stream_limit = None
     has_graphs = False
     can_time = False
     why_not_capture = None

@@ -100,7 +100,7 @@ class Cuda:
     memory pool, and fewer pools leave less memory unused.
     """
 
-    max_streams = MAX_STREAMS
+    stream_limit = MAX_STREAMS
     has_graphs = True
     can_time = True
 

@@ -121,7 +121,7 @@ def _file_stem(program: TracedProgram, depends_on: Sequence[str]) -> str:
     """A hash of the program, its device and figures, versions, and `depends_on`."""
     unscheduled = program.scheduled(program.traced.graph, source="")
     text = serialization.encode(_without_sizes(unscheduled))
-    key = [text, [*depends_on, repr(program.specs), program.device.max_streams]]
+    key = [text, [*depends_on, repr(program.specs), program.device.stream_limit]]
     return sha256(json.dumps(key).encode()).hexdigest()
 
 

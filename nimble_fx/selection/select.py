@@ -100,7 +100,7 @@ class _Selector:
     def __init__(self, program: TracedProgram, options: Options, reporter: Reporter) -> None:
         self._program, self._options, self._reporter = program, options, reporter
         self._graph = program.traced.graph
-        limits = [n for n in (options.max_streams, program.device.max_streams) if n is not None]
+        limits = [n for n in (options.max_streams, program.device.stream_limit) if n is not None]
         self._limit = min(limits, default=None)
         self._cache: ScheduleCache | None = None
         if options.cache_dir is not None:

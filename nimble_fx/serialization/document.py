@@ -174,7 +174,7 @@ def _check_fits_device(graph: TaskGraph, device: Field) -> None:
     """Checks that all tensors are on the device (the CPU for the virtual one), and its streams."""
     name = device.line()
     found = device_named(name)
-    limit = found.max_streams if found is not None else None
+    limit = found.stream_limit if found is not None else None
     if limit is not None and graph.n_streams > limit:
         raise device.error(f"a device with {graph.n_streams} streams: it has {limit}")
     where = "cpu" if name.startswith("virtual") else name

@@ -168,7 +168,7 @@ def test_what_a_forward_saves_stays_while_the_forward_of_another_size_runs() -> 
 def test_streams_are_distinct_and_shared() -> None:
     device = Cuda.get(torch.device("cuda", 0))
     assert device is Cuda.get(torch.device("cuda", 0))
-    assert device.max_streams == MAX_STREAMS
+    assert device.stream_limit == MAX_STREAMS
 
 
 def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) -> None:

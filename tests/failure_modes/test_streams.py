@@ -56,7 +56,7 @@ def test_10_events_are_fresh_in_each_capture_and_never_cross_its_border(
 
 def test_11_pytorchs_pool_of_32_streams_wraps_round(gpu: Gpu) -> None:
     streams: tuple[Any, ...] = gpu.cuda.streams(POOL_SIZE)
-    assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE == Cuda.max_streams + 1
+    assert len({stream.cuda_stream for stream in streams}) == POOL_SIZE == Cuda.stream_limit + 1
 
 
 def test_12_after_a_fork_the_critical_branch_is_enqueued_first() -> None:

@@ -74,7 +74,7 @@ def test_tensors_on_another_device_are_refused() -> None:
 
 
 def test_more_streams_than_the_device_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nimble_fx.devices.cpu.Cpu.max_streams", 1)
+    monkeypatch.setattr("nimble_fx.devices.cpu.Cpu.stream_limit", 1)
     with pytest.raises(FileError, match="not a device with 2 streams: it has 1"):
         serialization.decode(serialization.encode(stored()))
 

@@ -76,7 +76,7 @@ class Virtual:
     """
 
     hardware = "virtual"
-    max_streams = None
+    stream_limit = None
     has_graphs = True
     can_time = False
     specs = DEVICES[DEFAULT_GPU]
