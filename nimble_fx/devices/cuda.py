@@ -5,7 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from math import ceil
 from statistics import median
 from types import SimpleNamespace
@@ -36,6 +36,14 @@ NORMAL, HIGH = 0, -1
 N_REPEATS = 50
 N_SAMPLES = 3
 """A call is timed by `N_SAMPLES` replays of a graph of `N_REPEATS` calls."""
+
+_SHARES_RANDOM_STATE = torch.__version__ < "2.13"
+"""Whether all CUDA graphs read a generator's state from the same memory.
+
+PyTorch writes it there before each replay, and before each capture on the stream of the capture
+(`CUDAGeneratorState::replay_prologue` and `capture_prologue`). Since 2.13 each has memory of its
+own.
+"""
 
 _LOCK = Lock()
 """One lock for all devices, because no other thread may use a device during a capture."""
@@ -237,7 +245,9 @@ class Cuda:
             self._into(graph, pool, streams[0]),
         ):
             outputs = run(streams)
-        return Capture(graph.replay, outputs, pool, _nbytes(pool, streams))
+        self.synchronize()  # with what PyTorch wrote before the capture, on the capture's stream
+        replay = partial(self._replay, graph) if _SHARES_RANDOM_STATE else graph.replay
+        return Capture(replay, outputs, pool, _nbytes(pool, streams))
 
     def time_us(self, replay: Callable[[], None], n: int) -> float:
         """Microseconds of a replay on the current stream, by events around `n` of them."""
@@ -313,6 +323,17 @@ class Cuda:
             with torch.cuda.stream(stream):
                 graph.capture_begin(capture_error_mode="thread_local")
                 graph.capture_end()
+
+    @cached_property
+    def _last_replay(self) -> Event:
+        return Event(self._device)
+
+    def _replay(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Replays a graph after the last replay of any graph, whose random state it overwrites."""
+        caller = self._caller()
+        caller.wait_event(self._last_replay)
+        graph.replay()
+        caller.record_event(self._last_replay)
 
     def _caller(self) -> Any:
         """The caller's current stream; cached, because PyTorch makes a new object in each call."""

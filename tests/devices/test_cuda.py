@@ -165,6 +165,27 @@ def test_what_a_forward_saves_stays_while_the_forward_of_another_size_runs() -> 
             assert_same([p.grad for p in model.parameters()], [p.grad for p in eager.parameters()])
 
 
+def test_programs_on_streams_of_their_own_draw_what_eager_draws() -> None:
+    """Each replay writes the generator's state to memory, which before PyTorch 2.13 all share."""
+    programs = [nn.Dropout(p).cuda() for p in (0.3, 0.5, 0.7)]
+    compiled = [torch.compile(model, backend="nimble") for model in programs]
+    streams = [torch.cuda.Stream() for _ in programs]
+    x = torch.ones(64, device="cuda")
+    torch.cuda.synchronize()
+    drawn: list[list[Tensor]] = []
+    ways: list[list[Any]] = [compiled, [*programs]]
+    with torch.no_grad():
+        for calls in ways:
+            torch.manual_seed(0)
+            drawn.append([])
+            for _ in range(5):
+                for stream, call in zip(streams, calls, strict=True):
+                    with torch.cuda.stream(stream):
+                        drawn[-1].append(call(x))
+    torch.cuda.synchronize()
+    assert_same(*drawn)
+
+
 def test_streams_are_distinct_and_shared() -> None:
     device = Cuda.get(torch.device("cuda", 0))
     assert device is Cuda.get(torch.device("cuda", 0))
