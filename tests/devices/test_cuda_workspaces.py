@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.devices.cuda import Cuda
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.simulation.memory_model import footprint
 
 pytestmark = [
@@ -31,24 +32,27 @@ class Branches(nn.Module):
         return [branch(x).relu() for branch in self.branches]
 
 
-def captured(width: int, policy: str) -> nimble_fx.Program:
+def captured(width: int, policy: str) -> tuple[TaskGraph, tuple[int, ...]]:
+    """The schedule, and the bytes of each stream while the capture lives."""
     torch.compiler.reset()
     model, x = Branches(width).cuda(), torch.randn(8, width, device="cuda")
+    compiled = torch.compile(model, backend="nimble", options={"policy": policy})
     with torch.no_grad():
-        torch.compile(model, backend="nimble", options={"policy": policy})(x)
-    return nimble_fx.programs()[-1]
+        compiled(x)
+    program = nimble_fx.programs()[-1]
+    return program.graph, program.status.nbytes
 
 
 @pytest.mark.parametrize(("width", "policy"), list(product([16, 1024], ["serial", "nimble"])))
 def test_a_capture_owns_what_the_model_of_memory_says(width: int, policy: str) -> None:
-    program = captured(width, policy)
-    nbytes = torch.backends.cuda.cublas_workspace_size()
-    assert sum(program.status.nbytes) == footprint(program.graph, nbytes).reserved
+    graph, nbytes = captured(width, policy)
+    workspace = torch.backends.cuda.cublas_workspace_size()
+    assert sum(nbytes) == footprint(graph, workspace).reserved
 
 
 def test_small_products_need_no_large_workspace_for_each_stream() -> None:
-    assert captured(16, "nimble").status.nbytes == (2 << 20,) * 6
-    assert min(captured(1024, "nimble").status.nbytes) >= 20 << 20
+    assert captured(16, "nimble")[1] == (2 << 20,) * 6
+    assert min(captured(1024, "nimble")[1]) >= 20 << 20
 
 
 @pytest.mark.parametrize("users", [None, 16 << 10, 4 << 20])
