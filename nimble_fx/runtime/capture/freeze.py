@@ -23,6 +23,7 @@ from nimble_fx.runtime.capture.graph_cache import (
     GraphKey,
 )
 from nimble_fx.runtime.capture.pool_group import PoolGroup
+from nimble_fx.runtime.capture.specialized_numbers import SpecializedNumbers
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
@@ -110,8 +111,10 @@ class FrozenProgram:
         )
         self._status, self._reporter = status, reporter
         values = [launcher.graph.inputs[i] for i in launcher.inputs]
-        self._numbers = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
-        written = {*self._numbers, *launcher.mutated_inputs}
+        scalars = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
+        self._has_numbers = bool(scalars)
+        self._numbers = SpecializedNumbers(launcher.graph, launcher.inputs)
+        written = {*scalars, *launcher.mutated_inputs}
         self._may_be_saved = [k for k in range(len(values)) if k not in written]
         self._cache = GraphCache(pool_group, options.max_graphs, status)
         self._failed: Fallback | None = None
@@ -149,7 +152,7 @@ class FrozenProgram:
         """
         return (
             self._options.returns_views_of_inputs
-            and bool(self._numbers)
+            and self._has_numbers
             and any(inputs[k].storage_offset() for k in self._launcher.mutated_inputs)
         )
 
@@ -187,8 +190,7 @@ class FrozenProgram:
             saved = self._pool_group.saved_pools
             places = [(k, inputs[k].data_ptr()) for k in self._may_be_saved]
             fixed = tuple([place for place in places if place[1] in saved])
-        numbers = tuple([inputs[k] for k in self._numbers]) if self._numbers else ()
-        parts = numbers, tuple(map(_data_ptr, static)), fixed, True
+        parts = self._numbers.of(inputs), tuple(map(_data_ptr, static)), fixed, True
         latest = self._cache.latest
         if latest is not None and latest[0] == parts:
             return latest

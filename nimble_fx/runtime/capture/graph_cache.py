@@ -35,7 +35,7 @@ class GraphKey(NamedTuple):
     """The values and addresses that a captured graph is specialized on.
 
     Attributes:
-        numbers: the numbers among the inputs, such as symbolic sizes.
+        numbers: the numbers and sizes that it depends on; see `SpecializedNumbers`.
         static: the addresses of the parameters and buffers.
         fixed: position and address of each input that a forward saved and that is read in place.
         saves_in_place: whether tensors saved for the backward stay in the graph's memory.
