@@ -9,6 +9,8 @@ import operator
 import torch
 from torch.fx import GraphModule
 
+from nimble_fx.rewrites.new_nodes import fake_result
+
 _aten = torch.ops.aten
 
 
@@ -26,5 +28,6 @@ def simplify_embedding_bags(gm: GraphModule) -> GraphModule:
     for node in gm.graph.find_nodes(op="call_function", target=_aten._embedding_bag.default):
         if all(user.target is operator.getitem and user.args[1] == 0 for user in node.users):
             node.target = _aten._embedding_bag_forward_only.default
+            node.meta = node.meta | {"val": fake_result(node)}  # some results have other sizes
     gm.recompile()
     return gm

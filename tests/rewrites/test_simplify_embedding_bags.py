@@ -1,5 +1,6 @@
 """Embedding bags only compute the results that are read."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +66,17 @@ def test_bags_whose_other_results_are_read_stay_as_they_are() -> None:
     graph = inference_graph(Model(), torch.randn(N_ROWS, 2), rows, offsets)
     gm = simplify_embedding_bags(graph.gm)
     assert aten._embedding_bag.default in {node.target for node in gm.graph.nodes}
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("include_last_offset", [False, True])
+def test_programs_with_bags_are_saved_and_loaded(
+    mode: str, include_last_offset: bool, tmp_path: Path
+) -> None:
+    model = Bags(mode=mode, include_last_offset=include_last_offset)
+    arguments = torch.randint(N_ROWS, (6,)), torch.tensor([0, 2, 6])
+    compiled = nimble_fx.compile(model, arguments)
+    (program,) = compiled.programs
+    program.save(tmp_path / "bags.json")
+    loaded = nimble_fx.load(tmp_path / "bags.json").bind(model)
+    assert_same_bits(loaded(*arguments), [compiled(*arguments)])
