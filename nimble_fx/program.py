@@ -161,6 +161,7 @@ class Program:
             FileError: it cannot be written, or a value in the program cannot be serialized.
         """
         target = Path(path).expanduser().absolute()
+        serialization.check_sizes(self.graph)
         serialization.write(target, serialization.encode(self.scheduled))
         return target
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
@@ -16,6 +17,7 @@ from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo.names import ViewAndMutationMeta
+from nimble_fx.torch_internals.names import is_wrapper_subclass
 
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
@@ -73,8 +75,11 @@ class InputNames:
         self.static: set[str] = set()
         static = (i for i, node in enumerate(_placeholders(gm)) if _is_at_fixed_address(node))
         self._first_static = list(islice(static, 1))
-        self._names = [with_other_prefix(name, prefixes) for name in input_names(gm)]
-        self._paths = input_paths(gm)
+        names = [with_other_prefix(name, prefixes) for name in input_names(gm)]
+        parts = [_parts(node.meta.get("example_value")) for node in _placeholders(gm)]
+        self._names = [n + part for n, of in zip(names, parts, strict=True) for part in of]
+        paths = zip(input_paths(gm), parts, strict=True)
+        self._paths = [path if part == "" else "" for path, of in paths for part in of]
         self._wanted: dict[str, str] = {}
         self._path_of: dict[str, str] = {}
 
@@ -146,6 +151,18 @@ def input_names(gm: GraphModule) -> list[str]:
 
 def _placeholders(gm: GraphModule) -> list[Node]:
     return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _parts(value: object) -> list[str]:
+    """What the names of the tensors end with that AOTAutograd passes for an input: "" for itself.
+
+    For a tensor subclass it passes the tensors that this consists of: "_values", "_offsets".
+    """
+    if not is_wrapper_subclass(value):
+        return [""]
+    attributes, _ = cast(Any, value).__tensor_flatten__()
+    inner = {name: _parts(getattr(value, name)) for name in attributes}
+    return [f"_{name.strip('_')}{part}" for name, of in inner.items() for part in of]
 
 
 def _is_at_fixed_address(node: Node) -> bool:

@@ -2,11 +2,15 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+import nimble_fx
+from nimble_fx.errors import FileError
 from nimble_fx.tracing.user_names import input_names, input_paths, program_name, with_other_prefix
 
 
@@ -96,3 +100,31 @@ def test_paths_that_two_modules_share_begin_with_the_modules_names() -> None:
         return left(x) + right(x)
 
     assert sorted(paths_of(both, torch.ones(2))) == ["", "bias", "left.weight", "right.weight"]
+
+
+class OfNested(nn.Module):
+    """Takes a nested tensor and a plain one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, pieces: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(pieces), self.layer(x)
+
+
+def test_tensors_of_a_subclass_have_its_name_and_weights_keep_theirs(tmp_path: Path) -> None:
+    net, x = OfNested(), torch.randn(2, 4)
+    pieces = torch.nested.nested_tensor_from_jagged(torch.randn(5, 4), torch.tensor([0, 2, 5]))
+    compiled = torch.compile(net, backend="nimble")
+    with torch.no_grad():
+        expected = compiled(pieces, x)
+    (program,) = nimble_fx.programs()
+    names = [value.name for value in program.graph.inputs]
+    assert names[:2] + names[3:] == [
+        *("layer_weight", "layer_bias", "pieces_values", "pieces_offsets", "x")
+    ]
+    results = program.bind(net)(2, pieces.values(), pieces.offsets(), x)
+    assert torch.equal(results[0], expected[0].values())
+    with pytest.raises(FileError, match=r"size s\d+ of its input pieces_values is no input of"):
+        program.save(tmp_path / "nested.json")

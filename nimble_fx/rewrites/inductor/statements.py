@@ -237,6 +237,8 @@ def _called(
             return Expectation(Name(name), _sizes(size), _sizes(stride), dtype)
         case ast.Attribute(ast.Name(name), "size" | "stride" as method), []:
             return Geometry(Name(name), method)
+        case ast.Attribute(ast.Name(name), "copy_"), [source, _]:
+            return OperatorCall(("aten", "copy_", None), (Name(name), _value(source)), {})
         case ast.Name("copy_if_misaligned"), [value]:
             return _value(value)  # which the operator of a kernel does
         case ast.Name("device"), _:

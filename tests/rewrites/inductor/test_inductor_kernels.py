@@ -198,6 +198,23 @@ def test_outputs_have_the_strides_that_were_traced() -> None:
         assert one.meta["val"].stride() == other.meta["val"].stride()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.to(torch.complex64) * 2,
+        lambda x: torch.fft.fftn(x).abs() + x.sin(),
+        lambda x: (torch.fft.fft(x) * x.to(torch.complex64)).real.relu() + 1,
+    ],
+)
+@pytest.mark.parametrize("device", [None, "virtual"])
+def test_copies_to_another_type_are_pytorchs(
+    function: Callable[[Tensor], Tensor], device: str | None
+) -> None:
+    run, x = compiled(function, device=device), torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), function(x))
+
+
 def test_strides_are_the_traced_ones_where_inductors_operators_make_others() -> None:
     """As after a group normalization in PyTorch 2.14, whose decomposition keeps those of images."""
 
