@@ -13,7 +13,7 @@ from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
-from nimble_fx.frontend.planned_kernels import as_traced, planned_kernels
+from nimble_fx.frontend.planned_kernels import planned_kernels, without_kernels
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.types import TensorType, Type
@@ -92,7 +92,7 @@ class PlannedDevice(Target):
         except ScheduleError as error:
             report = "This is a bug in nimble_fx, please report it"
             raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
-        return self.as_traced(as_traced(gm))
+        return self.as_traced(without_kernels(gm))
 
     def as_traced(self, gm: GraphModule) -> Boxed:
         """The callable of the graph, with constants moved to the device that it was traced on."""

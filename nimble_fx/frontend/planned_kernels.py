@@ -44,7 +44,7 @@ def planned_kernels(
     return made
 
 
-def as_traced(gm: GraphModule) -> GraphModule:
+def without_kernels(gm: GraphModule) -> GraphModule:
     """The graph that `planned_kernels` was called with; any other graph unchanged."""
     traced: GraphModule = gm.meta.get(_AS_TRACED, gm)
     return traced
