@@ -331,9 +331,10 @@ class Cuda:
     def _replay(self, graph: torch.cuda.CUDAGraph) -> None:
         """Replays a graph after the last replay of any graph, whose random state it overwrites."""
         caller = self._caller()
-        caller.wait_event(self._last_replay)
-        graph.replay()
-        caller.record_event(self._last_replay)
+        with self.exclusive():  # of other threads' replays and captures
+            caller.wait_event(self._last_replay)
+            graph.replay()
+            self._last_replay.record(caller)
 
     def _caller(self) -> Any:
         """The caller's current stream; cached, because PyTorch makes a new object in each call."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from math import ceil
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -50,6 +50,26 @@ def test_only_the_streams_that_are_needed_are_created_and_none_goes_first(gpu: G
     streams: tuple[Any, ...] = gpu.cuda.streams(4)
     assert [stream.priority for stream in streams] == [0] * 4
     assert next(gpu.next_stream[0]) == 3
+
+
+def test_replays_that_share_random_state_run_one_after_another(gpu: Gpu) -> None:
+    done: list[int] = []
+
+    class Graph:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def replay(self) -> None:
+            assert gpu.cuda.exclusive().is_held_here
+            for _ in range(2):
+                gpu.launch(partial(done.append, self.number))
+
+    streams: tuple[Any, ...] = gpu.cuda.streams(3)[1:]
+    for number in range(12):
+        with streams[number % 2]:
+            gpu.cuda._replay(cast(Any, Graph(number)))
+    gpu.synchronize()
+    assert done == [number for number in range(12) for _ in range(2)]
 
 
 def test_the_callers_stream_is_no_side_stream_of_its_own_program(gpu: Gpu) -> None:
