@@ -43,11 +43,11 @@ def candidate_table(candidates: Sequence[Candidate], on_gpu: bool) -> list[str]:
         "streams": [str(each.n_streams) for each in candidates],
         "predicted": [_microseconds(each.predicted_us) for each in candidates],
         "measured": [_microseconds(each.measured_us) for each in candidates],
-        "graph's memory": [f"{each.peak_bytes / 2**20:.1f} MiB" for each in candidates],
+        "predicted memory": [f"{each.peak_bytes / 2**20:.1f} MiB" for each in candidates],
         "": ["runs" if each.chosen else "" for each in candidates],
     }
     if not on_gpu:
-        del columns["graph's memory"]
+        del columns["predicted memory"]
     return aligned([list(columns), *zip(*columns.values(), strict=True)])
 
 
