@@ -11,7 +11,7 @@ from typing import Any
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.size_expressions import parsed
-from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.task_graph import Input, TaskGraph
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type
 
 Sizes = Mapping[str, int]
@@ -79,6 +79,18 @@ def symbols_of(graph: TaskGraph) -> frozenset[str]:
 def symbols_in(kind: Type | None) -> frozenset[str]:
     """The symbols in the sizes of one value."""
     return frozenset(symbol for each in _expressions(kind) for symbol in names_in(each))
+
+
+def unnamed_symbols(inputs: Iterable[Input]) -> dict[str, frozenset[str]]:
+    """The symbols in the sizes of each tensor that no number among the inputs is, by its name.
+
+    A number such as "s0//2" does not say what s0 is.
+    """
+    inputs = list(inputs)
+    named = {each.type.expression for each in inputs if isinstance(each.type, ScalarType)}
+    tensors = [each for each in inputs if isinstance(each.type, TensorType)]
+    found = {each.name: symbols_in(each.type) - named for each in tensors}
+    return {name: symbols for name, symbols in found.items() if symbols}
 
 
 def _expressions(kind: Type | None) -> Iterator[str]:

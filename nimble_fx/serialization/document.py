@@ -15,9 +15,9 @@ from torch import Tensor
 from nimble_fx.devices import device_named
 from nimble_fx.errors import FileError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
-from nimble_fx.ir.symbolic_sizes import symbols_in
+from nimble_fx.ir.symbolic_sizes import unnamed_symbols
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.ir.types import ScalarType, TensorType
+from nimble_fx.ir.types import TensorType
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.serialization.graphs import decode_graph, encode_graph
 from nimble_fx.serialization.json_field import Field
@@ -49,15 +49,11 @@ def check_sizes(graph: TaskGraph) -> None:
     Raises:
         FileError: one is not.
     """
-    scalars = [value.type for value in graph.inputs if isinstance(value.type, ScalarType)]
-    named = frozenset[str]().union(*map(symbols_in, scalars))
-    for value in graph.inputs:
-        unnamed = sorted(symbols_in(value.type) - named)
-        if unnamed:
-            raise FileError(
-                f"{graph.name} cannot be saved: the size {unnamed[0]} of its input {value.name} is "
-                "no input of its own, as for nested tensors and other subclasses of torch.Tensor"
-            )
+    for name, symbols in unnamed_symbols(graph.inputs).items():
+        raise FileError(
+            f"{graph.name} cannot be saved: the size {min(symbols)} of its input {name} is no "
+            "input of its own, as for nested tensors and other subclasses of torch.Tensor"
+        )
 
 
 def _document(program: ScheduledProgram) -> dict[str, Any]:

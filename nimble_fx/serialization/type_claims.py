@@ -9,7 +9,7 @@ import torch
 
 from nimble_fx.errors import FileError, one_line
 from nimble_fx.ir.arguments import map_leaves
-from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in
+from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in, unnamed_symbols
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
@@ -57,14 +57,13 @@ class TypeClaims:
         Raises:
             FileError: a symbol in a tensor's size or stride is not an input: replays depend on it.
         """
-        input_symbols = {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
-        self._introduced |= input_symbols
+        self._introduced |= {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
+        unnamed = unnamed_symbols(inputs)
         for value in inputs:
-            unknown = symbols_in(value.type) - input_symbols
-            if isinstance(value.type, TensorType) and unknown:
+            if value.name in unnamed:
                 raise FileError(
                     f"{value.name} says that it is {_shown(value.type)}, but no input "
-                    f"is {', '.join(sorted(unknown))}"
+                    f"is {', '.join(sorted(unnamed[value.name]))}"
                 )
 
     def check_task(self, task: Task, kind: Type | None) -> CallResult | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from nimble_fx.ir.symbolic_sizes import symbols_in
+from nimble_fx.ir.symbolic_sizes import symbols_in, unnamed_symbols
 from nimble_fx.ir.task_graph import TaskGraph, ref_names
 from nimble_fx.ir.types import ScalarType
 
@@ -28,17 +28,13 @@ class SpecializedNumbers:
         sizes = frozenset().union(*map(symbols_in, types))
         used = {*chain(*[task.uses for task in graph.tasks]), *ref_names(graph.outputs)}
         scalars = [k for k, value in enumerate(values) if isinstance(value.type, ScalarType)]
-        named = frozenset().union(*[symbols_in(values[k].type) for k in scalars])
+        unnamed = unnamed_symbols(values)
         self._numbers = [
             k
             for k in scalars
             if values[k].name in used or not sizes.isdisjoint(symbols_in(values[k].type))
         ]
-        self._tensors = [
-            k
-            for k, value in enumerate(values)
-            if k not in scalars and not symbols_in(value.type) <= named
-        ]
+        self._tensors = [k for k, value in enumerate(values) if value.name in unnamed]
 
     def of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The numbers and sizes of one call."""

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
+from nimble_fx.ir.types import ScalarType
+from nimble_fx.runtime.capture.specialized_numbers import SpecializedNumbers
+from tests.support.cost_graphs import tensor_type
 from tests.support.eager import assert_same
 
 OFFSETS = torch.tensor([0, 2, 5])
@@ -48,3 +52,10 @@ def test_numbers_that_tasks_read_are_part_of_a_capture() -> None:
     with torch.no_grad():
         for by, n in ((2.0, 3), (3.0, 3), (3.0, 4), (2.0, 3)):
             assert_same(compiled(x, by, n), scaled(x, by, n))
+
+
+def test_a_number_that_does_not_say_what_a_size_is_is_not_enough() -> None:
+    x, n = Input("x", tensor_type("s0"), ("x",)), Input("n", ScalarType("s0//2"), ())
+    numbers = SpecializedNumbers(TaskGraph("p", (x, n), (), (), (Ref("x"), Ref("n"))), [0, 1])
+    assert numbers.of([torch.zeros(4), 2]) != numbers.of([torch.zeros(5), 2])
+    assert numbers.of([torch.zeros(4), 2]) == numbers.of([torch.ones(4), 2])
