@@ -35,7 +35,11 @@ from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd,
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.tracing.aot_metadata import n_user_outputs, returns_views_of_inputs
+from nimble_fx.tracing.aot_metadata import (
+    may_change_inputs,
+    n_user_outputs,
+    returns_views_of_inputs,
+)
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
 from nimble_fx.tracing.effect_tokens import n_tokens, without_effect_tokens
@@ -48,19 +52,25 @@ def lower(
     gm: GraphModule,
     example_inputs: Sequence[Any],
     compiler: "Compiler",
-    watch: Callable[[Boxed], Boxed] = lambda run: run,
+    watch: Callable[[Boxed, bool], Boxed] = lambda run, changes_inputs: run,
 ) -> Callable[..., Any]:
     """Lowers a Dynamo graph to ATen graphs and returns the callable that replaces it.
 
     Args:
         gm, example_inputs: Dynamo's graph, and one set of inputs for it.
         compiler: builds the callable of each ATen graph.
-        watch: wraps the callable of an inference graph.
+        watch: wraps the callable of an inference graph; takes it, and whether AOTAutograd may
+            change inputs of a call after it.
     """
+
+    def inference(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
+        changes_inputs = may_change_inputs(TracingContext.get().fw_metadata)
+        return watch(compiler.inference(graph, inputs), changes_inputs)
+
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
         bw_compiler=compiler.backward,
-        inference_compiler=lambda graph, inputs: watch(compiler.inference(graph, inputs)),
+        inference_compiler=inference,
         partition_fn=compiler.partition,
         keep_inference_input_mutations=True,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
@@ -25,7 +25,7 @@ from nimble_fx.frontend.model_function import (
     unique_function,
 )
 from nimble_fx.frontend.preserve_state import preserve_state
-from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
+from nimble_fx.frontend.recorded_run import RecordedCall, Recorder
 from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
@@ -34,7 +34,6 @@ from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.untraced import when_freed
-from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.weak_list import WeakList
 
 
@@ -91,12 +90,12 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
-    runs, outputs = compiled._run_example(arguments, recorded=release_weights)
+    recorded = compiled._run_example(arguments)
     compiled._report_graph_breaks()
     if not guards:
-        compiled._drop_guards(arguments)
+        compiled._drop_guards(arguments, recorded)
     if release_weights:
-        compiled._release_weights(runs, tensors_in(outputs))
+        compiled._release_weights(recorded)
     return compiled
 
 
@@ -133,48 +132,38 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def _run_example(
-        self, arguments: Arguments, recorded: bool
-    ) -> tuple[Sequence[RecordedRun], object]:
+    def _run_example(self, example: Arguments) -> RecordedCall:
         """Calls the model once on copies of the arguments, and leaves it as it was.
-
-        Returns:
-            The runs of its programs, if they are to be recorded, and what the call returned.
 
         Raises:
             OptionError: the model does not take the arguments.
         """
-        self._recorder.runs = [] if recorded else None
-        with preserve_state(self.model, arguments.leaves):
+        arguments, self._recorder.runs = example.copies(), []
+        with preserve_state(self.model, example.leaves):
             try:
-                outputs = run_example(self, arguments.copies(), self.training)
+                returned = run_example(self, arguments, self.training)
             except NimbleError:
                 raise
             except Exception:
-                check_call(self.model, arguments.copies())
+                check_call(self.model, example.copies())
                 raise
         runs, self._recorder.runs = self._recorder.runs, None
-        return runs or (), outputs
+        return RecordedCall(arguments, runs or (), returned)
 
-    def _drop_guards(self, example: Arguments) -> None:
+    def _drop_guards(self, example: Arguments, recorded: RecordedCall) -> None:
         """Makes calls check only their inputs, or reports why that is not possible."""
         try:
             with torch.no_grad():
-                self._run = UnguardedCall(self.model, self._guarded, example)
+                self._run = UnguardedCall(self.model, self._guarded, example, recorded)
         except UnsupportedError as error:
             self._reporter.report(Fallback(name_of(self.model), "with guards", str(error)))
 
-    def _release_weights(self, runs: Sequence[RecordedRun], returned: Sequence[Tensor]) -> None:
-        """Frees weights that are folded, or reports why none are.
-
-        Args:
-            runs: the runs of the programs in the example call.
-            returned: the tensors that the example call returned.
-        """
+    def _release_weights(self, recorded: RecordedCall) -> None:
+        """Frees weights that are folded, or reports why none are."""
         if not isinstance(self._run, UnguardedCall):
             return  # `_drop_guards` has reported it
         with torch.no_grad():
-            self._run.has_weights = not sum(run.release_weights(returned) for run in runs)
+            self._run.has_weights = not recorded.release_weights()
         if self._run.has_weights:
             reason = (
                 "its program has no folded weights (is the model in eval mode, and fold_weights "

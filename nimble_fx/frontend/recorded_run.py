@@ -1,4 +1,4 @@
-"""Records the inputs of each program in the example call of a model."""
+"""Records the runs of programs in the example call of a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from nimble_fx.frontend.model_function import Arguments
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.runtime.folding.folded_run import FoldedRun
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
+from nimble_fx.torch_internals.leaves import tensors_in
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,14 @@ class RecordedRun:
     Attributes:
         run: the program.
         inputs: its inputs, including parameters and buffers.
+        outputs: its outputs.
+        changes_inputs: whether AOTAutograd changes inputs of the call after the run, or may.
     """
 
     run: Boxed
     inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    changes_inputs: bool
 
     def release_weights(self, returned: Sequence[Tensor]) -> int:
         """Frees the weights from which the program's folded weights are computed.
@@ -37,6 +43,26 @@ class RecordedRun:
         return run.release_weights(self.inputs, returned) if isinstance(run, FoldedRun) else 0
 
 
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call of a model.
+
+    Attributes:
+        arguments: its arguments.
+        runs: the runs of programs in it.
+        returned: what the model returned.
+    """
+
+    arguments: Arguments
+    runs: Sequence[RecordedRun]
+    returned: object
+
+    def release_weights(self) -> int:
+        """Frees the weights that programs read only in folded form; returns how many bytes."""
+        returned = tensors_in(self.returned)
+        return sum(run.release_weights(returned) for run in self.runs)
+
+
 class Recorder:
     """Records the runs of a model's programs, in one thread.
 
@@ -47,13 +73,16 @@ class Recorder:
     def __init__(self) -> None:
         self.runs: list[RecordedRun] | None = None
 
-    def watch(self, run: Boxed) -> Boxed:
+    def watch(self, run: Boxed, changes_inputs: bool) -> Boxed:
         """The program, wrapped so that its runs are recorded while `runs` is a list."""
 
         @boxed
         def call(args: list[Any]) -> Sequence[Any]:
-            if self.runs is not None:
-                self.runs.append(RecordedRun(run, list(args)))
-            return run(args)
+            if self.runs is None:
+                return run(args)
+            inputs = list(args)
+            outputs = run(args)
+            self.runs.append(RecordedRun(run, inputs, outputs, changes_inputs))
+            return outputs
 
         return call

@@ -7,10 +7,12 @@ from typing import Any
 
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.compiled_weights import CompiledWeights
+from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.input_check import InputCheck
 from nimble_fx.frontend.model_function import Arguments, name_of, named_parameters
 from nimble_fx.frontend.preserve_state import tensors_of
+from nimble_fx.frontend.recorded_run import RecordedCall
 from nimble_fx.torch_internals.dynamo.entries import PytorchState
 
 
@@ -22,7 +24,11 @@ class UnguardedCall:
     """
 
     def __init__(
-        self, model: Callable[..., Any], guarded: GuardedCalls, example: Arguments
+        self,
+        model: Callable[..., Any],
+        guarded: GuardedCalls,
+        example: Arguments,
+        recorded: RecordedCall,
     ) -> None:
         """To be made in the PyTorch state (grad mode and such) that calls will have.
 
@@ -30,13 +36,14 @@ class UnguardedCall:
             model: the model.
             guarded: has called the model with the example; makes the calls in any other state.
             example: the example's inputs.
+            recorded: the call with copies of these.
 
         Raises:
             UnsupportedError: calls depend on more than their inputs, or have side effects.
         """
         if guarded.latest is None:
             raise UnsupportedError("it is not one graph of PyTorch's, or changes in each call")
-        entry, self._call = guarded.latest
+        entry, code = guarded.latest
         if entry.has_dynamic_sizes:
             raise UnsupportedError(
                 "sizes or strides of its inputs are dynamic, and only guards check which ones its "
@@ -55,6 +62,8 @@ class UnguardedCall:
         self.has_weights = True
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
         self._weights = CompiledWeights(model)
+        self._call = direct_call(recorded, self._weights, code) or code
+        self._code = code.__code__
         own, named = partial(tensors_of, model), named_parameters(model)
         self._check = InputCheck(self._name, example, own, named)
 
@@ -88,7 +97,7 @@ class UnguardedCall:
         if difference is None:
             return
         (*_, (frame, _)) = walk_tb(error.__traceback__)
-        if frame.f_code is self._call.__code__:
+        if frame.f_code is self._code:
             raise InputError(self._since(difference)) from error
         error.add_note(self._since(difference))
 

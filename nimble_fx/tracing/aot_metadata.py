@@ -38,3 +38,10 @@ def returns_views_of_inputs(metadata: ViewAndMutationMeta | None) -> bool:
     if metadata is None:
         return True
     return any(info.output_type is OutputType.alias_of_input for info in metadata.output_info)
+
+
+def may_change_inputs(metadata: ViewAndMutationMeta | None) -> bool:
+    """Whether a call changes inputs, some of which AOTAutograd may do outside of the graph."""
+    if metadata is None:
+        return True
+    return any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)

@@ -1,4 +1,4 @@
-"""Runs of programs are recorded, with their inputs, only while recording is on."""
+"""Runs of programs are recorded, with inputs and outputs, only while recording is on."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,18 +14,19 @@ def double(args: list[Any]) -> Sequence[Any]:
     return result
 
 
-def test_inputs_of_each_run_while_runs_are_recorded() -> None:
+def test_inputs_and_outputs_of_each_run_while_runs_are_recorded() -> None:
     recorder = Recorder()
-    run = recorder.watch(double)
+    run = recorder.watch(double, True)
     assert list(run([1])) == [2]
     assert recorder.runs is None
     recorder.runs = []
     assert list(run([1, 2])) == [2, 4]
     assert list(run([3])) == [6]
-    assert recorder.runs == [RecordedRun(double, [1, 2]), RecordedRun(double, [3])]
+    first, second = RecordedRun(double, [1, 2], [2, 4], True), RecordedRun(double, [3], [6], True)
+    assert recorder.runs == [first, second]
 
 
 def test_a_program_without_folded_weights_has_none_to_release() -> None:
     weight = torch.ones(3)
-    assert RecordedRun(double, [weight]).release_weights([]) == 0
+    assert RecordedRun(double, [weight], [], False).release_weights([]) == 0
     assert weight.numel() == 3

@@ -19,10 +19,13 @@ from tests.support.models import Branchy
 DEVICES: list[dict[str, Any]] = [{}, {"device": "virtual", "seed": 3}]
 
 
+CHANGES = ["in place", "replaced", "module replaced", "moved", "swapped", "loaded"]
+
+
 @pytest.mark.parametrize("options", DEVICES, ids=str)
 @settings(deadline=None)
 @given(
-    st.lists(st.sampled_from(["in place", "replaced", "moved", "swapped", "loaded"]), max_size=4),
+    st.lists(st.sampled_from(CHANGES), max_size=4),
     st.booleans(),
 )
 def test_changed_weights_are_read(options: dict[str, Any], changes: list[str], grad: bool) -> None:
@@ -36,6 +39,8 @@ def test_changed_weights_are_read(options: dict[str, Any], changes: list[str], g
                 net.a.weight.data.mul_(1.5)
             case "replaced":
                 net.a.weight = nn.Parameter(torch.randn(4, 4))
+            case "module replaced":
+                net.a = nn.Linear(4, 4)
             case "moved":
                 net.b.weight.data = torch.randn(4, 4)
             case "swapped":

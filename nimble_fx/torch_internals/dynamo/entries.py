@@ -18,6 +18,7 @@ from nimble_fx.torch_internals.dynamo.bookkeeping import (
 from nimble_fx.torch_internals.names import Missing, lookup
 
 _eval_frame = lookup("torch._dynamo.eval_frame")
+_frame_callback = lookup("torch._C._dynamo.eval_frame.get_eval_frame_callback")
 _entries = lookup("torch._dynamo.eval_frame._debug_get_cache_entry_list")
 _is_tracing = lookup("torch._C._is_tracing")
 _n_dispatch_modes = lookup("torch._C._len_torch_dispatch_stack")
@@ -135,6 +136,11 @@ def _is_store(instruction: dis.Instruction) -> bool:
     """Whether an instruction changes an object or a variable that outlives the call."""
     name = instruction.opname
     return name.startswith(("STORE_", "DELETE_")) and "FAST" not in name
+
+
+def is_evaluating_frames() -> bool:
+    """Whether Dynamo would compile or look up the frames of functions that are called now."""
+    return _frame_callback() is not None
 
 
 def is_ordinary_call() -> bool:
