@@ -40,7 +40,7 @@ def test_changed_weights_are_read(options: dict[str, Any], changes: list[str], g
             case "replaced":
                 net.a.weight = nn.Parameter(torch.randn(4, 4))
             case "module replaced":
-                net.a = nn.Linear(4, 4)
+                net.a = nn.Linear(4, 4, bias=False)
             case "moved":
                 net.b.weight.data = torch.randn(4, 4)
             case "swapped":
