@@ -83,7 +83,7 @@ class Launcher:
             shared = self.shared_memory.found(args)
             if shared is not None:
                 return self._in_program_order(*shared)(args)
-        inputs, static = self.split(args)
+        inputs, static = list(self._pick_inputs(args)), self._pick_static(args)
         args.clear()
         if self.seeds and not self.device.is_capturing:
             inputs = with_seeds_on(HOST, inputs, self.seeds)
@@ -108,9 +108,9 @@ class Launcher:
         n = self.loaded.n_streams
         return self.device.streams(1) * n if is_nested else self.device.streams(n)
 
-    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def split(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """Splits the arguments of a call into inputs, and parameters and buffers."""
-        return list(self._pick_inputs(args)), list(self._pick_static(args))
+        return self._pick_inputs(args), self._pick_static(args)
 
     @property
     def mutates(self) -> bool:

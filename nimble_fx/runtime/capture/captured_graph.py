@@ -48,8 +48,8 @@ class CapturedGraph:
         self,
         launcher: Launcher,
         pool_group: PoolGroup,
-        inputs: list[Any],
-        static: list[Tensor],
+        inputs: Sequence[Any],
+        static: Sequence[Tensor],
         fixed: Sequence[int],
         output_policy: OutputPolicy,
         pool: Any,
@@ -107,12 +107,12 @@ class CapturedGraph:
         """Whether tensors that the last replay saved in place are still referenced."""
         return self._count_references() != self._n_references
 
-    def replay(self, inputs: list[Any], static: list[Tensor]) -> list[Any]:
+    def replay(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
         """Replays the graph on new inputs, on the current stream; returns the outputs."""
         caller = self._pool_group.wait_for_last()
         try:
             with DisableTorchFunction():  # modes and subclasses took effect when it was traced
-                self._copy_inputs(inputs)
+                self._copy_in(self._targets, self._unexpanded(inputs) if self._expanded else inputs)
                 self._replay()
                 if self._written:
                     self._copy_back(inputs, self._buffers)
@@ -122,7 +122,7 @@ class CapturedGraph:
         finally:  # not `turn`, which takes a microsecond longer
             self._pool_group.record_end(caller)
 
-    def time_us(self, inputs: list[Any], mutated: list[Tensor], n: int) -> float:
+    def time_us(self, inputs: Sequence[Any], mutated: list[Tensor], n: int) -> float:
         """The mean time of `n` replays in a row, in microseconds.
 
         Args:
@@ -135,14 +135,14 @@ class CapturedGraph:
             return self._device.time_us(self._capture.replay, n)
 
     def on_memory_freed(
-        self, inputs: list[Any], static: list[Tensor], callback: Callable[[Any], None]
+        self, inputs: Sequence[Any], static: Sequence[Tensor], callback: Callable[[Any], None]
     ) -> None:
         """Registers a callback for when memory that the graph reads in place is freed."""
         in_place = self._in_place_inputs(inputs, static)
         self._weak_storages = [weakref.ref(x.untyped_storage(), callback) for x in in_place]
 
     def _captured(
-        self, launcher: Launcher, inputs: list[Any], static: list[Tensor], pool: Any
+        self, launcher: Launcher, inputs: Sequence[Any], static: Sequence[Tensor], pool: Any
     ) -> Capture:
         n, urgent = launcher.loaded.n_streams, launcher.loaded.urgent
 
@@ -160,14 +160,14 @@ class CapturedGraph:
                     self._device.warm_up(n, uncaptured, pool, urgent=urgent)
             return self._device.capture(n, partial(enqueue, self._buffers), pool, urgent=urgent)
 
-    def _in_place_inputs(self, inputs: list[Any], static: list[Tensor]) -> list[Tensor]:
+    def _in_place_inputs(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Tensor]:
         """The tensors that the graph reads in place."""
         return [*static, *[inputs[k] for k in self._fixed]]
 
-    def _copy_inputs(self, inputs: list[Any]) -> None:
+    def _copy_inputs(self, inputs: Sequence[Any]) -> None:
         self._copy_in(self._targets, self._unexpanded(inputs) if self._expanded else inputs)
 
-    def _unexpanded(self, inputs: list[Any]) -> list[Any]:
+    def _unexpanded(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs, with stride-0 dimensions of expanded tensors cut to one element."""
         values = list(inputs)
         for k in self._expanded:

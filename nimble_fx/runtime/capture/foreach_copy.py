@@ -29,7 +29,7 @@ class GroupedCopy:
         self._singly = [group[0] for group in groups.values() if len(group) == 1]
         self._groups = [items_at(group) for group in groups.values() if len(group) > 1]
 
-    def __call__(self, targets: list[Any], values: list[Any]) -> None:
+    def __call__(self, targets: Sequence[Any], values: Sequence[Any]) -> None:
         """Copies from `values` to `targets` on the current stream."""
         for items in self._groups:
             foreach_copy(items(targets), items(values))

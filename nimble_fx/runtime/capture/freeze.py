@@ -143,7 +143,7 @@ class FrozenProgram:
         finally:
             self._pool_group.release()
 
-    def _needs_inputs_in_place(self, inputs: list[Any]) -> bool:
+    def _needs_inputs_in_place(self, inputs: Sequence[Any]) -> bool:
         """Whether views of inputs would get wrong offsets, because a graph writes to input copies.
 
         With symbolic sizes AOTAutograd gives a view of a written input the offset of the view that
@@ -156,15 +156,15 @@ class FrozenProgram:
             and any(inputs[k].storage_offset() for k in self._launcher.mutated_inputs)
         )
 
-    def _run(self, args: list[Any], inputs: list[Any], static: list[Any]) -> Sequence[Any]:
+    def _run(self, args: list[Any], inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
         if carry_tangents(args):  # copies to the graph's buffers would drop tangents
             return self._run_uncaptured(args)
-        launcher = self._launcher
-        if launcher.mutated_inputs and launcher.shared_memory.found(args) is not None:
-            return self._run_uncaptured(args)
-        if self._needs_inputs_in_place(inputs):
-            return self._run_unfrozen(self._in_place, args)
+        if self._launcher.mutated_inputs:
+            if self._launcher.shared_memory.found(args) is not None:
+                return self._run_uncaptured(args)
+            if self._needs_inputs_in_place(inputs):
+                return self._run_unfrozen(self._in_place, args)
         key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
@@ -182,7 +182,7 @@ class FrozenProgram:
         return graph.replay(inputs, static)
 
     def _find_graph(
-        self, inputs: list[Any], static: list[Any]
+        self, inputs: Sequence[Any], static: Sequence[Any]
     ) -> tuple[GraphKey, CapturedGraph | None]:
         """The key of a call and its graph. Tries the latest graph first, which is cheaper."""
         fixed: tuple[tuple[int, int], ...] = ()
@@ -222,7 +222,7 @@ class FrozenProgram:
         self._reporter.report(fallback)
 
     def _new_graph(
-        self, key: GraphKey, inputs: list[Any], static: list[Any]
+        self, key: GraphKey, inputs: Sequence[Any], static: Sequence[Any]
     ) -> CapturedGraph | Fallback:
         """Captures a graph; returns the fallback if the capture failed or is not worthwhile.
 
@@ -252,7 +252,7 @@ class FrozenProgram:
         _log.info("%s: captured for sizes %s", self._name, key.numbers)
         return graph
 
-    def _autotune(self, key: GraphKey, inputs: list[Any], static: list[Any]) -> None:
+    def _autotune(self, key: GraphKey, inputs: Sequence[Any], static: Sequence[Any]) -> None:
         """Autotunes over the schedules and switches to the winner, unless already done."""
         if self._autotuner is None:
             return
@@ -267,7 +267,7 @@ class FrozenProgram:
             on_result(result)
 
     @contextmanager
-    def _capture_context(self, static: list[Any]) -> Iterator[None]:
+    def _capture_context(self, static: Sequence[Any]) -> Iterator[None]:
         """The state for captures: device locked, garbage collector off, no gradients.
 
         Inference tensors can only be written in inference mode. So it is on if the program writes
@@ -290,7 +290,7 @@ class FrozenProgram:
         self._has_warned = True
 
     def _capture(
-        self, launcher: Launcher, key: GraphKey, inputs: list[Any], static: list[Any], pool: Any
+        self, launcher: Launcher, key: GraphKey, inputs: Sequence[Any], static: Sequence[Any], pool: Any
     ) -> CapturedGraph:
         fixed = [k for k, _ in key.fixed]
         return CapturedGraph(

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -128,7 +128,7 @@ class GraphCache:
         return reason if evicted else None
 
     def add(
-        self, key: GraphKey, graph: CapturedGraph, inputs: list[Any], static: list[Tensor]
+        self, key: GraphKey, graph: CapturedGraph, inputs: Sequence[Any], static: Sequence[Tensor]
     ) -> None:
         """Adds a graph that was captured for these inputs and parameters."""
         with self._lock:

@@ -80,9 +80,12 @@ class OutputBuilder:
         self._copy = GroupedCopy(self._originals, range(len(self._originals)))
         self.in_place = {i for i, value in enumerate(captured) if self._is_in_place(value)}
         self._are_all_whole_copies = list(map(id, captured)) == list(map(id, self._originals))
+        self._is_one_whole_copy = self._are_all_whole_copies and len(captured) == 1
 
     def build(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Any]:
         """Builds the outputs of a call, after its replay."""
+        if self._is_one_whole_copy:
+            return [self._originals[0].clone()]
         copies = self._copies()
         if self._are_all_whole_copies:
             return copies
