@@ -31,6 +31,11 @@ class Net(nn.Module):
         return x
 """
 UNGUARDED = "nimble_fx.compile, guards=False"
+OVERWRITTEN = f"{UNGUARDED}, copy_outputs=False"
+"""Its outputs are overwritten by the next call, as with `torch.cuda.make_graphed_callables`."""
+BACKEND = 'backend="nimble"'
+LEAST = "Dynamo, replay and copies by hand"
+"""The least that a backend of `torch.compile` can do."""
 CASES = ((1, 1), (1, 40), (1, 300), (1, 2000), (30, 40))
 """Numbers of inputs and of parameters."""
 
@@ -80,33 +85,41 @@ def ways(
     """The ways to call a model, by name."""
     yield "eager", make()
     if not training:
-        yield from _by_hand(make(), xs)
+        graph, copied = _by_hand(make(), xs)
+        yield "bare replay", lambda *xs: graph.replay()
+        yield "replay, copies by hand", copied
         yield "Dynamo alone", torch.compile(make(), backend=_nothing)
+        yield LEAST, torch.compile(make(), backend=lambda gm, inputs: _by_hand(gm, inputs)[1])
     copies = tuple(x.clone() for x in xs)
     yield "make_graphed_callables", torch.cuda.make_graphed_callables(make(), copies)
     yield "reduce-overhead", torch.compile(make(), mode="reduce-overhead")
     yield "cudagraphs", torch.compile(make(), backend="cudagraphs")
-    yield 'backend="nimble"', torch.compile(make(), backend="nimble")
+    yield BACKEND, torch.compile(make(), backend="nimble")
     yield "nimble_fx.compile", nimble_fx.compile(make(), xs, training=training)
     if not training:
         yield UNGUARDED, nimble_fx.compile(make(), xs, guards=False)
+        yield OVERWRITTEN, nimble_fx.compile(make(), xs, guards=False, copy_outputs=False)
 
 
-def _by_hand(model: nn.Module, xs: tuple[Tensor, ...]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    graph, own = torch.cuda.CUDAGraph(), [x.clone() for x in xs]
+def _by_hand(
+    model: Callable[..., Any], inputs: Sequence[Tensor]
+) -> tuple[torch.cuda.CUDAGraph, Callable[..., Any]]:
+    """A captured graph of a model, and a call that copies inputs and outputs, not parameters."""
+    graph = torch.cuda.CUDAGraph()
+    places = [k for k, x in enumerate(inputs) if not isinstance(x, nn.Parameter)]
+    own = [x.clone() if k in places else x for k, x in enumerate(inputs)]
     model(*own)
     with torch.cuda.graph(graph):
         kept = model(*own)
+    buffers = [own[k] for k in places]
 
-    def copied(*xs: Tensor) -> Tensor:
-        for buffer, x in zip(own, xs, strict=True):
-            buffer.copy_(x)
+    def copied(*inputs: Tensor) -> Any:
+        for k, buffer in zip(places, buffers, strict=True):
+            buffer.copy_(inputs[k])
         graph.replay()
-        result: Tensor = kept.clone()
-        return result
+        return kept.clone() if isinstance(kept, Tensor) else [each.clone() for each in kept]
 
-    yield "bare replay", lambda *xs: graph.replay()
-    yield "replay, copies by hand", copied
+    return graph, copied
 
 
 def _nothing(gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -290,7 +290,12 @@ class FrozenProgram:
         self._has_warned = True
 
     def _capture(
-        self, launcher: Launcher, key: GraphKey, inputs: Sequence[Any], static: Sequence[Any], pool: Any
+        self,
+        launcher: Launcher,
+        key: GraphKey,
+        inputs: Sequence[Any],
+        static: Sequence[Any],
+        pool: Any,
     ) -> CapturedGraph:
         fixed = [k for k, _ in key.fixed]
         return CapturedGraph(
