@@ -43,7 +43,8 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import Input, TaskGraph
 from nimble_fx.ir.types import TensorType
 from nimble_fx.pipeline import passes_for, schedule
-from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher

@@ -23,7 +23,7 @@ from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
-from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
 from nimble_fx.runtime.folding.folded_run import NOT_COUNTED, FoldedRun
 from nimble_fx.runtime.folding.folded_weights import folded_weights

@@ -141,7 +141,7 @@ class Options:
         _require(verified, "verify", self.verify, "True, False or 'values'")
         for name in ("dump", "cache_dir", "cost_dir"):
             path = getattr(self, name)
-            problem = None if path is None else _why_no_directory(path)
+            problem = None if path is None else _make_directory(path)
             expected = f"a directory to write to, or None ({problem})"
             _require(problem is None, name, path, expected)
 
@@ -184,8 +184,8 @@ def _require(valid: bool, name: str, value: object, expected: str, meant: str = 
         raise OptionError(f"option {name}={value!r} is not valid; {meant}it takes {expected}")
 
 
-def _why_no_directory(path: object) -> str | None:
-    """Why a directory cannot be written to; None if it can. Makes it if it does not exist."""
+def _make_directory(path: object) -> str | None:
+    """Makes a directory if it does not exist; returns why it cannot be written to, or None."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         return "it is not a path"
     try:

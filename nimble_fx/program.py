@@ -21,8 +21,8 @@ from nimble_fx.program_summary import described_inputs, summary
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture.autotuning import AutotuneResult
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
-from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice

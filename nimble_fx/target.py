@@ -12,7 +12,7 @@ from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
-from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 

@@ -20,8 +20,8 @@ from nimble_fx.program import Program, register
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture import gc_guard
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
-from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.program_order import in_program_order

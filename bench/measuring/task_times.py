@@ -15,7 +15,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program
-from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.target import ProgramMaker
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed

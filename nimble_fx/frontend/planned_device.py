@@ -20,8 +20,8 @@ from nimble_fx.ir.types import TensorType, Type
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import check_capturable
-from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.target import CaptureDecision, ProgramMaker, Target
 from nimble_fx.this_machine import constants_here
 from nimble_fx.torch_internals.dynamo.boxed import Boxed

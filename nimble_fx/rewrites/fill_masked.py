@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
-from nimble_fx.torch_internals.symbolic import are_same_sizes
+from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
 from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
@@ -88,7 +88,7 @@ def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
 def _contiguous_order(tensor: Tensor) -> list[int] | None:
     """The order of dimensions in which a tensor is contiguous; None if there is none."""
     order = list(range(tensor.dim()))
-    if not _has_default_strides(tensor) and all(type(n) is int for n in tensor.stride()):
+    if not _has_default_strides(tensor) and are_known(tensor.stride()):
         order.sort(key=lambda i: (tensor.stride(i), tensor.size(i)), reverse=True)
     return order if _has_default_strides(tensor.permute(order)) else None
 

@@ -17,6 +17,7 @@ from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes, unshared_weigh
 from nimble_fx.rewrites.live_memory import MAX_GROWTH, LiveMemory
 from nimble_fx.rewrites.new_nodes import call, fake_result
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.symbolic import are_known
 from nimble_fx.tracing.constant_folding import follows_from_arguments
 from nimble_fx.tracing.escape_analysis import escaping_or_written, storages
 
@@ -94,7 +95,7 @@ def _gains(x: Node, matrix: Node) -> bool:
     rows, columns = x.meta["val"], matrix.meta["val"]
     if rows.layout is not torch.strided or columns.layout is not torch.strided:
         return False
-    if not all(type(size) is int for size in (*rows.shape, *columns.shape)):
+    if not are_known((*rows.shape, *columns.shape)):
         return False
     return len(rows) <= MAX_ROWS and columns.numel() >= MIN_ELEMENTS
 

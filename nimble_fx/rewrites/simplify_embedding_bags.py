@@ -4,12 +4,11 @@ Before: y = _embedding_bag(table, rows, offsets)[0], whose other results a backw
 After: y = _embedding_bag_forward_only(table, rows, offsets)[0].
 """
 
-import operator
-
 import torch
 from torch.fx import GraphModule
 
 from nimble_fx.rewrites.new_nodes import fake_result
+from nimble_fx.rewrites.results_read import is_only_first_read
 
 _aten = torch.ops.aten
 
@@ -26,7 +25,7 @@ def simplify_embedding_bags(gm: GraphModule) -> GraphModule:
         gm: an ATen graph; it is changed and returned.
     """
     for node in gm.graph.find_nodes(op="call_function", target=_aten._embedding_bag.default):
-        if all(user.target is operator.getitem and user.args[1] == 0 for user in node.users):
+        if is_only_first_read(node):
             node.target = _aten._embedding_bag_forward_only.default
             node.meta = node.meta | {"val": fake_result(node)}  # some results have other sizes
     gm.recompile()

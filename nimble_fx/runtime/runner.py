@@ -7,7 +7,8 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
-from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import InProgramOrder, Launcher

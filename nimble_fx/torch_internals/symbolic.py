@@ -1,6 +1,6 @@
 """Symbolic sizes: comparisons, and their SymPy expressions as text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import SymBool, SymFloat, SymInt
@@ -20,6 +20,11 @@ def python_text(size: int | SymInt) -> str:
     """A size as Python text, such as "4*s77", as Inductor writes it."""
     text: str = _Printer().doprint(_expression(size))
     return text
+
+
+def are_known(sizes: Iterable[int | SymInt]) -> bool:
+    """Whether all sizes are plain numbers."""
+    return all(type(size) is int for size in sizes)
 
 
 def known_number(size: int | SymInt) -> int | None:

@@ -12,7 +12,7 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from nimble_fx.ir.types import Size, TensorType
 from nimble_fx.options import Options
-from nimble_fx.runtime.capture.freeze import CaptureOptions
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.target import ProgramMaker
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed

@@ -13,7 +13,8 @@ from nimble_fx.devices import Capture, Stream
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.fallback import Reporter
-from nimble_fx.runtime.capture.freeze import CaptureOptions, FrozenProgram
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.launch import Launcher

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call, fake_result
+from nimble_fx.rewrites.results_read import is_only_first_read
 from nimble_fx.torch_internals.memory_formats import is_channels_last
+from nimble_fx.torch_internals.symbolic import are_known
 
 _aten = torch.ops.aten
 _POOL = _aten.max_pool2d_with_indices.default
@@ -51,13 +53,9 @@ def _gains(pool: Node) -> bool:
     arguments: tuple[Any, ...] = pool.args
     image, window, *_ = arguments
     value: Tensor = image.meta["val"]
-    is_known = all(type(n) is int for n in value.shape)
+    is_known = are_known(value.shape)
     is_small = is_known and value.numel() <= MAX_ELEMENTS and prod(window) >= MIN_WINDOW
-    return is_small and is_channels_last(value) and all(map(_is_first_result, pool.users))
-
-
-def _is_first_result(user: Node) -> bool:
-    return user.target is operator.getitem and user.args[1:] == (0,)
+    return is_small and is_channels_last(value) and is_only_first_read(pool)
 
 
 def _replace(gm: GraphModule, pool: Node) -> None:
@@ -67,7 +65,7 @@ def _replace(gm: GraphModule, pool: Node) -> None:
         copied = call(gm.graph, pool, clone, image, memory_format=default)
     pool.replace_input_with(image, copied)
     pool.meta = pool.meta | {"val": fake_result(pool)}
-    for item in list(pool.users):
+    for item in [user for user in pool.users if user.users]:
         item.meta = item.meta | {"val": fake_result(item)}
         with gm.graph.inserting_after(item):
             last = torch.channels_last

@@ -10,7 +10,6 @@ Source: Jacob et al.: "Quantization and Training of Neural Networks for Efficien
 Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
 """
 
-import operator
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.rewrites.results_read import is_only_first_read
 from nimble_fx.torch_internals.names import OpOverload
 
 _aten = torch.ops.aten
@@ -67,7 +67,7 @@ class _Pair:
             return None
         if convolution.target is not _aten.convolution.default or convolution.args[6]:
             return None  # transposed: the channels are in another dimension of the weight
-        if list(convolution.users) != [norm] or not all(map(_is_first_result, norm.users)):
+        if list(convolution.users) != [norm] or not is_only_first_read(norm):
             return None
         used = [*convolution.all_input_nodes[1:], *norm.all_input_nodes[1:]]
         result, eps = convolution.meta["val"], norm.args[6]
@@ -115,7 +115,3 @@ class _Pair:
 
     def _call(self, gm: GraphModule, target: OpOverload, *args: object, **kwargs: object) -> Node:
         return call(gm.graph, self.convolution, target, *args, **kwargs)
-
-
-def _is_first_result(user: Node) -> bool:
-    return not user.users or (user.target is operator.getitem and user.args[1:] == (0,))

@@ -24,6 +24,7 @@ from nimble_fx.torch_internals.kernels.cudnn import (
     is_deterministic,
 )
 from nimble_fx.torch_internals.memory_formats import is_channels_last
+from nimble_fx.torch_internals.symbolic import are_known
 
 _aten = torch.ops.aten
 
@@ -67,8 +68,7 @@ def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
 
 
 def _is_supported(image: Tensor) -> bool:
-    is_known = all(type(n) is int for n in image.shape)
-    return is_known and image.numel() <= MAX_ELEMENTS and image.dtype in DTYPES
+    return are_known(image.shape) and image.numel() <= MAX_ELEMENTS and image.dtype in DTYPES
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call, without_gaps
 from nimble_fx.torch_internals.kernels.onednn import LINEAR, is_available
+from nimble_fx.torch_internals.symbolic import are_known
 
 _aten = torch.ops.aten
 
@@ -84,7 +85,7 @@ class _Product:
                 return False
         sizes = [n for each in tensors for n in each.shape]
         kinds = {(each.dtype, each.layout) for each in tensors}
-        return all(type(n) is int for n in sizes) and kinds == {(torch.float32, torch.strided)}
+        return are_known(sizes) and kinds == {(torch.float32, torch.strided)}
 
     @property
     def is_large(self) -> bool:

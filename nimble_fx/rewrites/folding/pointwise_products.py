@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.folding.fuse_activations import applies_activation
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.torch_internals.symbolic import are_known
 
 _aten = torch.ops.aten
 
@@ -71,8 +72,8 @@ def _gains(node: Node) -> bool:
 
 def _is_image_of_known_size(value: Tensor) -> bool:
     is_plain = value.dtype == torch.float32 and value.device.type == "cpu" and value.dim() == 4
-    is_known = all(type(n) is int for n in value.shape)
-    return is_plain and is_known and value.is_contiguous(memory_format=torch.channels_last)
+    is_known = is_plain and are_known(value.shape)
+    return is_known and value.is_contiguous(memory_format=torch.channels_last)
 
 
 def _replace(gm: GraphModule, node: Node) -> None:

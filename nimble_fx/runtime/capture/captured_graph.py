@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from nimble_fx.devices import Capture, Stream
 from nimble_fx.errors import StateError
 from nimble_fx.ir.workspaces import workspace_limit
 from nimble_fx.runtime.attention_seeds import with_seeds_on
+from nimble_fx.runtime.capture.capture_options import OutputPolicy
 from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
 from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
@@ -22,19 +23,6 @@ from nimble_fx.torch_internals.storages import memory_like, n_uses, storage_key
 
 WARM_UPS = 3
 """Warm-up runs before a capture, so that libraries load, tune and allocate outside of it."""
-
-
-@dataclass(frozen=True)
-class OutputPolicy:
-    """The positions of outputs that alias the graph's memory instead of being copied out.
-
-    Attributes:
-        aliased: outputs of the user, which the next replay overwrites.
-        saved: outputs that are saved for the backward.
-    """
-
-    aliased: Sequence[int] = ()
-    saved: Sequence[int] = ()
 
 
 class CapturedGraph:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +14,8 @@ from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.ir.types import ScalarType
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.autotuning import Autotuner
-from nimble_fx.runtime.capture.captured_graph import CapturedGraph, OutputPolicy
+from nimble_fx.runtime.capture.capture_options import CaptureOptions, OutputPolicy
+from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.capture.checks import about_task
 from nimble_fx.runtime.capture.graph_cache import (
     BREAK_EVEN_CALLS,
@@ -35,38 +35,6 @@ from nimble_fx.torch_internals.forward_ad import carry_tangents
 _log = logging.getLogger(__name__)
 
 _data_ptr = Tensor.data_ptr
-
-
-@dataclass(frozen=True)
-class CaptureOptions:
-    """How the captured graphs of a program and its callers share memory.
-
-    Attributes:
-        max_graphs: the most captured graphs for each set of parameters.
-        copy_outputs: whether the user's outputs are copied out of the graph's memory.
-        n_user_outputs: how many of the first outputs are the user's; a forward saves the others
-            for its backward. None: all.
-        is_backward: whether it reads tensors that a forward saved. Its outputs are gradients, which
-            are copied in any case, because autograd may keep them and add to them.
-        returns_views_of_inputs: whether outputs of the user may be views of inputs.
-    """
-
-    max_graphs: int = 8
-    copy_outputs: bool = True
-    n_user_outputs: int | None = None
-    is_backward: bool = False
-    returns_views_of_inputs: bool = False
-
-    def output_policy(self, launcher: Launcher, saves_in_place: bool) -> OutputPolicy:
-        """Which outputs of a captured graph alias its memory.
-
-        Those of a program that writes to its inputs are copied: one may come back as an input.
-        """
-        n_outputs = len(launcher.graph.outputs)
-        n_user = n_outputs if self.n_user_outputs is None else self.n_user_outputs
-        are_aliased = not (self.copy_outputs or self.is_backward or launcher.mutated_inputs)
-        aliased = range(n_user if are_aliased else 0)
-        return OutputPolicy(aliased, saved=range(n_user, n_outputs if saves_in_place else n_user))
 
 
 @boxed

@@ -21,7 +21,7 @@ from nimble_fx.torch_internals.dynamo.names import TracingContext
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels.upsampling import UPSAMPLING
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
-from nimble_fx.torch_internals.symbolic import has_unbacked_size
+from nimble_fx.torch_internals.symbolic import are_known, has_unbacked_size
 
 _SETTINGS = {
     "allow_buffer_reuse": False,  # values that reuse memory would be ordered
@@ -154,7 +154,7 @@ def _with_strides(made: Any, node: Any) -> Any:
 
 
 def _has_fixed_sizes(tensor: Tensor) -> bool:
-    return all(type(n) is int for n in (*tensor.shape, *tensor.stride()))
+    return are_known((*tensor.shape, *tensor.stride()))
 
 
 def _has(config: Any, name: str) -> bool:

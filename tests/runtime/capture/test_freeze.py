@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
 from nimble_fx.errors import FallbackError, NimbleWarning
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.captured_graph import WARM_UPS
-from nimble_fx.runtime.capture.freeze import CaptureOptions
 from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH
 from nimble_fx.runtime.launch import Launcher
 from tests.support.eager import (
