@@ -14,7 +14,7 @@ from nimble_fx.errors import StateError
 from nimble_fx.ir.workspaces import workspace_limit
 from nimble_fx.runtime.attention_seeds import with_seeds_on
 from nimble_fx.runtime.capture.capture_options import OutputPolicy
-from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
+from nimble_fx.runtime.capture.grouped_copies import GroupedCopy
 from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import HOST, Launcher

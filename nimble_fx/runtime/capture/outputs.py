@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nimble_fx.runtime.capture.foreach_copy import GroupedCopy
+from nimble_fx.runtime.capture.grouped_copies import GroupedClone
 from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 
@@ -77,7 +77,7 @@ class OutputBuilder:
         ]
         places = {key: place for place, key in enumerate(distinct)}
         self._places = [places[id(value)] for value in captured]
-        self._copy = GroupedCopy(self._originals, range(len(self._originals)))
+        self._copies = GroupedClone(self._originals)
         self.in_place = {i for i, value in enumerate(captured) if self._is_in_place(value)}
         self._are_all_whole_copies = list(map(id, captured)) == list(map(id, self._originals))
         self._is_one_whole_copy = self._are_all_whole_copies and len(captured) == 1
@@ -92,14 +92,6 @@ class OutputBuilder:
         call = Call(inputs, static, copies)
         built = [build(call) for build in self._builders]
         return [built[place] for place in self._places]
-
-    def _copies(self) -> list[Tensor]:
-        """New copies of the output storages."""
-        if len(self._originals) == 1:
-            return [self._originals[0].clone()]
-        copies = [torch.empty_like(original) for original in self._originals]
-        self._copy(copies, self._originals)
-        return copies
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""

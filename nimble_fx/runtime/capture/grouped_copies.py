@@ -1,10 +1,15 @@
-"""Copies between two lists of tensors in as few kernels as possible."""
+"""Copies of lists of tensors of any dtypes in as few kernels as possible."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from nimble_fx.runtime.items_at import items_at
-from nimble_fx.torch_internals.names import foreach_copy
+from nimble_fx.torch_internals.foreach import foreach_clone, foreach_copy
 
 
 class GroupedCopy:
@@ -35,3 +40,21 @@ class GroupedCopy:
             foreach_copy(items(targets), items(values))
         for position in self._singly:
             targets[position].copy_(values[position])
+
+
+class GroupedClone:
+    """Clones a list of tensors, which may have new values in each call."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Groups the tensors by dtype."""
+        by_dtype = defaultdict[torch.dtype, list[int]](list)
+        for position, tensor in enumerate(tensors):
+            by_dtype[tensor.dtype].append(position)
+        self._groups = [[tensors[k] for k in group] for group in by_dtype.values()]
+        cloned = list(chain(*by_dtype.values()))
+        self._in_order = items_at(sorted(range(len(cloned)), key=cloned.__getitem__))
+
+    def __call__(self) -> list[Tensor]:
+        """The clones, in the order of the tensors."""
+        clones = list(chain.from_iterable(map(foreach_clone, self._groups)))
+        return clones if len(self._groups) < 2 else list(self._in_order(clones))
