@@ -90,7 +90,7 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
-    recorded = compiled._run_example(arguments)
+    recorded = compiled._run_example(arguments, is_recorded=not guards)
     compiled._report_graph_breaks()
     if not guards:
         compiled._drop_guards(arguments, recorded)
@@ -132,13 +132,17 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def _run_example(self, example: Arguments) -> RecordedCall:
+    def _run_example(self, example: Arguments, is_recorded: bool) -> RecordedCall:
         """Calls the model once on copies of the arguments, and leaves it as it was.
+
+        Args:
+            example: the arguments.
+            is_recorded: whether to record the runs of programs, which keeps their results alive.
 
         Raises:
             OptionError: the model does not take the arguments.
         """
-        arguments, self._recorder.runs = example.copies(), []
+        arguments, self._recorder.runs = example.copies(), [] if is_recorded else None
         with preserve_state(self.model, example.leaves):
             try:
                 returned = run_example(self, arguments, self.training)
