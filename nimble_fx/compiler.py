@@ -36,7 +36,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import (
-    may_change_inputs,
+    is_wrapped,
     n_user_outputs,
     returns_views_of_inputs,
 )
@@ -52,7 +52,7 @@ def lower(
     gm: GraphModule,
     example_inputs: Sequence[Any],
     compiler: "Compiler",
-    watch: Callable[[Boxed, bool], Boxed] = lambda run, changes_inputs: run,
+    watch: Callable[[Boxed, bool], Boxed] = lambda run, _: run,
 ) -> Callable[..., Any]:
     """Lowers a Dynamo graph to ATen graphs and returns the callable that replaces it.
 
@@ -60,12 +60,12 @@ def lower(
         gm, example_inputs: Dynamo's graph, and one set of inputs for it.
         compiler: builds the callable of each ATen graph.
         watch: wraps the callable of an inference graph; takes it, and whether AOTAutograd may
-            change inputs of a call after it.
+            do more in a call than to run it.
     """
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
-        changes_inputs = may_change_inputs(TracingContext.get().fw_metadata)
-        return watch(compiler.inference(graph, inputs), changes_inputs)
+        wrapped = is_wrapped(TracingContext.get().fw_metadata)
+        return watch(compiler.inference(graph, inputs), wrapped)
 
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,

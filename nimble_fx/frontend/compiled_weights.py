@@ -1,7 +1,7 @@
 """Finds parameters and buffers of a model that differ from those it was compiled with."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nimble_fx.ir.types import dtype_name
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     """Where a module has a parameter or buffer."""
 
     store: dict[str, Tensor | None]
@@ -24,35 +24,16 @@ class Place(NamedTuple):
 
 
 class CompiledWeights:
-    """The parameters and buffers of a module when this object was made; a function has none.
-
-    Attributes:
-        places: where the module had them.
-    """
+    """The parameters and buffers of a module when this object was made; a function has none."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
-        self.places = list(_places(model)) if isinstance(model, nn.Module) else []
+        places = list(_places(model)) if isinstance(model, nn.Module) else []
         self._model = model
-        self._types = {place.name: _type(place.weight) for place in self.places}
-        by_weight = defaultdict[int, list[Place]](list)
-        for place in self.places:
+        self._types = {place.name: _type(place.weight) for place in places}
+        by_weight = defaultdict[int, list[_Place]](list)
+        for place in places:
             by_weight[id(place.weight)].append(place)
         self._tied = [(first, each) for first, *others in by_weight.values() for each in others]
-
-    def modules_to(self, places: Iterable[Place]) -> list[tuple[dict[str, Any], str]]:
-        """Where the model had the modules by which it had the weights of these places.
-
-        Returns:
-            Dicts of modules, each with the key of another module.
-        """
-        found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
-        for place in places:
-            module: Any = self._model
-            *path, _ = place.name.split(".")
-            for key in path:
-                found[id(module), key] = module._modules, key
-                module = module._modules[key]
-        return list(found.values())
 
     def untied(self) -> str | None:
         """The names of two weights that were tied when it was compiled and are not now, or None."""
@@ -71,13 +52,13 @@ class CompiledWeights:
         return None
 
 
-def _places(model: Any) -> Iterator[Place]:
+def _places(model: Any) -> Iterator[_Place]:
     """The parameters and buffers that hold a tensor; a module with several names counts once."""
     for prefix, module in nn.Module.named_modules(model):
         for store in (module._parameters, module._buffers):
             for key, weight in store.items():
                 if weight is not None:
-                    yield Place(store, key, f"{prefix}.{key}" if prefix else key)
+                    yield _Place(store, key, f"{prefix}.{key}" if prefix else key)
 
 
 def _type(weight: Tensor | None) -> str:

@@ -32,7 +32,7 @@ class GuardedCalls:
         self.reads_user_objects = False
         names, cells = function.__code__.co_freevars, function.__closure__ or ()
         self._free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
-        self._known: list[tuple[DynamoEntry, Callable[..., Any]]] = []
+        self._known: list[tuple[DynamoEntry, FunctionType]] = []
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function."""
@@ -47,7 +47,7 @@ class GuardedCalls:
         return result
 
     @property
-    def latest(self) -> tuple[DynamoEntry, Callable[..., Any]] | None:
+    def latest(self) -> tuple[DynamoEntry, FunctionType] | None:
         """The latest known entry, and its code as a function."""
         return self._known[0] if self._known else None
 
@@ -61,5 +61,5 @@ class GuardedCalls:
         self._known = known = [pair for pair in self._known if pair[0].is_alive]
         if entry is None or not entry.is_whole or any(entry.code is old.code for old, _ in known):
             return
-        code: Callable[..., Any] = entry.as_function(self._function, self.reads_user_objects)
+        code = entry.as_function(self._function, self.reads_user_objects)
         self._known = [(entry, code), *known][:MAX_ENTRIES]

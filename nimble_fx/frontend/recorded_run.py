@@ -21,13 +21,13 @@ class RecordedRun:
         run: the program.
         inputs: its inputs, including parameters and buffers.
         outputs: its outputs.
-        changes_inputs: whether AOTAutograd changes inputs of the call after the run, or may.
+        is_wrapped: whether AOTAutograd may do more in the call than to run the program.
     """
 
     run: Boxed
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    changes_inputs: bool
+    is_wrapped: bool
 
     def release_weights(self, returned: Sequence[Tensor]) -> int:
         """Frees the weights from which the program's folded weights are computed.
@@ -73,7 +73,7 @@ class Recorder:
     def __init__(self) -> None:
         self.runs: list[RecordedRun] | None = None
 
-    def watch(self, run: Boxed, changes_inputs: bool) -> Boxed:
+    def watch(self, run: Boxed, is_wrapped: bool) -> Boxed:
         """The program, wrapped so that its runs are recorded while `runs` is a list."""
 
         @boxed
@@ -82,7 +82,7 @@ class Recorder:
                 return run(args)
             inputs = list(args)
             outputs = run(args)
-            self.runs.append(RecordedRun(run, inputs, outputs, changes_inputs))
+            self.runs.append(RecordedRun(run, inputs, outputs, is_wrapped))
             return outputs
 
         return call

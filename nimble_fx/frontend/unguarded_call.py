@@ -59,11 +59,10 @@ class UnguardedCall:
                 "it reads or changes objects other than its parameters and buffers; PyTorch's code "
                 f"for it has the names {', '.join(entry.effects)}"
             )
+        self._call = direct_call(recorded, code, entry.graph)
         self.has_weights = True
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
         self._weights = CompiledWeights(model)
-        self._call = direct_call(recorded, self._weights, code) or code
-        self._code = code.__code__
         own, named = partial(tensors_of, model), named_parameters(model)
         self._check = InputCheck(self._name, example, own, named)
 
@@ -97,7 +96,7 @@ class UnguardedCall:
         if difference is None:
             return
         (*_, (frame, _)) = walk_tb(error.__traceback__)
-        if frame.f_code is self._code:
+        if frame.f_code is self._call.__code__:
             raise InputError(self._since(difference)) from error
         error.add_note(self._since(difference))
 

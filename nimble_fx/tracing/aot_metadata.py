@@ -40,8 +40,11 @@ def returns_views_of_inputs(metadata: ViewAndMutationMeta | None) -> bool:
     return any(info.output_type is OutputType.alias_of_input for info in metadata.output_info)
 
 
-def may_change_inputs(metadata: ViewAndMutationMeta | None) -> bool:
-    """Whether a call changes inputs, some of which AOTAutograd may do outside of the graph."""
-    if metadata is None:
+def is_wrapped(metadata: ViewAndMutationMeta | None) -> bool:
+    """Whether AOTAutograd may do more in a call than to pass arguments to the graph and results on.
+
+    It does not count what can be seen in arguments and results: that these are not the same.
+    """
+    if metadata is None or metadata.grad_enabled_mutation is not None:
         return True
     return any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)

@@ -1,8 +1,9 @@
-"""A direct call does what Dynamo's code did in a recorded call, if that was to run one program."""
+"""Dynamo's code calls the program directly if AOTAutograd passes everything on as it is."""
 
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.frontend.compiled_weights import CompiledWeights
 from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.model_function import Arguments
 from nimble_fx.frontend.recorded_run import RecordedCall, RecordedRun
@@ -20,16 +20,7 @@ from nimble_fx.torch_internals.dynamo.boxed import boxed
 from tests.support.eager import assert_same
 
 Pair = namedtuple("Pair", ["first", "second"])
-
-
-class Weights(nn.Module):
-    """Two parameters and a buffer, in modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(2, 2)
-        self.mean: Tensor
-        self.register_buffer("mean", torch.randn(2))
+Values = Sequence[Any]
 
 
 @boxed
@@ -40,123 +31,116 @@ def doubled(args: list[Any]) -> Sequence[Any]:
     return outputs
 
 
-def recorded(
-    args: Sequence[Tensor], inputs: Sequence[Any], returns: Callable[[Sequence[Tensor]], object]
-) -> RecordedCall:
-    """A call that ran `doubled` on some inputs, and what it returned of the outputs."""
-    outputs = doubled([*inputs])
-    run = RecordedRun(doubled, inputs, outputs, changes_inputs=False)
-    return RecordedCall(Arguments(tuple(args), {}), [run], returns(outputs))
+def dynamos(*args: Any, **kwargs: Any) -> object:
+    """What Dynamo's code does, with its global names."""
+    return returns(compiled_graph(*inputs(args, kwargs)))  # type: ignore[name-defined]  # noqa: F821
 
 
-def never(*args: Any) -> None:
-    """Stands for Dynamo's code."""
-    raise AssertionError("a direct call does not need it")
+@dataclass
+class Model:
+    """A model whose code calls a graph that runs `doubled`.
+
+    Attributes:
+        inputs: picks the graph's inputs from the arguments.
+        returns: makes what the model returns.
+        before: what AOTAutograd does with the arguments.
+        after: what it does with the results.
+        n_wrapped: how many calls its code made.
+    """
+
+    inputs: Callable[[Values, dict[str, Any]], Values] = lambda args, kwargs: args
+    returns: Callable[[Values], object] = tuple
+    before: Callable[[Values], Values] = lambda args: args
+    after: Callable[[Values], Values] = lambda outputs: outputs
+    n_wrapped: int = 0
+
+    def code(self) -> FunctionType:
+        scope = {"inputs": self.inputs, "returns": self.returns, "compiled_graph": self._wrapped}
+        return FunctionType(dynamos.__code__, scope)
+
+    def _wrapped(self, *args: Any) -> Values:
+        self.n_wrapped += 1
+        inputs = list(self.before(args))
+        outputs = doubled([*inputs])
+        self.run = RecordedRun(doubled, inputs, outputs, is_wrapped=False)
+        return self.after(outputs)
+
+    def recorded(self, *args: Any, **kwargs: Any) -> RecordedCall:
+        returned = self.code()(*args, **kwargs)
+        return RecordedCall(Arguments(args, kwargs), [self.run], returned)
+
+    def direct(self, *args: Any, **kwargs: Any) -> FunctionType:
+        return direct_call(self.recorded(*args, **kwargs), self.code(), "compiled_graph")
 
 
-RETURNS: dict[str, Callable[[Sequence[Tensor]], object]] = {
+RETURNS: dict[str, Callable[[Values], object]] = {
     "one": lambda outputs: outputs[-1],
     "tuple": tuple,
-    "list": lambda outputs: list(reversed(outputs)),
+    "reversed": lambda outputs: list(reversed(outputs)),
     "one twice": lambda outputs: (outputs[0], outputs[-1], outputs[0]),
-    "tuple of one": lambda outputs: (outputs[0],),
-    "empty": lambda outputs: (),
+    "nested": lambda outputs: {"y": [outputs[0], (outputs[-1], 3, "b")], "z": Pair(None, 0.5)},
+    "nothing": lambda outputs: (),
 }
 
 
-@given(
-    order=st.permutations(range(5)),
-    n_inputs=st.integers(1, 5),
-    returns=st.sampled_from(list(RETURNS.values())),
-)
-def test_inputs_and_outputs_are_where_they_were_in_the_recorded_call(
-    order: list[int], n_inputs: int, returns: Callable[[Sequence[Tensor]], object]
+@given(order=st.permutations(range(4)), returns=st.sampled_from(list(RETURNS.values())))
+def test_it_does_what_dynamos_code_does(
+    order: list[int], returns: Callable[[Values], object]
 ) -> None:
-    model = Weights()
+    weight = torch.randn(3)
 
-    def values(x: Tensor, y: Tensor) -> list[Tensor]:
-        all_values = [x, y, model.inner.weight, model.inner.bias, model.mean]
-        return [all_values[k] for k in order[:n_inputs]]
+    def inputs(args: Values, kwargs: dict[str, Any]) -> Values:
+        return [[*args, kwargs["z"][0], weight][k] for k in order]
 
-    args = torch.randn(3), torch.randn(3)
-    call = recorded(args, values(*args), returns)
-    direct = direct_call(call, CompiledWeights(model), never)
-    assert direct is not None
-    model.inner.weight = nn.Parameter(torch.randn(2, 2))
-    new = torch.randn(3), torch.randn(3)
-    assert_same(direct(*new), returns([2 * value for value in values(*new)]))
+    model = Model(inputs, returns)
+    args, kwargs = (torch.randn(3), torch.randn(3)), {"z": [torch.randn(3)]}
+    direct = model.direct(*args, **kwargs)
+    assert model.n_wrapped == 1
+    args, kwargs = (torch.randn(3), torch.randn(3)), {"z": [torch.randn(3)]}
+    expected = returns([2 * value for value in inputs(args, kwargs)])
+    assert_same(direct(*args, **kwargs), expected)
+    assert model.n_wrapped == 1
 
 
-X = torch.randn(2)
-NONE = CompiledWeights(torch.relu)
-PLAIN = recorded([X], [X], tuple)
-(RUN,) = PLAIN.runs
-OTHER_CALLS = {
-    "keywords": replace(PLAIN, arguments=Arguments((), {"x": X})),
-    "no program": replace(PLAIN, runs=[]),
-    "two programs": replace(PLAIN, runs=[RUN, RUN]),
-    "changed inputs": replace(PLAIN, runs=[replace(RUN, changes_inputs=True)]),
-    "a copy of an argument": recorded([X], [X.clone()], tuple),
-    "a number for the program": recorded([X], [3], tuple),
-    "a view of an output": recorded([X], [X], lambda outputs: outputs[0].view(2)),
-    "views in a tuple": recorded([X], [X], lambda outputs: (outputs[0].view(2),)),
-    "a number beside an output": recorded([X], [X], lambda outputs: (outputs[0], 3)),
-    "a named tuple": recorded([X, X], [X, X], lambda outputs: Pair(*outputs)),
-    "a dict": recorded([X], [X], lambda outputs: {"y": outputs[0]}),
-    "nothing": recorded([X], [X], lambda outputs: None),
+ADDED = {
+    "copied arguments": Model(before=lambda args: [args[0].clone()]),
+    "fewer arguments": Model(before=lambda args: args[1:]),
+    "added arguments": Model(before=lambda args: [*args, args[0]]),
+    "views of results": Model(after=lambda outputs: [outputs[0].view(2), outputs[1]]),
+    "results in another order": Model(after=lambda outputs: outputs[::-1]),
 }
 
 
-@pytest.mark.parametrize("call", OTHER_CALLS)
-def test_there_is_none_for_any_other_call(call: str) -> None:
-    assert direct_call(PLAIN, NONE, never) is not None
-    assert direct_call(OTHER_CALLS[call], NONE, never) is None
+@pytest.mark.parametrize("added", ADDED)
+def test_what_aot_autograd_adds_is_done_in_each_call(added: str) -> None:
+    model = ADDED[added]
+    before = model.n_wrapped
+    x, y = torch.randn(2), torch.randn(2)
+    direct = model.direct(x, y)
+    assert_same(direct(x, y), model.code()(x, y))
+    assert model.n_wrapped == before + 3
 
 
-def test_there_is_none_under_autocast_which_aot_autograd_switches_off() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        assert direct_call(PLAIN, NONE, never) is None
+def test_so_is_what_cannot_be_seen_in_a_call() -> None:
+    model, x = Model(), torch.randn(2)
+    plain, code = model.recorded(x), model.code()
+    (run,) = plain.runs
+    assert direct_call(plain, code, "compiled_graph") is not code
+    for runs in ([], [run, run], [replace(run, is_wrapped=True)]):
+        assert direct_call(replace(plain, runs=runs), code, "compiled_graph") is code
+    with torch.autocast("cpu", torch.bfloat16):  # which AOTAutograd switches off
+        assert direct_call(plain, code, "compiled_graph") is code
 
 
-def test_dynamos_code_is_called_where_dynamo_would_compile_frames() -> None:
-    calls = []
-
-    def code(x: Tensor) -> object:
-        calls.append(x)
-        return (3 * x,)
-
-    found = direct_call(PLAIN, NONE, code)
-    assert found is not None
-    direct = found
-
-    class Called(nn.Module):
-        def forward(self, x: Tensor) -> Any:
-            torch._dynamo.graph_break()
-            return direct(x)
-
-    assert_same(torch.compile(Called(), backend="eager")(X), (3 * X,))
-    assert len(calls) == 1
-    assert_same(direct(X), (2 * X,))
-    assert len(calls) == 1
-
-
-MOVES: dict[str, Callable[[Weights], Any]] = {
-    "a weight is gone": lambda model: model.inner.__delattr__("weight"),
-    "a module is gone": lambda model: model.__delattr__("inner"),
-    "a module is another": lambda model: setattr(model, "inner", nn.Linear(2, 2)),
-}
-
-
-@pytest.mark.parametrize("move", MOVES)
-def test_dynamos_code_is_called_if_a_weight_is_not_where_it_was(move: str) -> None:
-    model = Weights()
-    weight = model.inner.weight
-    call = recorded([X], [X, weight], lambda outputs: outputs[1])
-    direct = direct_call(call, CompiledWeights(model), lambda x: "from code")
-    assert direct is not None
-    assert_same(direct(X), 2 * weight)
-    MOVES[move](model)
-    assert direct(X) == "from code"
+def test_dynamo_compiles_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Model(), torch.randn(2)
+    direct = model.direct(x)
+    for is_evaluating, n_wrapped in ((True, 2), (False, 2)):
+        monkeypatch.setattr(
+            "nimble_fx.frontend.direct_call.is_evaluating_frames", lambda it=is_evaluating: it
+        )
+        assert_same(direct(x), (2 * x,))
+        assert model.n_wrapped == n_wrapped
 
 
 class Transposing(nn.Module):
@@ -168,9 +152,25 @@ class Transposing(nn.Module):
         return y
 
 
-def test_what_aot_autograd_does_after_the_graph_is_done_in_each_call() -> None:
+def test_inputs_change_in_each_call() -> None:
     compiled = nimble_fx.compile(Transposing(), torch.randn(2, 3), guards=False)
     for _ in range(2):
         x = torch.randn(2, 3)
         assert_same(compiled(x), x.t() + 1)
         assert x.shape == (3, 2)
+
+
+class Enabling(nn.Module):
+    """Leaves gradients switched on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.set_grad_enabled(True)
+        return x * 2
+
+
+def test_so_does_the_grad_mode() -> None:
+    compiled = nimble_fx.compile(Enabling(), torch.randn(2), guards=False)
+    for _ in range(2):
+        with torch.no_grad():
+            compiled(torch.randn(2))
+            assert torch.is_grad_enabled()

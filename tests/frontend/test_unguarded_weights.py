@@ -1,5 +1,7 @@
 """A call without guards reads weights that have changed, and refuses those that do not fit."""
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -163,3 +165,59 @@ def test_weights_that_were_tied_must_be_tied() -> None:
     net.two.weight = nn.Parameter(torch.randn(4, 4))
     with pytest.raises(InputError, match=r"one.weight and two.weight were one tensor, and are two"):
         compiled(x)
+
+
+class TwoNames(nn.Module):
+    """One module under two names, and one weight in two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = self.b = nn.Linear(4, 4)
+        self.c, self.d = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.d.weight = self.c.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.c(torch.relu(self.b(x)))
+        return result
+
+
+def popped(net: nn.Sequential) -> None:
+    net.pop(1)
+    net.insert(1, nn.ReLU())
+    net[2] = nn.Linear(4, 4)
+
+
+def chain() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+
+MODULES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "by item": (chain, lambda net: net.__setitem__(0, nn.Linear(4, 4))),
+    "after another was removed": (chain, popped),
+    "with its attributes": (chain, lambda net: net[0].__setstate__(nn.Linear(4, 4).__dict__)),
+    "under one of two names": (TwoNames, lambda net: setattr(net, "b", nn.Linear(4, 4))),
+    "with a tied weight": (TwoNames, lambda net: setattr(net, "c", nn.Linear(4, 4, bias=False))),
+}
+
+
+@pytest.mark.parametrize("options", DEVICES, ids=str)
+@pytest.mark.parametrize("change", MODULES)
+def test_weights_of_a_module_that_was_replaced_are_not_read(
+    change: str, options: dict[str, Any]
+) -> None:
+    make, replace_one = MODULES[change]
+    net, x = make(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False, **options)
+    assert_same(compiled(x), net(x).detach())
+    replace_one(net)
+    assert_same(compiled(x), net(x).detach())
+
+
+def test_a_module_that_was_replaced_is_freed() -> None:
+    net, x = chain(), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False, fold_weights=False)
+    replaced = weakref.ref(net[0])
+    net[0] = nn.Linear(4, 4)
+    compiled(x)
+    gc.collect()
+    assert replaced() is None

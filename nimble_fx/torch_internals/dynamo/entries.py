@@ -58,10 +58,14 @@ class DynamoEntry:
     @property
     def is_whole(self) -> bool:
         """Whether its code calls a graph, and no function that resumes after a graph break."""
-        names = self.code.co_names
-        return any(name.startswith("__compiled_fn_") for name in names) and not any(
-            name.startswith("__resume_at_") for name in names
-        )
+        resumes = any(name.startswith("__resume_at_") for name in self.code.co_names)
+        return bool(self.graph) and not resumes
+
+    @property
+    def graph(self) -> str:
+        """The global name by which its code calls its first graph; "" if it has none."""
+        names = (name for name in self.code.co_names if name.startswith("__compiled_fn_"))
+        return next(names, "")
 
     @property
     def effects(self) -> list[str]:
@@ -72,8 +76,7 @@ class DynamoEntry:
         instruction or another name.
         """
         names = self.code.co_names
-        graphs = [name for name in names if name.startswith("__compiled_fn_")]
-        known = {*graphs[:1], *_FETCHED, *FOR_PROFILERS, *FOR_USER_OBJECTS, *READ_BESIDES}
+        known = {self.graph, *_FETCHED, *FOR_PROFILERS, *FOR_USER_OBJECTS, *READ_BESIDES}
         found = [n for n in names if n not in known and not n.startswith("__import_")]
         if not _SETTERS.isdisjoint(found):
             found = [name for name in found if name not in _SETTERS]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nimble_fx.torch_internals.dynamo.entries import (
     DynamoEntry,
+    is_evaluating_frames,
     is_ordinary_call,
     latest_entry,
 )
@@ -119,3 +120,17 @@ def test_calls_in_compiled_code_and_under_modes_are_not_ordinary() -> None:
 
     torch.jit.trace(traced, torch.ones(2), check_trace=False)
     assert seen == [False]
+
+
+def test_frames_are_evaluated_in_code_that_dynamo_has_compiled() -> None:
+    seen: list[bool] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        seen.append(is_evaluating_frames())
+        return x + 1
+
+    function(torch.ones(2))
+    torch.compile(function, backend="eager")(torch.ones(2))
+    function(torch.ones(2))
+    assert seen == [False, True, False]
