@@ -1,19 +1,14 @@
 """Loads the text of a module as a callable, with its lines in tracebacks and pdb."""
 
-import io
-import linecache
-import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
 
+from nimble_fx.codegen.traceback_text import show_text
 from nimble_fx.ir.python_bindings import fastest_binding
-from nimble_fx.torch_internals.dynamo.untraced import when_freed
 from nimble_fx.torch_internals.names import OpOverloadPacket
 
 
@@ -67,10 +62,10 @@ def load(source: str, file: str) -> LoadedModule:
     """
     module: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
     code = compile(source, file, "exec")
-    _show(code, source)
+    show_text(code, source)
     exec(code, module)
     call = module.pop("call")  # or its globals would be a reference cycle
-    _show(call.__code__, source)
+    show_text(call.__code__, source)
     module["aten"] = _ATEN
     return LoadedModule(
         call,
@@ -80,27 +75,3 @@ def load(source: str, file: str) -> LoadedModule:
         module["INPUTS"],
         module["PARAMETERS"],
     )
-
-
-_shown: Counter[str] = Counter()
-"""The number of live code objects of each file in `linecache`."""
-
-_showing = threading.RLock()
-
-
-def _show(code: CodeType, source: str) -> None:
-    """Adds the text of a code object to `linecache`, for as long as the code lives."""
-    file = code.co_filename
-    with _showing:
-        _shown[file] += 1
-        linecache.cache[file] = (len(source), None, io.StringIO(source).readlines(), file)
-    when_freed(code, _hide, file)
-
-
-def _hide(file: str) -> None:
-    """Removes a text from `linecache` once no code object of it is left."""
-    with _showing:
-        _shown[file] -= 1
-        if not _shown[file]:
-            del _shown[file]
-            linecache.cache.pop(file, None)

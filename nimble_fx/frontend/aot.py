@@ -123,6 +123,7 @@ class Compiled:
         self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
         self._backend.calls = weakref.ref(self._guarded)
         self._run: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
+        self._unguarded: UnguardedCall | None = None
         when_freed(self, drop_compiled, function.__code__, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -158,17 +159,18 @@ class Compiled:
         """Makes calls check only their inputs, or reports why that is not possible."""
         try:
             with torch.no_grad():
-                self._run = UnguardedCall(self.model, self._guarded, example, recorded)
+                self._unguarded = UnguardedCall(self.model, self._guarded, example, recorded)
+            self._run = self._unguarded.call
         except UnsupportedError as error:
             self._reporter.report(Fallback(name_of(self.model), "with guards", str(error)))
 
     def _release_weights(self, recorded: RecordedCall) -> None:
         """Frees weights that are folded, or reports why none are."""
-        if not isinstance(self._run, UnguardedCall):
+        if self._unguarded is None:
             return  # `_drop_guards` has reported it
         with torch.no_grad():
-            self._run.has_weights = not recorded.release_weights()
-        if self._run.has_weights:
+            self._unguarded.has_weights = not recorded.release_weights()
+        if self._unguarded.has_weights:
             reason = (
                 "its program has no folded weights (is the model in eval mode, and fold_weights "
                 "on?), or they are read in other ways too, or verify='values' compares it"

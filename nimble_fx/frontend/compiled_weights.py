@@ -24,7 +24,11 @@ class _Place(NamedTuple):
 
 
 class CompiledWeights:
-    """The parameters and buffers of a module when this object was made; a function has none."""
+    """The parameters and buffers of a module when this object was made; a function has none.
+
+    Attributes:
+        are_tied: whether a tensor was more than one of them.
+    """
 
     def __init__(self, model: Callable[..., Any]) -> None:
         places = list(_places(model)) if isinstance(model, nn.Module) else []
@@ -34,6 +38,7 @@ class CompiledWeights:
         for place in places:
             by_weight[id(place.weight)].append(place)
         self._tied = [(first, each) for first, *others in by_weight.values() for each in others]
+        self.are_tied = bool(self._tied)
 
     def untied(self) -> str | None:
         """The names of two weights that were tied when it was compiled and are not now, or None."""

@@ -1,56 +1,99 @@
-"""Dynamo's code for a model, with the model's program instead of AOTAutograd's code around it."""
+"""A function that does what Dynamo's code for a model does, without what changes nothing."""
 
-from collections.abc import Sequence
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
+from nimble_fx.codegen.emit_call import emit_call
+from nimble_fx.codegen.traceback_text import show_text
+from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
 from nimble_fx.frontend.recorded_run import RecordedCall
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.fastest import winner_of
-from nimble_fx.torch_internals.dynamo.entries import is_evaluating_frames
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.names import is_any_autocast_enabled, pytree
 
+Arranged = Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
+"""A function that distributes the arguments of a call over lists."""
 
-def direct_call(recorded: RecordedCall, code: FunctionType, graph: str) -> FunctionType:
-    """Dynamo's code, which calls the program directly if AOTAutograd adds nothing to it.
 
-    In the recorded call Dynamo's code must have passed each input of the program, and returned
-    outputs of the program, as they were. Whether it did is seen by calling it again, with the
-    outputs of then instead of a call of its graph.
+def direct_call(
+    name: str, recorded: RecordedCall, code: FunctionType, graph: str
+) -> FunctionType | None:
+    """A function `call(args, kwargs)` that calls a model's program directly.
+
+    It fetches parameters and buffers by the same names as Dynamo's code, and returns the same
+    lists, dicts and tuples, but calls the program instead of AOTAutograd's code around it.
 
     Args:
+        name: the model's.
         recorded: a call of the model without gradients, as are all later ones.
         code: Dynamo's code, without effects besides those of its graph.
         graph: the global name by which it calls its graph.
+
+    Returns:
+        None if AOTAutograd may do more than to pass arguments and results on as they are, or the
+        code does more than to fetch and return.
     """
     if len(recorded.runs) != 1 or recorded.runs[0].is_wrapped or is_any_autocast_enabled():
-        return code
-    (run,), arguments, passed = recorded.runs, recorded.arguments, list[Any]()
+        return None
+    (run,) = recorded.runs
+    try:
+        parts = call_expressions(code, graph, recorded.arguments, len(run.outputs))
+    except TypeError:
+        return None
+    if len(parts.passed) != len(run.inputs):
+        return None
+    program, arranged = _by_lists(winner_of(run.run) or run.run)
+    text = emit_call(arranged(parts.passed), parts.returned)
+    passed: list[Any] = []
 
-    def record(*args: Any) -> Sequence[Any]:
-        passed.extend(args)
+    def record(*lists: Sequence[Any]) -> Sequence[Any]:
+        passed.extend(chain(*lists))
         return run.outputs
 
-    returned = _calling(code, graph, record)(*arguments.args, **arguments.kwargs)
-    leaves, expected = map(pytree.tree_leaves, (returned, recorded.returned))
-    if not (_are_same(passed, run.inputs) and _are_same(leaves, expected)):
-        return code
-    program, wrapped = winner_of(run.run) or run.run, code.__globals__[graph]
-
-    def call(*args: Any) -> Sequence[Any]:
-        if is_evaluating_frames():  # Dynamo would compile the frames of the program's run
-            outputs: Sequence[Any] = wrapped(*args)
-            return outputs
-        return program(list(args))
-
-    return _calling(code, graph, call)
+    arguments = recorded.arguments
+    returned = _loaded(text, name, code, parts, record)(arguments.args, dict(arguments.kwargs))
+    (leaves, spec), (expected, whole) = map(pytree.tree_flatten, (returned, recorded.returned))
+    are_passed = _are_same(passed, list(chain(*arranged(run.inputs))))
+    if not (are_passed and spec == whole and _are_same(leaves, expected)):
+        return None
+    return _loaded(text, name, code, parts, program)
 
 
-def _calling(code: FunctionType, graph: str, function: Any) -> FunctionType:
-    """Dynamo's code, which calls a function instead of its graph."""
-    scope = code.__globals__ | {graph: function}
-    return FunctionType(code.__code__, scope, code.__name__, None, code.__closure__)
+def _by_lists(program: Boxed) -> tuple[Callable[..., Sequence[Any]], Arranged]:
+    """A function that runs a program, and one that arranges a list of all arguments for it."""
+    if isinstance(program, FrozenProgram):
+        return program.run, program.split
+    return program, lambda args: (args,)
+
+
+def _loaded(
+    text: str,
+    name: str,
+    code: FunctionType,
+    parts: CallExpressions,
+    program: Callable[..., Sequence[Any]],
+) -> FunctionType:
+    """Loads the text of a call with the free variables of Dynamo's code and a program."""
+    names, cells = code.__code__.co_freevars, code.__closure__ or ()
+    free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+    scope: dict[str, Any] = {**free, **parts.classes, "program": program}
+    file = re.sub(r"\W", "_", f"call_of_{name}_{uuid.uuid4().hex}")
+    exec(compile(text, f"nimble_fx/{file}.py", "exec"), scope)
+    call: FunctionType = scope.pop("call")  # or its globals would be a reference cycle
+    show_text(call.__code__, text)
+    return call
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two lists have the same objects."""
-    return list(map(id, some)) == list(map(id, others))
+    """Whether two lists have the same objects; numbers and strings need only be equal."""
+    return len(some) == len(others) and all(map(_is_same, some, others))
+
+
+def _is_same(one: object, other: object) -> bool:
+    is_constant = type(one) is type(other) and isinstance(one, (bool, int, float, str))
+    return one is other or (is_constant and one == other)

@@ -76,7 +76,7 @@ class InputCheck:
                     raise UnsupportedError(f"{name} is a parameter or buffer of it")
                 names[id(leaf)] = name
 
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Checks the inputs of a call.
 
         Raises:

@@ -13,7 +13,8 @@ from nimble_fx.frontend.input_check import InputCheck
 from nimble_fx.frontend.model_function import Arguments, name_of, named_parameters
 from nimble_fx.frontend.preserve_state import tensors_of
 from nimble_fx.frontend.recorded_run import RecordedCall
-from nimble_fx.torch_internals.dynamo.entries import PytorchState
+from nimble_fx.torch_internals.dynamo.entries import PytorchState, is_evaluating_frames
+from nimble_fx.torch_internals.dynamo.untraced import call_untraced
 
 
 class UnguardedCall:
@@ -59,14 +60,16 @@ class UnguardedCall:
                 "it reads or changes objects other than its parameters and buffers; PyTorch's code "
                 f"for it has the names {', '.join(entry.effects)}"
             )
-        self._call = direct_call(recorded, code, entry.graph)
-        self.has_weights = True
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
+        direct = direct_call(self._name, recorded, code, entry.graph)
+        self._fetching = (direct or code).__code__
+        self._run: Callable[..., Any] = direct or (lambda args, kwargs: code(*args, **kwargs))
+        self.has_weights = True
         self._weights = CompiledWeights(model)
         own, named = partial(tensors_of, model), named_parameters(model)
-        self._check = InputCheck(self._name, example, own, named)
+        self._inputs = InputCheck(self._name, example, own, named)
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.
 
         Raises:
@@ -76,12 +79,14 @@ class UnguardedCall:
         """
         if not self._state.is_same():
             return self._call_guarded(args, kwargs)
-        self._check(args, kwargs)
-        untied = self._weights.untied()
+        self._inputs.check(args, kwargs)
+        untied = self._weights.untied() if self._weights.are_tied else None
         if untied is not None:
             raise InputError(self._since(f"{untied} were one tensor, and are two"))
         try:
-            return self._call(*args, **kwargs)
+            if is_evaluating_frames():  # Dynamo would compile the frames of the program's run
+                return call_untraced(self._run, args, kwargs)
+            return self._run(args, kwargs)
         except Exception as error:
             self._explain(error)
             raise
@@ -96,7 +101,7 @@ class UnguardedCall:
         if difference is None:
             return
         (*_, (frame, _)) = walk_tb(error.__traceback__)
-        if frame.f_code is self._call.__code__:
+        if frame.f_code is self._fetching:
             raise InputError(self._since(difference)) from error
         error.add_note(self._since(difference))
 

@@ -112,6 +112,11 @@ class Launcher:
         """Splits the arguments of a call into inputs, and parameters and buffers."""
         return self._pick_inputs(args), self._pick_static(args)
 
+    def joined(self, inputs: Sequence[Any], static: Sequence[Any]) -> list[Any]:
+        """The arguments of a call that `split` splits into these."""
+        by_position = dict(zip((*self.inputs, *self.static), (*inputs, *static), strict=True))
+        return [by_position[i] for i in range(len(by_position))]
+
     @property
     def mutates(self) -> bool:
         """Whether it writes to any of its arguments."""

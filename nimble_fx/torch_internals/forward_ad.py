@@ -7,6 +7,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
+def is_dual_level() -> bool:
+    """Whether forward-mode AD is on."""
+    return getattr(forward_ad, "_current_level", 0) >= 0
+
+
 def carry_tangents(values: Iterable[Any]) -> bool:
     """Whether any of these is a tensor with a tangent, at the current level of forward-mode AD.
 

@@ -1,8 +1,9 @@
 """Dynamo's code calls the program directly if AOTAutograd passes everything on as it is."""
 
+import traceback
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._C._dynamo import eval_frame
+from torch._dynamo.types import ConvertFrameReturn
 
 import nimble_fx
 from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.model_function import Arguments
 from nimble_fx.frontend.recorded_run import RecordedCall, RecordedRun
 from nimble_fx.torch_internals.dynamo.boxed import boxed
+from nimble_fx.torch_internals.names import pytree
 from tests.support.eager import assert_same
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -31,32 +35,46 @@ def doubled(args: list[Any]) -> Sequence[Any]:
     return outputs
 
 
-def dynamos(*args: Any, **kwargs: Any) -> object:
-    """What Dynamo's code does, with its global names."""
-    return returns(compiled_graph(*inputs(args, kwargs)))  # type: ignore[name-defined]  # noqa: F821
+def net() -> nn.Module:
+    """A model with a parameter and, in a submodule, a buffer."""
+    model, inner = nn.Module(), nn.Module()
+    model.weight = nn.Parameter(torch.randn(3), requires_grad=False)
+    inner.register_buffer("scale", torch.randn(3))
+    model.inner = inner
+    return model
 
 
 @dataclass
 class Model:
-    """A model whose code calls a graph that runs `doubled`.
+    """A model whose code, which is like Dynamo's, calls a graph that runs `doubled`.
 
     Attributes:
-        inputs: picks the graph's inputs from the arguments.
-        returns: makes what the model returns.
+        inputs: the graph's inputs, as Python text.
+        returns: what the code returns, as Python text.
         before: what AOTAutograd does with the arguments.
         after: what it does with the results.
         n_wrapped: how many calls its code made.
     """
 
-    inputs: Callable[[Values, dict[str, Any]], Values] = lambda args, kwargs: args
-    returns: Callable[[Values], object] = tuple
+    inputs: Sequence[str] = ("args[0]", "args[1]")
+    returns: str = "(outputs[0], outputs[1])"
     before: Callable[[Values], Values] = lambda args: args
     after: Callable[[Values], Values] = lambda outputs: outputs
     n_wrapped: int = 0
+    net: nn.Module = field(default_factory=net)
 
     def code(self) -> FunctionType:
-        scope = {"inputs": self.inputs, "returns": self.returns, "compiled_graph": self._wrapped}
-        return FunctionType(dynamos.__code__, scope)
+        text = f"""
+def code_of(model):
+    def code(*args, **kwargs):
+        outputs = compiled_graph({", ".join(self.inputs)})
+        return {self.returns}
+    return code
+"""
+        scope: dict[str, Any] = {"compiled_graph": self._wrapped, "Pair": Pair}
+        exec(text, scope)
+        code: FunctionType = scope["code_of"](self.net)
+        return code
 
     def _wrapped(self, *args: Any) -> Values:
         self.n_wrapped += 1
@@ -69,78 +87,122 @@ class Model:
         returned = self.code()(*args, **kwargs)
         return RecordedCall(Arguments(args, kwargs), [self.run], returned)
 
-    def direct(self, *args: Any, **kwargs: Any) -> FunctionType:
-        return direct_call(self.recorded(*args, **kwargs), self.code(), "compiled_graph")
+    def direct(self, *args: Any, **kwargs: Any) -> FunctionType | None:
+        recorded = self.recorded(*args, **kwargs)
+        return direct_call("Model", recorded, self.code(), "compiled_graph")
 
 
-RETURNS: dict[str, Callable[[Values], object]] = {
-    "one": lambda outputs: outputs[-1],
-    "tuple": tuple,
-    "reversed": lambda outputs: list(reversed(outputs)),
-    "one twice": lambda outputs: (outputs[0], outputs[-1], outputs[0]),
-    "nested": lambda outputs: {"y": [outputs[0], (outputs[-1], 3, "b")], "z": Pair(None, 0.5)},
-    "nothing": lambda outputs: (),
-}
+INPUTS = [
+    "args[0]",
+    "args[1]['a b']",
+    "kwargs['z'][0]",
+    "model._parameters['weight']",
+    "model._modules['inner']._buffers['scale']",
+]
+RETURNS = [
+    "outputs[-1]",
+    "(outputs[0], outputs[2])",
+    "[outputs[1], outputs[0], outputs[1]]",
+    "{'y': [outputs[0], (outputs[1], 3, 'b')], 7: Pair(None, -0.5)}",
+    "Pair(first=outputs[1], second=(outputs[0],))",
+    "(outputs[0], args[0], model._parameters['weight'], True)",
+    "()",
+]
 
 
-@given(order=st.permutations(range(4)), returns=st.sampled_from(list(RETURNS.values())))
-def test_it_does_what_dynamos_code_does(
-    order: list[int], returns: Callable[[Values], object]
-) -> None:
-    weight = torch.randn(3)
+def arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (torch.randn(3), {"a b": torch.randn(3)}), {"z": [torch.randn(3)]}
 
-    def inputs(args: Values, kwargs: dict[str, Any]) -> Values:
-        return [[*args, kwargs["z"][0], weight][k] for k in order]
 
-    model = Model(inputs, returns)
-    args, kwargs = (torch.randn(3), torch.randn(3)), {"z": [torch.randn(3)]}
+@given(order=st.permutations(INPUTS), returns=st.sampled_from(RETURNS))
+def test_it_does_what_dynamos_code_does(order: list[str], returns: str) -> None:
+    model = Model(order, returns)
+    args, kwargs = arguments()
     direct = model.direct(*args, **kwargs)
+    assert direct is not None
     assert model.n_wrapped == 1
-    args, kwargs = (torch.randn(3), torch.randn(3)), {"z": [torch.randn(3)]}
-    expected = returns([2 * value for value in inputs(args, kwargs)])
-    assert_same(direct(*args, **kwargs), expected)
+    args, kwargs = arguments()
+    model.net.inner = net().inner
+    returned = direct(args, kwargs)
     assert model.n_wrapped == 1
+    expected = model.code()(*args, **kwargs)
+    assert_same(returned, expected)
+    assert pytree.tree_structure(returned) == pytree.tree_structure(expected)
 
 
 ADDED = {
-    "copied arguments": Model(before=lambda args: [args[0].clone()]),
-    "fewer arguments": Model(before=lambda args: args[1:]),
-    "added arguments": Model(before=lambda args: [*args, args[0]]),
-    "views of results": Model(after=lambda outputs: [outputs[0].view(2), outputs[1]]),
+    "copied arguments": Model(before=lambda args: [args[0].clone(), args[1]]),
+    "fewer arguments": Model(before=lambda args: args[1:], returns="outputs[0]"),
+    "more arguments": Model(before=lambda args: [*args, args[0]]),
+    "other order": Model(before=lambda args: args[::-1]),
+    "views of results": Model(after=lambda outputs: [outputs[0].view(1), outputs[1]]),
     "results in another order": Model(after=lambda outputs: outputs[::-1]),
+    "a sum": Model(inputs=["args[0] + 1", "args[1]"]),
+    "a number": Model(inputs=["args[0]", "2"]),
+    "all of an input": Model(inputs=["*args[0]"], returns="outputs[0]"),
+    "a method": Model(inputs=["args[0].t()", "args[1]"]),
+    "a class": Model(returns="(outputs[0], type(args[0]))"),
+    "a comparison": Model(returns="(outputs[0], args[0] == args[1])"),
+    "a condition": Model(returns="(outputs[0] if args[0] is args[1] or args[0] else None)"),
+    "a set": Model(returns="{3}"),
+    "NaN": Model(returns="(outputs[0], float('nan'))"),
+    "a list twice": Model(returns="(lambda each: (each, each))([outputs[0]])"),
+    "a second call": Model(returns="(outputs[0], compiled_graph(args[0], args[1])[1])"),
 }
 
 
 @pytest.mark.parametrize("added", ADDED)
-def test_what_aot_autograd_adds_is_done_in_each_call(added: str) -> None:
-    model = ADDED[added]
-    before = model.n_wrapped
-    x, y = torch.randn(2), torch.randn(2)
-    direct = model.direct(x, y)
-    assert_same(direct(x, y), model.code()(x, y))
-    assert model.n_wrapped == before + 3
+def test_code_that_does_more_stays(added: str) -> None:
+    assert ADDED[added].direct(torch.tensor([1.0]), torch.tensor([2.0])) is None
 
 
-def test_so_is_what_cannot_be_seen_in_a_call() -> None:
-    model, x = Model(), torch.randn(2)
+def test_so_does_code_around_which_autograd_does_what_no_call_shows() -> None:
+    model, x = Model(("args[0]",), "outputs[0]"), torch.randn(2)
     plain, code = model.recorded(x), model.code()
     (run,) = plain.runs
-    assert direct_call(plain, code, "compiled_graph") is not code
+    assert direct_call("Model", plain, code, "compiled_graph") is not None
     for runs in ([], [run, run], [replace(run, is_wrapped=True)]):
-        assert direct_call(replace(plain, runs=runs), code, "compiled_graph") is code
+        changed = replace(plain, runs=runs)
+        assert direct_call("Model", changed, code, "compiled_graph") is None
     with torch.autocast("cpu", torch.bfloat16):  # which AOTAutograd switches off
-        assert direct_call(plain, code, "compiled_graph") is code
+        assert direct_call("Model", plain, code, "compiled_graph") is None
 
 
-def test_dynamo_compiles_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_shows_what_is_fetched() -> None:
+    x = torch.randn(3)
+    direct = Model(INPUTS[3:], "outputs[0]").direct(x)
+    assert direct is not None
+    direct.__globals__["model"]._parameters.clear()
+    with pytest.raises(KeyError) as caught:
+        direct((x,), {})
+    assert "model._parameters['weight']," in "".join(traceback.format_exception(caught.value))
+
+
+def test_any_name_of_a_model_will_do() -> None:
     model, x = Model(), torch.randn(2)
-    direct = model.direct(x)
-    for is_evaluating, n_wrapped in ((True, 2), (False, 2)):
-        monkeypatch.setattr(
-            "nimble_fx.frontend.direct_call.is_evaluating_frames", lambda it=is_evaluating: it
-        )
-        assert_same(direct(x), (2 * x,))
-        assert model.n_wrapped == n_wrapped
+    recorded = model.recorded(x, x + 1)
+    for name in ('"""', "<lambda>", "a\nb", "é"):
+        direct = direct_call(name, recorded, model.code(), "compiled_graph")
+        assert direct is not None
+        assert_same(direct((x, x), {}), (2 * x, 2 * x))
+
+
+def test_dynamo_sees_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = nimble_fx.compile(nn.Linear(2, 2), torch.randn(2, 2), guards=False)
+    unguarded, files = compiled._unguarded, list[str]()
+    assert unguarded is not None
+
+    def see(frame: Any, *_: object) -> ConvertFrameReturn:
+        files.append(frame.f_code.co_filename)
+        return ConvertFrameReturn()
+
+    before = eval_frame.set_eval_frame(see)  # type: ignore[arg-type]  # a mistake of its stubs
+    try:
+        unguarded.call((torch.randn(2, 2),), {})
+    finally:
+        eval_frame.set_eval_frame(before)
+    assert any("unguarded_call" in file for file in files)
+    assert not any("runtime" in file or "call_of" in file for file in files)
 
 
 class Transposing(nn.Module):

@@ -1,15 +1,20 @@
 """Launches: arguments, the device's lock, streams and outputs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from nimble_fx.codegen.emit import emit
+from nimble_fx.codegen.load import load
 from nimble_fx.runtime.launch import Launcher
 from tests.support.replaying import ReplayingDevice, frozen
+from tests.support.schedules import scheduled, traced
 
 Seen = list[tuple[bool, int, int]]
 
@@ -180,3 +185,16 @@ def test_a_program_that_writes_to_its_arguments_says_so(
 ) -> None:
     run = frozen(function, torch.zeros(3), device=device, are_static=are_static)
     assert run._launcher.mutates == mutates
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6))
+def test_arguments_that_were_split_are_joined_in_their_order(are_static: list[bool]) -> None:
+    result = traced(lambda *xs: torch.stack(xs), *[torch.zeros(2) for _ in are_static])
+    pairs = zip(result.graph.inputs, are_static, strict=True)
+    values = tuple(replace(value, static=is_static) for value, is_static in pairs)
+    graph = scheduled(replace(result.graph, inputs=values))
+    launcher = Launcher(graph, load(emit(graph), "joined.py"), {}, ReplayingDevice())
+    args = list(range(len(are_static)))
+    inputs, static = launcher.split(args)
+    assert list(static) == [arg for arg in args if are_static[arg]]
+    assert launcher.joined(inputs, static) == args

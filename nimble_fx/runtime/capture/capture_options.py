@@ -39,6 +39,11 @@ class CaptureOptions:
     is_backward: bool = False
     returns_views_of_inputs: bool = False
 
+    @property
+    def saves(self) -> bool:
+        """Whether it is a forward or a backward, which save or read tensors in place."""
+        return self.is_backward or self.n_user_outputs is not None
+
     def output_policy(self, launcher: Launcher, saves_in_place: bool) -> OutputPolicy:
         """Which outputs of a captured graph alias its memory.
 

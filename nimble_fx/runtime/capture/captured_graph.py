@@ -14,7 +14,7 @@ from nimble_fx.errors import StateError
 from nimble_fx.ir.workspaces import workspace_limit
 from nimble_fx.runtime.attention_seeds import with_seeds_on
 from nimble_fx.runtime.capture.capture_options import OutputPolicy
-from nimble_fx.runtime.capture.grouped_copies import GroupedCopy
+from nimble_fx.runtime.capture.grouped_copies import grouped_copy
 from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import HOST, Launcher
@@ -64,9 +64,9 @@ class CapturedGraph:
         copied = sorted(own)
         self._expanded = [k for k in copied if 0 in inputs[k].stride()]
         self._targets = self._unexpanded(self._buffers)
-        self._copy_in = GroupedCopy(inputs, copied)
+        self._copy_in = grouped_copy(inputs, copied)
         self._written = launcher.mutated_inputs
-        self._copy_back = GroupedCopy(inputs, self._written)
+        self._copy_back = grouped_copy(inputs, self._written)
         self._capture = self._captured(launcher, inputs, static, pool)
         for k in fixed:
             self._buffers[k] = self._targets[k] = None

@@ -30,7 +30,7 @@ from nimble_fx.runtime.launch import Launcher
 from nimble_fx.torch_internals.dynamo.boxed import boxed
 from nimble_fx.torch_internals.dynamo.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
-from nimble_fx.torch_internals.forward_ad import carry_tangents
+from nimble_fx.torch_internals.forward_ad import carry_tangents, is_dual_level
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ class FrozenProgram:
         self._has_numbers = bool(scalars)
         self._numbers = SpecializedNumbers(launcher.graph, launcher.inputs)
         written = {*scalars, *launcher.mutated_inputs}
+        self._addresses_suffice = not (self._numbers or launcher.mutated_inputs or options.saves)
         self._may_be_saved = [k for k in range(len(values)) if k not in written]
         self._cache = GraphCache(pool_group, options.max_graphs, status)
         self._failed: Fallback | None = None
@@ -100,16 +101,40 @@ class FrozenProgram:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Replays the program on the current stream; captures it first if necessary."""
-        inputs, static = self._launcher.split(args)
-        launcher = self._launcher
-        if launcher.device.is_capturing or are_fake((*inputs, *static[:1])):
-            return launcher(args)
-        if not self._pool_group.acquire():
-            return launcher(args)
+        inputs, static = self.split(args)
+        if are_fake((*inputs, *static[:1])):
+            return self._launcher(args)
+        args.clear()
+        return self.run(inputs, static)
+
+    def split(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Splits the arguments of a call into inputs, and parameters and buffers."""
+        return self._launcher.split(args)
+
+    def run(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
+        """Does the same as a call.
+
+        Args:
+            inputs: the inputs, of which none is fake, and no mode makes them so.
+            static: the parameters and buffers.
+        """
+        if self._launcher.device.is_capturing or not self._pool_group.acquire():
+            return self._launch(inputs, static)
         try:
-            return self._run(args, inputs, static)
+            latest = self._cache.latest
+            if (
+                latest is not None
+                and self._addresses_suffice
+                and latest[0].static == tuple(map(_data_ptr, static))
+                and not is_dual_level()
+            ):
+                return latest[1].replay(inputs, static)
+            return self._run(inputs, static)
         finally:
             self._pool_group.release()
+
+    def _launch(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
+        return self._launcher(self._launcher.joined(inputs, static))
 
     def _needs_inputs_in_place(self, inputs: Sequence[Any]) -> bool:
         """Whether views of inputs would get wrong offsets, because a graph writes to input copies.
@@ -124,29 +149,29 @@ class FrozenProgram:
             and any(inputs[k].storage_offset() for k in self._launcher.mutated_inputs)
         )
 
-    def _run(self, args: list[Any], inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
+    def _run(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
-        if carry_tangents(args):  # copies to the graph's buffers would drop tangents
-            return self._run_uncaptured(args)
+        if carry_tangents((*inputs, *static)):  # copies to the graph's buffers would drop tangents
+            return self._run_uncaptured(inputs, static)
         if self._launcher.mutated_inputs:
+            args = self._launcher.joined(inputs, static)
             if self._launcher.shared_memory.found(args) is not None:
-                return self._run_uncaptured(args)
+                return self._run_uncaptured(inputs, static)
             if self._needs_inputs_in_place(inputs):
-                return self._run_unfrozen(self._in_place, args)
+                return self._run_unfrozen(self._in_place, inputs, static)
         key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
         if graph is None:
             if are_fake(static):
-                return self._launcher(args)
+                return self._launch(inputs, static)
             if self._launcher.shared_static.found(static) is not None:
-                return self._run_uncaptured(args)
+                return self._run_uncaptured(inputs, static)
             new = self._new_graph(key, inputs, static)
             if isinstance(new, Fallback):
-                return self._run_unfrozen(new, args)
+                return self._run_unfrozen(new, inputs, static)
             graph = new
-        args.clear()
         return graph.replay(inputs, static)
 
     def _find_graph(
@@ -165,7 +190,9 @@ class FrozenProgram:
         key = GraphKey(*parts)
         return key, self._cache.get(key)
 
-    def _run_unfrozen(self, fallback: Fallback, args: list[Any]) -> Sequence[Any]:
+    def _run_unfrozen(
+        self, fallback: Fallback, inputs: Sequence[Any], static: Sequence[Any]
+    ) -> Sequence[Any]:
         """Runs a call without a graph, and reports the fallback.
 
         A known fallback is reported first, so that nothing runs if it is an error. One of a capture
@@ -175,15 +202,15 @@ class FrozenProgram:
         is_known = fallback in (self._too_many_captures, self._in_place, self._failed)
         if is_known:
             self._report(fallback)
-        outputs = self._run_uncaptured(args)
+        outputs = self._run_uncaptured(inputs, static)
         if not is_known:
             self._failed = fallback
             self._report(fallback)
         return outputs
 
-    def _run_uncaptured(self, args: list[Any]) -> Sequence[Any]:
+    def _run_uncaptured(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
         with self._pool_group.turn():
-            return self._launcher(args)
+            return self._launch(inputs, static)
 
     def _report(self, fallback: Fallback) -> None:
         self._status.reason = fallback.reason

@@ -1,7 +1,7 @@
 """Copies of lists of tensors of any dtypes in as few kernels as possible."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,35 +11,48 @@ from torch import Tensor
 from nimble_fx.runtime.items_at import items_at
 from nimble_fx.torch_internals.foreach import foreach_clone, foreach_copy
 
+Copy = Callable[[Sequence[Any], Sequence[Any]], None]
+"""A function that copies items of its second argument to the same positions of its first."""
 
-class GroupedCopy:
-    """Copies some items of one list to the same positions of another.
+
+def grouped_copy(examples: Sequence[Any], positions: Iterable[int]) -> Copy:
+    """A function that copies some items of one list to the same positions of another.
 
     `torch._foreach_copy_` copies tensors of one dtype in one kernel, so they are grouped by dtype.
-    The groups are computed once: the dtypes must be the same in every call.
+    The groups are computed once: the dtypes must be the same in every call. All copies are made on
+    the current stream.
+
+    Args:
+        examples: a list like those that will be copied.
+        positions: the indices of the items to copy, which are tensors.
     """
+    by_kind = defaultdict[object, list[int]](list)
+    for position in positions:
+        example = examples[position]
+        alone = example.is_conj() or example.is_neg()  # _foreach_copy_ cannot write to these
+        by_kind[position if alone else example.dtype].append(position)
+    singly = [group[0] for group in by_kind.values() if len(group) == 1]
+    groups = [items_at(group) for group in by_kind.values() if len(group) > 1]
+    return _copy_one(*singly) if len(singly) == 1 and not groups else _copy_all(singly, groups)
 
-    def __init__(self, examples: Sequence[Any], positions: Iterable[int]) -> None:
-        """Groups the positions by dtype.
 
-        Args:
-            examples: a list like those that will be copied.
-            positions: the indices of the items to copy, which are tensors.
-        """
-        groups: dict[object, list[int]] = {}
-        for position in positions:
-            example = examples[position]
-            alone = example.is_conj() or example.is_neg()  # _foreach_copy_ cannot write to these
-            groups.setdefault(position if alone else example.dtype, []).append(position)
-        self._singly = [group[0] for group in groups.values() if len(group) == 1]
-        self._groups = [items_at(group) for group in groups.values() if len(group) > 1]
+def _copy_one(position: int) -> Copy:
+    def copy(targets: Sequence[Any], values: Sequence[Any]) -> None:
+        targets[position].copy_(values[position])
 
-    def __call__(self, targets: Sequence[Any], values: Sequence[Any]) -> None:
-        """Copies from `values` to `targets` on the current stream."""
-        for items in self._groups:
+    return copy
+
+
+def _copy_all(
+    singly: Sequence[int], groups: Sequence[Callable[[Sequence[Any]], Sequence[Any]]]
+) -> Copy:
+    def copy(targets: Sequence[Any], values: Sequence[Any]) -> None:
+        for items in groups:
             foreach_copy(items(targets), items(values))
-        for position in self._singly:
+        for position in singly:
             targets[position].copy_(values[position])
+
+    return copy
 
 
 class GroupedClone:

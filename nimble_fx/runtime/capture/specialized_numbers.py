@@ -36,6 +36,10 @@ class SpecializedNumbers:
         ]
         self._tensors = [k for k, value in enumerate(values) if value.name in unnamed]
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._numbers or self._tensors)
+
     def of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The numbers and sizes of one call."""
         numbers = tuple([inputs[k] for k in self._numbers]) if self._numbers else ()

@@ -26,7 +26,7 @@ _n_function_modes = lookup("torch._C._len_torch_function_stack")
 _transform = lookup("torch._C._functorch.peek_interpreter_stack")
 _GlobalState = lookup("torch._C._dynamo.guards.GlobalStateGuard")
 
-_NEEDED = (_eval_frame, _entries, _is_tracing, _n_dispatch_modes)
+_NEEDED = (_eval_frame, _frame_callback, _entries, _is_tracing, _n_dispatch_modes)
 _are_there = not any(isinstance(each, Missing) for each in _NEEDED)
 """Whether this PyTorch lets entries be called directly; if not, all calls go through Dynamo."""
 

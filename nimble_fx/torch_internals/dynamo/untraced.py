@@ -7,13 +7,13 @@ the last reference to an object.
 import weakref
 from collections.abc import Callable
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from nimble_fx.torch_internals.names import lookup
 
-_Callback = TypeVar("_Callback", bound=Callable[..., None])
+_Callback = TypeVar("_Callback", bound=Callable[..., Any])
 
 
 @cache
@@ -25,6 +25,16 @@ def untraced(callback: _Callback) -> _Callback:
     """
     disabled: _Callback = torch.compiler.disable(callback)  # type: ignore[no-untyped-call]
     return disabled
+
+
+def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function, while Dynamo leaves it alone with all that it calls."""
+    call: Any = untraced(_call)
+    return call(function, *args)
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 def when_freed(owner: object, callback: Callable[..., None], *args: object) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nimble_fx.runtime.capture.grouped_copies import GroupedClone, GroupedCopy
+from nimble_fx.runtime.capture.grouped_copies import GroupedClone, grouped_copy
 from nimble_fx.torch_internals import foreach
 from nimble_fx.torch_internals.names import Missing
 from tests.support.eager import assert_same
@@ -24,7 +24,7 @@ def test_the_chosen_items_are_copied_and_no_others(
     zeros = [None if one is None else torch.zeros_like(one) for one in ones]
     tensors = [i for i, one in enumerate(ones) if one is not None]
     places = data.draw(st.lists(st.sampled_from(tensors), unique=True)) if tensors else []
-    GroupedCopy(ones, places)(zeros, ones)
+    grouped_copy(ones, places)(zeros, ones)
     assert [i for i in tensors if bool(zeros[i].all())] == sorted(places)  # type: ignore[union-attr]
 
 
@@ -33,7 +33,7 @@ def test_tensors_of_one_dtype_are_copied_together() -> None:
     values = [torch.ones(i + 1, dtype=dtype) for i, dtype in enumerate(dtypes)]
     targets = [torch.zeros_like(value) for value in values]
     with torch.profiler.profile() as profile:
-        GroupedCopy(values, range(5))(targets, values)
+        grouped_copy(values, range(5))(targets, values)
     calls = [event.name for event in profile.events() or () if event.name == "aten::_foreach_copy_"]
     assert len(calls) == 2
 
