@@ -126,7 +126,7 @@ class Compiled:
         self._unguarded: UnguardedCall | None = None
         when_freed(self, drop_compiled, function.__code__, self._backend)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the model; without gradients unless it is compiled for training."""
         if self.training or not torch.is_grad_enabled():
             return self._run(args, kwargs)

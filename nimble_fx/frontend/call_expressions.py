@@ -11,14 +11,15 @@ from nimble_fx.frontend.model_function import Arguments
 
 
 class Expression:
-    """Stands for a value; its attributes and items are expressions too, and nothing else works.
+    """Stands for a value: its attributes and items are expressions too.
 
     Attributes:
         path__: the expression; no attribute of a model has such a name.
     """
 
     __slots__ = ("path__",)
-    __iter__ = __eq__ = __hash__ = __bool__ = None  # type: ignore[assignment]  # TypeErrors
+    __bool__ = None  # a TypeError: which branch to take is not known
+    __iter__ = None  # or Python would ask for items 0, 1, ... without end
 
     def __init__(self, *path: str) -> None:
         self.path__ = path
@@ -62,12 +63,12 @@ def call_expressions(
 
     Raises:
         TypeError: the code does more than to read attributes and items, or returns more than these
-            in lists, dicts and (named) tuples, with constants; or calls its graph more than once.
+            in lists, dicts and (named) tuples, with constants.
     """
-    passed: list[Sequence[object]] = []
+    passed: list[object] = []
 
     def record(*args: object) -> Sequence[Expression]:
-        passed.append(args)
+        passed.extend(args)
         return [Expression("outputs", f"[{k}]") for k in range(n_outputs)]
 
     cells = tuple(CellType(Expression(name)) for name in code.__code__.co_freevars)
@@ -77,9 +78,7 @@ def call_expressions(
     returned = run(*args, **{key: Expression("kwargs", f"[{key!r}]") for key in example.kwargs})
     packed = _Packed()
     text = packed.text(returned)
-    if len(passed) != 1:
-        raise TypeError(f"it calls its graph {len(passed)} times")
-    return CallExpressions([_path(arg) for arg in passed[0]], text, packed.classes)
+    return CallExpressions(list(map(_path, passed)), text, packed.classes)
 
 
 def _path(value: object) -> Path:

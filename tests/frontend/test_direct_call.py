@@ -22,6 +22,7 @@ from nimble_fx.frontend.recorded_run import RecordedCall, RecordedRun
 from nimble_fx.torch_internals.dynamo.boxed import boxed
 from nimble_fx.torch_internals.names import pytree
 from tests.support.eager import assert_same
+from tests.support.replaying import ReplayingDevice, frozen
 
 Pair = namedtuple("Pair", ["first", "second"])
 Values = Sequence[Any]
@@ -147,7 +148,6 @@ ADDED = {
     "a set": Model(returns="{3}"),
     "NaN": Model(returns="(outputs[0], float('nan'))"),
     "a list twice": Model(returns="(lambda each: (each, each))([outputs[0]])"),
-    "a second call": Model(returns="(outputs[0], compiled_graph(args[0], args[1])[1])"),
 }
 
 
@@ -166,6 +166,14 @@ def test_so_does_code_around_which_autograd_does_what_no_call_shows() -> None:
         assert direct_call("Model", changed, code, "compiled_graph") is None
     with torch.autocast("cpu", torch.bfloat16):  # which AOTAutograd switches off
         assert direct_call("Model", plain, code, "compiled_graph") is None
+
+
+def test_so_does_code_that_passes_less_than_a_frozen_program_takes() -> None:
+    program = frozen(lambda x, y: x + y, *torch.zeros(2, 3), device=ReplayingDevice())
+    model, (x, y) = Model(("args[0]",), "outputs[0]"), torch.randn(2, 3)
+    run = RecordedRun(program, [x, y], program([x, y]), is_wrapped=False)
+    recorded = RecordedCall(Arguments((x,), {}), [run], run.outputs[0])
+    assert direct_call("Model", recorded, model.code(), "compiled_graph") is None
 
 
 def test_a_traceback_shows_what_is_fetched() -> None:

@@ -200,6 +200,23 @@ def test_in_another_state_of_pytorch_it_is_compiled_again() -> None:
     assert len(compiled.programs) == 2
 
 
+def test_other_threads_may_compile_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    expected = net(x).detach()
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)  # as another thread sets it
+    assert torch.compiler.is_compiling()
+    options: dict[str, Any] = {"release_weights": True, "on_fallback": "error"}
+    compiled = nimble_fx.compile(net, x, guards=False, **options)
+    assert torch.allclose(compiled(x), expected, atol=1e-5)
+
+
+def test_a_keyword_may_have_any_name() -> None:
+    x = torch.randn(2)
+    compiled = nimble_fx.compile(lambda self, args: self - args, {"self": x, "args": x * 2})
+    assert_same(compiled(self=x, args=x + 1), x - (x + 1))
+
+
 class Broken(nn.Module):
     """Dynamo compiles two graphs of it."""
 

@@ -83,6 +83,14 @@ def test_a_weight_that_does_not_fit_the_program_is_refused(
     assert torch.allclose(compiled(x), net(x), atol=1e-4)
 
 
+def test_inductors_kernels_read_a_weight_of_other_strides_right() -> None:
+    linear, x = nn.Linear(4, 4), torch.randn(2, 4)
+    net = nn.Sequential(linear, nn.Softmax(-1))
+    compiled = nimble_fx.compile(net, x, guards=False, kernels="inductor", fold_weights=False)
+    linear.weight = nn.Parameter(UNLIKE["stride"](linear.weight.data))
+    assert torch.allclose(compiled(x), net(x), atol=1e-6)
+
+
 def test_a_weight_that_is_conjugated_now_does_not_fit_folded_weights() -> None:
     class Doubled(nn.Module):
         def __init__(self) -> None:

@@ -23,6 +23,7 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
 from nimble_fx.rewrites.inductor.kernel_sizes import (
     end_of,
     evaluated,
+    permutation,
     size_of,
     sum_of,
     value_of,
@@ -188,13 +189,21 @@ class _Builder:
         return self._part(self._node(base), layout)
 
     def _part(self, tensor: Node, layout: Layout) -> Node:
-        """A view whose offset counts from the tensor's beginning, not from its memory's."""
+        """A view whose offset counts from the tensor's beginning, not from its memory's.
+
+        A transposed tensor is written as such, so that it is right for a weight of other strides
+        too, which is only noticed by calls that check guards.
+        """
         if layout.offset != 0:
             end, offset = self._sizes(
                 end_of(layout.size, layout.stride, layout.offset), layout.offset
             )
             flat = self._call(_aten.as_strided.default, tensor, [end], [1])
             tensor = self._call(_aten.slice.Tensor, flat, 0, offset)
+        else:
+            order = permutation(tensor.meta["val"], layout.size, layout.stride)
+            if order is not None:
+                return self._call(_aten.permute.default, tensor, order)
         size, stride = self._sizes(*layout.size), self._sizes(*layout.stride)
         return self._call(_aten.as_strided.default, tensor, size, stride)
 

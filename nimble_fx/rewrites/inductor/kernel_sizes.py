@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import SymInt
+from torch import SymInt, Tensor
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
@@ -29,6 +29,19 @@ def size_of(size: int | SymInt) -> Size:
     """A size of a fake tensor as a number, or text if it is symbolic."""
     number = known_number(size)
     return number if number is not None else python_text(size)
+
+
+def permutation(tensor: Tensor, size: Sequence[Size], stride: Sequence[Size]) -> list[int] | None:
+    """The order in which a tensor's dimensions have these sizes and strides.
+
+    Returns:
+        None if there is none but the tensor's own, or sizes and strides do not determine it.
+    """
+    own = list(zip(map(size_of, tensor.shape), map(size_of, tensor.stride()), strict=True))
+    pairs = list(zip(size, stride, strict=True))
+    if pairs == own or len(set(own)) < len(own) or set(pairs) != set(own):
+        return None
+    return [own.index(pair) for pair in pairs] if len(pairs) == len(own) else None
 
 
 def symbols_in(sizes: Iterable[Size]) -> list[str]:

@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from nimble_fx.torch_internals.dynamo.bookkeeping import (
     FOR_PROFILERS,
@@ -149,10 +150,11 @@ def is_evaluating_frames() -> bool:
 def is_ordinary_call() -> bool:
     """Whether Dynamo would run compiled code, and no mode or tracer intercepts operators.
 
-    Dynamo would not under `torch.compiler.set_stance`, nor when the caller is being compiled.
+    Dynamo would not under `torch.compiler.set_stance`, nor when the caller is being compiled. Other
+    threads may compile meanwhile, which `torch.compiler.is_compiling` would not tell apart.
     """
     return (
-        not torch.compiler.is_compiling()  # first: Dynamo, when it traces this, stops here
+        not is_dynamo_compiling()  # first: Dynamo, when it traces this, stops here
         and _are_there
         and _eval_frame._stance.stance == "default"
         and _n_dispatch_modes() == 0

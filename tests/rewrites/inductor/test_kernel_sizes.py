@@ -14,6 +14,7 @@ from nimble_fx.rewrites.inductor.kernel_sizes import (
     end_of,
     evaluated,
     is_size,
+    permutation,
     size_of,
     sum_of,
     symbols_in,
@@ -89,3 +90,26 @@ def test_sizes_of_fake_tensors_are_text_that_computes_them() -> None:
 def test_symbols_may_stand_for_anything() -> None:
     result = evaluated("max(0, s0 - 1)", str.upper, lambda function, *args: args)
     assert result == (0, ("S0", 1))
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=4), st.data())
+def test_a_transposed_tensor_is_one_whatever_its_strides(
+    dimensions: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    size, stride = [n for n, _ in dimensions], [step for _, step in dimensions]
+    tensor, order = torch.zeros(99).as_strided(size, stride), range(len(size))
+    wanted = tensor.permute(data.draw(st.permutations(order)))
+    found = permutation(tensor, wanted.shape, wanted.stride())
+    if found is None:
+        assert wanted.stride() == tensor.stride() or len(set(dimensions)) < len(dimensions)
+    else:
+        result = tensor.permute(found)
+        assert (result.shape, result.stride()) == (wanted.shape, wanted.stride())
+        assert found != list(order)
+
+
+def test_other_parts_are_no_transposed_tensors() -> None:
+    x = torch.zeros(4, 3)
+    for size, stride in (([4, 3], [3, 1]), ([12], [1]), ([3, 4], [4, 1]), ([3, 4, 3], [1, 3, 1])):
+        assert permutation(x, size, stride) is None
+    assert permutation(x, [3, 4], [1, 3]) == [1, 0]
