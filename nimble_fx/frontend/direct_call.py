@@ -1,7 +1,5 @@
 """A function that does what Dynamo's code for a model does, without what changes nothing."""
 
-import re
-import uuid
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import FunctionType
@@ -11,6 +9,7 @@ from nimble_fx.codegen.emit_call import emit_call
 from nimble_fx.codegen.traceback_text import show_text
 from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
 from nimble_fx.frontend.recorded_run import RecordedCall
+from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
@@ -82,8 +81,8 @@ def _loaded(
     names, cells = code.__code__.co_freevars, code.__closure__ or ()
     free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
     scope: dict[str, Any] = {**free, **parts.classes, "program": program}
-    file = re.sub(r"\W", "_", f"call_of_{name}_{uuid.uuid4().hex}")
-    exec(compile(text, f"nimble_fx/{file}.py", "exec"), scope)
+    file = f"<nimble_fx {file_name(f'call of {name}', text)}>"
+    exec(compile(text, file, "exec"), scope)
     call: FunctionType = scope.pop("call")  # or its globals would be a reference cycle
     show_text(call.__code__, text)
     return call
