@@ -44,9 +44,9 @@ def test_inputs_that_share_memory_which_is_written_are_not_copied_to_a_graph(
 
     run._launcher._in_program_order = in_program_order
     x = torch.zeros(3)
-    run([x, x])
-    run([x, torch.zeros(3)])
-    assert (len(shared), device.n_captures) == (1, 1)
+    for other in (x, torch.zeros(3), x):  # before and after a capture
+        run([x, other])
+    assert (len(shared), device.n_captures) == (2, 1)
 
 
 def test_a_parameter_that_has_a_gradient_is_written_to_within_a_graph(
