@@ -59,3 +59,12 @@ def test_a_number_that_does_not_say_what_a_size_is_is_not_enough() -> None:
     numbers = SpecializedNumbers(TaskGraph("p", (x, n), (), (), (Ref("x"), Ref("n"))), [0, 1])
     assert numbers.of([torch.zeros(4), 2]) != numbers.of([torch.zeros(5), 2])
     assert numbers.of([torch.zeros(4), 2]) == numbers.of([torch.ones(4), 2])
+
+
+def test_there_are_some_if_a_number_or_a_size_that_no_number_names_matters() -> None:
+    x, n = Input("x", tensor_type("s0"), ("x",)), Input("n", ScalarType("s0"), ())
+    fixed = Input("x", tensor_type(4), ("x",))
+    for values, are_some in (((x,), True), ((x, n), True), ((fixed, n), False), ((fixed,), False)):
+        outputs = tuple(Ref(value.name) for value in values[:1])
+        graph = TaskGraph("p", values, (), (), outputs)
+        assert bool(SpecializedNumbers(graph, range(len(values)))) == are_some
