@@ -90,10 +90,10 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
-    recorded = compiled._run_example(arguments, is_recorded=not guards)
+    recorded = compiled._run_example(arguments)
     compiled._report_graph_breaks()
     if not guards:
-        compiled._drop_guards(arguments, recorded)
+        compiled._drop_guards(arguments)
     if release_weights:
         compiled._release_weights(recorded)
     return compiled
@@ -120,7 +120,8 @@ class Compiled:
         self._break_reporter = Reporter(options.on_fallback)  # each warns of its first fallback
         self._backend = _Backend(options, argument_names(model), self._recorder, guards)
         function = unique_function(model)
-        self._guarded = GuardedCalls(function, torch.compile(function, backend=self._backend))
+        through_dynamo = torch.compile(function, backend=self._backend)
+        self._guarded = GuardedCalls(name_of(model), function, through_dynamo, self._recorder)
         self._backend.calls = weakref.ref(self._guarded)
         self._run: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
         self._unguarded: UnguardedCall | None = None
@@ -133,18 +134,14 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def _run_example(self, example: Arguments, is_recorded: bool) -> RecordedCall:
+    def _run_example(self, example: Arguments) -> RecordedCall:
         """Calls the model once on copies of the arguments, and leaves it as it was.
-
-        Args:
-            example: the arguments.
-            is_recorded: whether to record the runs of programs, which keeps their results alive.
 
         Raises:
             OptionError: the model does not take the arguments.
         """
-        arguments, self._recorder.runs = example.copies(), [] if is_recorded else None
-        with preserve_state(self.model, example.leaves):
+        arguments = example.copies()
+        with preserve_state(self.model, example.leaves), self._recorder.recording() as runs:
             try:
                 returned = run_example(self, arguments, self.training)
             except NimbleError:
@@ -152,14 +149,13 @@ class Compiled:
             except Exception:
                 check_call(self.model, example.copies())
                 raise
-        runs, self._recorder.runs = self._recorder.runs, None
-        return RecordedCall(arguments, runs or (), returned)
+        return RecordedCall(arguments, runs, returned)
 
-    def _drop_guards(self, example: Arguments, recorded: RecordedCall) -> None:
+    def _drop_guards(self, example: Arguments) -> None:
         """Makes calls check only their inputs, or reports why that is not possible."""
         try:
             with torch.no_grad():
-                self._unguarded = UnguardedCall(self.model, self._guarded, example, recorded)
+                self._unguarded = UnguardedCall(self.model, self._guarded, example)
             self._run = self._unguarded.call
         except UnsupportedError as error:
             self._reporter.report(Fallback(name_of(self.model), "with guards", str(error)))

@@ -5,10 +5,13 @@ from itertools import chain
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from nimble_fx.codegen.emit_call import emit_call
 from nimble_fx.codegen.traceback_text import show_text
 from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
-from nimble_fx.frontend.recorded_run import RecordedCall
+from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
 from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.fastest import winner_of
@@ -20,31 +23,40 @@ Arranged = Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
 
 
 def direct_call(
-    name: str, recorded: RecordedCall, code: FunctionType, graph: str
+    name: str,
+    code: FunctionType,
+    graph: str,
+    example: Arguments,
+    run: RecordedRun,
+    recorder: Recorder,
 ) -> FunctionType | None:
     """A function `call(args, kwargs)` that calls a model's program directly.
 
     It fetches parameters and buffers by the same names as Dynamo's code, and returns the same
-    lists, dicts and tuples, but calls the program instead of AOTAutograd's code around it.
+    lists, dicts and tuples, but calls the program instead of AOTAutograd's code around it. That
+    this makes no difference is seen in one call of each, in which the program does not run.
 
     Args:
         name: the model's.
-        recorded: a call of the model without gradients, as are all later ones.
         code: Dynamo's code, without effects besides those of its graph.
         graph: the global name by which it calls its graph.
+        example: the arguments of a call; later ones are in the same state of PyTorch.
+        run: the run of the program in that call.
+        recorder: records the runs of the model's programs.
 
     Returns:
         None if AOTAutograd may do more than to pass arguments and results on as they are, or the
-        code does more than to fetch and return.
+        code does more than to fetch and return, or calls another program.
     """
-    if len(recorded.runs) != 1 or recorded.runs[0].is_wrapped or is_any_autocast_enabled():
-        return None
-    (run,) = recorded.runs
+    if run.is_wrapped or is_any_autocast_enabled() or torch.is_grad_enabled():
+        return None  # AOTAutograd switches autocast and gradients off
     try:
-        parts = call_expressions(code, graph, recorded.arguments, len(run.outputs))
+        parts = call_expressions(code, graph, example, len(run.outputs))
     except TypeError:
         return None
-    if len(parts.passed) != len(run.inputs):
+    with recorder.recording(run.outputs) as runs:
+        expected = code(*example.args, **example.kwargs)
+    if [each.run for each in runs] != [run.run] or len(parts.passed) != len(runs[0].inputs):
         return None
     program, arranged = _by_lists(winner_of(run.run) or run.run)
     text = emit_call(arranged(parts.passed), parts.returned)
@@ -54,11 +66,10 @@ def direct_call(
         passed.extend(chain(*lists))
         return run.outputs
 
-    arguments = recorded.arguments
-    returned = _loaded(text, name, code, parts, record)(arguments.args, dict(arguments.kwargs))
-    (leaves, spec), (expected, whole) = map(pytree.tree_flatten, (returned, recorded.returned))
-    are_passed = _are_same(passed, list(chain(*arranged(run.inputs))))
-    if not (are_passed and spec == whole and _are_same(leaves, expected)):
+    returned = _loaded(text, name, code, parts, record)(example.args, dict(example.kwargs))
+    (leaves, spec), (theirs, whole) = map(pytree.tree_flatten, (returned, expected))
+    are_passed = _are_same(passed, list(chain(*arranged(runs[0].inputs))))
+    if not (are_passed and spec == whole and _are_same(leaves, theirs)):
         return None
     return _loaded(text, name, code, parts, program)
 

@@ -1,65 +1,117 @@
 """Calls the code that Dynamo has compiled directly, without Dynamo's frame evaluation."""
 
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
-from nimble_fx.torch_internals.dynamo.entries import DynamoEntry, is_ordinary_call, latest_entry
+from nimble_fx.frontend.direct_call import direct_call
+from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
+from nimble_fx.torch_internals.dynamo.entries import (
+    DynamoEntry,
+    is_evaluating_frames,
+    is_ordinary_call,
+    latest_entry,
+)
+from nimble_fx.torch_internals.dynamo.untraced import call_untraced
 
 MAX_ENTRIES = 8
 """The maximum number of cache entries to call directly; Dynamo keeps as many by default."""
+
+
+@dataclass(frozen=True)
+class KnownCall:
+    """A way to call a function that Dynamo compiled.
+
+    Attributes:
+        entry: the entry of Dynamo's cache.
+        run: takes the arguments and the keywords of a call for which the guards of the entry pass.
+        fetches: the code that fetches parameters and buffers for it.
+    """
+
+    entry: DynamoEntry
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    fetches: CodeType
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls it; Dynamo, which may be compiling the caller, sees no frames of it."""
+        if is_evaluating_frames():
+            return call_untraced(self.run, args, kwargs)
+        return self.run(args, kwargs)
 
 
 class GuardedCalls:
     """Calls the entries of Dynamo's cache for one function.
 
     Dynamo evaluates a function's frame to check guards and to run the code of the entry whose
-    guards pass. This class checks the same guards and runs the same code, without the overhead of
-    frame evaluation; it leaves calls that no known entry fits to Dynamo.
+    guards pass. This class checks the same guards and runs the same code, or less of it
+    (`direct_call`), without the overhead of frame evaluation; it leaves calls that no known entry
+    fits to Dynamo.
 
     Attributes:
         reads_user_objects: whether a graph may read objects that Dynamo's code hands over globally.
     """
 
-    def __init__(self, function: FunctionType, run: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: str, function: FunctionType, run: Callable[..., Any], recorder: Recorder
+    ) -> None:
         """No entry is known yet.
 
         Args:
+            name: the model's.
             function: takes `*args` and `**kwargs`, and may have free variables.
             run: calls the function through Dynamo.
+            recorder: records the runs of its programs.
         """
-        self._function, self._run = function, run
+        self._name, self._function, self._run, self._recorder = name, function, run, recorder
         self.reads_user_objects = False
         names, cells = function.__code__.co_freevars, function.__closure__ or ()
         self._free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
-        self._known: list[tuple[DynamoEntry, FunctionType]] = []
+        self._known: list[KnownCall] = []
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function."""
         if not is_ordinary_call():
             return self._run(*args, **kwargs)
         variables = {"args": args, "kwargs": kwargs, **self._free}
-        for entry, code in self._known:
-            if entry.fits(variables):
-                return code(*args, **kwargs)
-        result = self._run(*args, **kwargs)
-        self._learn()
+        for known in self._known:
+            if known.entry.fits(variables):
+                return known(args, kwargs)
+        with self._recorder.recording() as runs:
+            result = self._run(*args, **kwargs)
+        self._learn(Arguments(args, kwargs), runs)
         return result
 
     @property
-    def latest(self) -> tuple[DynamoEntry, FunctionType] | None:
-        """The latest known entry, and its code as a function."""
+    def latest(self) -> KnownCall | None:
+        """The latest known way to call it."""
         return self._known[0] if self._known else None
 
     def clear(self) -> None:
         """Forgets all entries, and what they keep alive."""
         self._known = []
 
-    def _learn(self) -> None:
-        """Adds the entry of the last call to the known ones, if it needs no frame evaluation."""
+    def _learn(self, example: Arguments, runs: Sequence[RecordedRun]) -> None:
+        """Adds the entry of the last call to the known ones, if it needs no frame evaluation.
+
+        Args:
+            example: the arguments of the call.
+            runs: the runs of programs in it.
+        """
         entry = latest_entry(self._function.__code__)
-        self._known = known = [pair for pair in self._known if pair[0].is_alive]
-        if entry is None or not entry.is_whole or any(entry.code is old.code for old, _ in known):
+        self._known = known = [each for each in self._known if each.entry.is_alive]
+        codes = [each.entry.code for each in known]
+        if entry is None or not entry.is_whole or any(entry.code is code for code in codes):
             return
-        code = entry.as_function(self._function, self.reads_user_objects)
-        self._known = [(entry, code), *known][:MAX_ENTRIES]
+        self._known = [self._known_call(entry, example, runs), *known][:MAX_ENTRIES]
+
+    def _known_call(
+        self, entry: DynamoEntry, example: Arguments, runs: Sequence[RecordedRun]
+    ) -> KnownCall:
+        code, direct = entry.as_function(self._function, self.reads_user_objects), None
+        if len(runs) == 1 and not (entry.effects or self.reads_user_objects):
+            direct = direct_call(self._name, code, entry.graph, example, runs[0], self._recorder)
+        if direct is not None:
+            return KnownCall(entry, direct, direct.__code__)
+        return KnownCall(entry, lambda args, kwargs: code(*args, **kwargs), code.__code__)

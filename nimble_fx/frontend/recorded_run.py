@@ -1,6 +1,8 @@
-"""Records the runs of programs in the example call of a model."""
+"""Records the runs of programs in a call of a model."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,25 +66,55 @@ class RecordedCall:
 
 
 class Recorder:
-    """Records the runs of a model's programs, in one thread.
-
-    Attributes:
-        runs: the runs so far; None while it does not record.
-    """
+    """Records the runs of a model's programs, for each thread by itself."""
 
     def __init__(self) -> None:
-        self.runs: list[RecordedRun] | None = None
+        self._here = _Recordings()
+
+    @contextmanager
+    def recording(self, outputs: Sequence[Any] | None = None) -> Iterator[list[RecordedRun]]:
+        """Records the runs of this thread in the block, which may be within another such block.
+
+        Args:
+            outputs: what programs return instead of running; None if they run.
+        """
+        recording = _Recording([], outputs)
+        self._here.active.append(recording)
+        try:
+            yield recording.runs
+        finally:
+            self._here.active.pop()
 
     def watch(self, run: Boxed, is_wrapped: bool) -> Boxed:
-        """The program, wrapped so that its runs are recorded while `runs` is a list."""
+        """The program, wrapped so that its runs are recorded."""
 
         @boxed
         def call(args: list[Any]) -> Sequence[Any]:
-            if self.runs is None:
+            recordings = self._here.active
+            if not recordings:
                 return run(args)
-            inputs = list(args)
+            inputs, outputs = list(args), recordings[-1].outputs
+            if outputs is not None:
+                recordings[-1].runs.append(RecordedRun(run, inputs, outputs, is_wrapped))
+                return outputs
             outputs = run(args)
-            self.runs.append(RecordedRun(run, inputs, outputs, is_wrapped))
+            for recording in recordings:
+                recording.runs.append(RecordedRun(run, inputs, outputs, is_wrapped))
             return outputs
 
         return call
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A block that records: the runs so far, and what programs return instead of running."""
+
+    runs: list[RecordedRun]
+    outputs: Sequence[Any] | None
+
+
+class _Recordings(threading.local):
+    """The recordings of the current thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.active: list[_Recording] = []

@@ -7,14 +7,11 @@ from typing import Any
 
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.compiled_weights import CompiledWeights
-from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.input_check import InputCheck
 from nimble_fx.frontend.model_function import Arguments, name_of, named_parameters
 from nimble_fx.frontend.preserve_state import tensors_of
-from nimble_fx.frontend.recorded_run import RecordedCall
-from nimble_fx.torch_internals.dynamo.entries import PytorchState, is_evaluating_frames
-from nimble_fx.torch_internals.dynamo.untraced import call_untraced
+from nimble_fx.torch_internals.dynamo.entries import PytorchState
 
 
 class UnguardedCall:
@@ -29,7 +26,6 @@ class UnguardedCall:
         model: Callable[..., Any],
         guarded: GuardedCalls,
         example: Arguments,
-        recorded: RecordedCall,
     ) -> None:
         """To be made in the PyTorch state (grad mode and such) that calls will have.
 
@@ -37,14 +33,13 @@ class UnguardedCall:
             model: the model.
             guarded: has called the model with the example; makes the calls in any other state.
             example: the example's inputs.
-            recorded: the call with copies of these.
 
         Raises:
             UnsupportedError: calls depend on more than their inputs, or have side effects.
         """
         if guarded.latest is None:
             raise UnsupportedError("it is not one graph of PyTorch's, or changes in each call")
-        entry, code = guarded.latest
+        self._known, entry = guarded.latest, guarded.latest.entry
         if entry.has_dynamic_sizes:
             raise UnsupportedError(
                 "sizes or strides of its inputs are dynamic, and only guards check which ones its "
@@ -61,9 +56,6 @@ class UnguardedCall:
                 f"for it has the names {', '.join(entry.effects)}"
             )
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
-        direct = direct_call(self._name, recorded, code, entry.graph)
-        self._fetching = (direct or code).__code__
-        self._run: Callable[..., Any] = direct or (lambda args, kwargs: code(*args, **kwargs))
         self.has_weights = True
         self._weights = CompiledWeights(model)
         own, named = partial(tensors_of, model), named_parameters(model)
@@ -84,9 +76,7 @@ class UnguardedCall:
         if untied is not None:
             raise InputError(self._since(f"{untied} were one tensor, and are two"))
         try:
-            if is_evaluating_frames():  # Dynamo would compile the frames of the program's run
-                return call_untraced(self._run, args, kwargs)
-            return self._run(args, kwargs)
+            return self._known(args, kwargs)
         except Exception as error:
             self._explain(error)
             raise
@@ -101,7 +91,7 @@ class UnguardedCall:
         if difference is None:
             return
         (*_, (frame, _)) = walk_tb(error.__traceback__)
-        if frame.f_code is self._fetching:
+        if frame.f_code is self._known.fetches:
             raise InputError(self._since(difference)) from error
         error.add_note(self._since(difference))
 

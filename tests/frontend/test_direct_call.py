@@ -2,8 +2,8 @@
 
 import traceback
 from collections import namedtuple
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch._dynamo.types import ConvertFrameReturn
 import nimble_fx
 from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.frontend.recorded_run import RecordedCall, RecordedRun
-from nimble_fx.torch_internals.dynamo.boxed import boxed
+from nimble_fx.frontend.recorded_run import Recorder
+from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import pytree
 from tests.support.eager import assert_same
 from tests.support.replaying import ReplayingDevice, frozen
@@ -54,6 +54,9 @@ class Model:
         returns: what the code returns, as Python text.
         before: what AOTAutograd does with the arguments.
         after: what it does with the results.
+        runs: the program.
+        is_wrapped: whether AOTAutograd may do more than what a call shows.
+        name: its name.
         n_wrapped: how many calls its code made.
     """
 
@@ -61,6 +64,9 @@ class Model:
     returns: str = "(outputs[0], outputs[1])"
     before: Callable[[Values], Values] = lambda args: args
     after: Callable[[Values], Values] = lambda outputs: outputs
+    runs: Boxed = doubled
+    is_wrapped: bool = False
+    name: str = "Model"
     n_wrapped: int = 0
     net: nn.Module = field(default_factory=net)
 
@@ -79,18 +85,18 @@ def code_of(model):
 
     def _wrapped(self, *args: Any) -> Values:
         self.n_wrapped += 1
-        inputs = list(self.before(args))
-        outputs = doubled([*inputs])
-        self.run = RecordedRun(doubled, inputs, outputs, is_wrapped=False)
-        return self.after(outputs)
-
-    def recorded(self, *args: Any, **kwargs: Any) -> RecordedCall:
-        returned = self.code()(*args, **kwargs)
-        return RecordedCall(Arguments(args, kwargs), [self.run], returned)
+        return self.after(self.program(list(self.before(args))))
 
     def direct(self, *args: Any, **kwargs: Any) -> FunctionType | None:
-        recorded = self.recorded(*args, **kwargs)
-        return direct_call("Model", recorded, self.code(), "compiled_graph")
+        """What `direct_call` makes of its code, after a call with these arguments."""
+        code, recorder = self.code(), Recorder()
+        self.program = recorder.watch(self.runs, self.is_wrapped)
+        with recorder.recording() as runs:
+            code(*args, **kwargs)
+        example, (run,) = Arguments(args, kwargs), runs
+        made = direct_call(self.name, code, "compiled_graph", example, run, recorder)
+        self.n_wrapped = 0
+        return made
 
 
 INPUTS = [
@@ -115,17 +121,22 @@ def arguments() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (torch.randn(3), {"a b": torch.randn(3)}), {"z": [torch.randn(3)]}
 
 
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
 @given(order=st.permutations(INPUTS), returns=st.sampled_from(RETURNS))
 def test_it_does_what_dynamos_code_does(order: list[str], returns: str) -> None:
     model = Model(order, returns)
     args, kwargs = arguments()
     direct = model.direct(*args, **kwargs)
     assert direct is not None
-    assert model.n_wrapped == 1
     args, kwargs = arguments()
     model.net.inner = net().inner
     returned = direct(args, kwargs)
-    assert model.n_wrapped == 1
+    assert model.n_wrapped == 0
     expected = model.code()(*args, **kwargs)
     assert_same(returned, expected)
     assert pytree.tree_structure(returned) == pytree.tree_structure(expected)
@@ -157,23 +168,34 @@ def test_code_that_does_more_stays(added: str) -> None:
 
 
 def test_so_does_code_around_which_autograd_does_what_no_call_shows() -> None:
-    model, x = Model(("args[0]",), "outputs[0]"), torch.randn(2)
-    plain, code = model.recorded(x), model.code()
-    (run,) = plain.runs
-    assert direct_call("Model", plain, code, "compiled_graph") is not None
-    for runs in ([], [run, run], [replace(run, is_wrapped=True)]):
-        changed = replace(plain, runs=runs)
-        assert direct_call("Model", changed, code, "compiled_graph") is None
+    x = torch.randn(2)
+    assert Model(("args[0]",), "outputs[0]").direct(x) is not None
+    assert Model(("args[0]",), "outputs[0]", is_wrapped=True).direct(x) is None
     with torch.autocast("cpu", torch.bfloat16):  # which AOTAutograd switches off
-        assert direct_call("Model", plain, code, "compiled_graph") is None
+        assert Model(("args[0]",), "outputs[0]").direct(x) is None
+    with torch.enable_grad():  # and this
+        assert Model(("args[0]",), "outputs[0]").direct(x) is None
+
+
+def test_so_does_code_that_calls_another_program_than_the_one_that_ran() -> None:
+    """Another thread may have compiled it meanwhile."""
+    recorder, x = Recorder(), torch.randn(2)
+    programs = [recorder.watch(boxed(lambda args: doubled(args)), False) for _ in range(2)]
+    model = Model(("args[0]",), "outputs[0]")
+    for program in programs:
+        with recorder.recording() as runs:
+            program([x])
+        model.program = programs[0]
+        made = direct_call(
+            "Model", model.code(), "compiled_graph", Arguments((x,), {}), runs[0], recorder
+        )
+        assert (made is not None) == (program is programs[0])
 
 
 def test_so_does_code_that_passes_less_than_a_frozen_program_takes() -> None:
     program = frozen(lambda x, y: x + y, *torch.zeros(2, 3), device=ReplayingDevice())
-    model, (x, y) = Model(("args[0]",), "outputs[0]"), torch.randn(2, 3)
-    run = RecordedRun(program, [x, y], program([x, y]), is_wrapped=False)
-    recorded = RecordedCall(Arguments((x,), {}), [run], run.outputs[0])
-    assert direct_call("Model", recorded, model.code(), "compiled_graph") is None
+    model = Model(("args[0]",), "outputs[0]", before=lambda args: [*args, *args], runs=program)
+    assert model.direct(torch.randn(3)) is None
 
 
 def test_a_traceback_shows_what_is_fetched() -> None:
@@ -186,13 +208,12 @@ def test_a_traceback_shows_what_is_fetched() -> None:
     assert "model._parameters['weight']," in "".join(traceback.format_exception(caught.value))
 
 
-def test_any_name_of_a_model_will_do() -> None:
-    model, x = Model(), torch.randn(2)
-    recorded = model.recorded(x, x + 1)
-    for name in ('"""', "<lambda>", "a\nb", "é"):
-        direct = direct_call(name, recorded, model.code(), "compiled_graph")
-        assert direct is not None
-        assert_same(direct((x, x), {}), (2 * x, 2 * x))
+@pytest.mark.parametrize("name", ['"""', "<lambda>", "a\nb", "é"])
+def test_any_name_of_a_model_will_do(name: str) -> None:
+    x = torch.randn(2)
+    direct = Model(name=name).direct(x, x + 1)
+    assert direct is not None
+    assert_same(direct((x, x), {}), (2 * x, 2 * x))
 
 
 def test_dynamo_sees_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +233,7 @@ def test_dynamo_sees_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -
         eval_frame.set_eval_frame(before)
     assert any("unguarded_call" in file for file in files)
     assert not any("runtime" in file or "call_of" in file for file in files)
-    assert unguarded._run.__code__.co_filename.startswith("<nimble_fx call_of_Linear_")
+    assert unguarded._known.fetches.co_filename.startswith("<nimble_fx call_of_Linear_")
 
 
 class Transposing(nn.Module):
