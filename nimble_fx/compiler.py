@@ -32,6 +32,7 @@ from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.dynamo.errors import for_user
 from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd, compiling
+from nimble_fx.torch_internals.dynamo.tensor_guards import COMPARE_STRIDES_OF_WEIGHTS
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
@@ -102,10 +103,13 @@ class Compiler:
             names: replacements for prefixes of input names; see `user_names.with_other_prefix`.
             has_guards: whether each call checks PyTorch's guards.
         """
-        self._options, self._target, self._has_guards = options, target, has_guards
+        self._options, self._target = options, target
+        self._are_guarded = has_guards and COMPARE_STRIDES_OF_WEIGHTS
         self._name = program_name(gm)
         self._inputs = InputNames(gm, names or {})
-        self._capture = CaptureOptions(options.max_graphs, options.copy_outputs)
+        self._capture = CaptureOptions(
+            options.max_graphs, options.copy_outputs, are_guarded=self._are_guarded
+        )
         self._kernels = KernelKinds(options, target, self._predicted_us)
 
     @property
@@ -171,7 +175,7 @@ class Compiler:
         for kind, main in self._kernels.graphs(hoisted.main, self._name, maker.choice).items():
             run = self._target.compile_graph(maker, main, self._name, capture)
             if self._target.runs_programs:
-                folded = folded_weights(trace(main).graph, weights, device, self._has_guards)
+                folded = folded_weights(trace(main).graph, weights, device, self._are_guarded)
                 run = FoldedRun(
                     run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
                 )

@@ -195,7 +195,7 @@ class Program:
         device = device_here(self.device)
         reason = why_not_captured(self.graph, device) if self.may_freeze else NOT_FROZEN
         copy = replace(self, status=CaptureStatus(reason))
-        run = copy.runner(device, PoolGroup(device), Reporter(), CaptureOptions())
+        run = copy.runner(device, PoolGroup(device), Reporter(), CaptureOptions(are_guarded=False))
         return BoundProgram(self.scheduled, parameters, run, copy.status)
 
     def runner(

@@ -10,9 +10,8 @@ from torch import Tensor
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.model_function import Arguments
 from nimble_fx.ir.display import plural
-from nimble_fx.torch_internals.names import lookup, pytree
-
-_TensorGuards = lookup("torch._C._dynamo.guards.TensorGuards")
+from nimble_fx.torch_internals.dynamo.tensor_guards import TensorGuards
+from nimble_fx.torch_internals.names import pytree
 
 _COMPARED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 """The types of arguments that cannot change, so that they can be compared with the example's."""
@@ -58,11 +57,7 @@ class InputCheck:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self._own, self._own_ids = own, frozenset(map(id, own()))
         self._refuse_shared(leaves)
-        self._tensors = _TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
-        )
+        self._tensors = TensorGuards(tensors)
         is_flat = not example.kwargs and all(isinstance(x, Tensor) for x in example.args)
         self._n_tensors = len(tensors) if is_flat else -1
 
@@ -120,11 +115,8 @@ class InputCheck:
             if id(leaf) in self._own_ids and any(leaf is each for each in self._own()):
                 return f"{self._names[i]} is a parameter or buffer of it: pass a copy"
         tensors = [leaf for i, leaf in enumerate(leaves) if i not in self._others]
-        if self._tensors.check(*tensors):
-            return None
         names = [name for i, name in enumerate(self._names) if i not in self._others]
-        verbose: str = self._tensors.check_verbose(*tensors, tensor_check_names=names)
-        return verbose
+        return self._tensors.difference(tensors, names)
 
 
 def _names(example: Arguments) -> list[str]:

@@ -118,17 +118,24 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("options", DEVICES, ids=str)
 @pytest.mark.parametrize("attribute", IN_PLACE)
-def test_so_is_one_whose_memory_is_the_same(attribute: str) -> None:
+def test_so_is_one_whose_memory_is_the_same(
+    attribute: str, options: dict[str, Any], fold: bool
+) -> None:
     net, x = nn.Linear(512, 512).requires_grad_(False), torch.randn(32, 512)
-    compiled = nimble_fx.compile(net, x, guards=False, fold_weights=True)
+    compiled = nimble_fx.compile(net, x, guards=False, fold_weights=fold, **options)
     compiled(x)
     before = net.weight.data
     net.weight.data = IN_PLACE[attribute](before)
-    with pytest.raises(InputError, match=rf"weight.* has the {attribute} .*compiled for"):
-        compiled(x)
+    if options or fold:
+        with pytest.raises(InputError, match=rf"weight.* has the {attribute} .*compiled for"):
+            compiled(x)
     net.weight.data = before
-    assert torch.allclose(compiled(x), net(x), atol=1e-4)
+    for is_wanted in (True, False):  # which is no reason to refuse it
+        net.weight.requires_grad_(is_wanted)
+        assert torch.allclose(compiled(x), net(x), atol=1e-4)
 
 
 REMOVED: dict[str, Callable[[nn.Sequential], Any]] = {

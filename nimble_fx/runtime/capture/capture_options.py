@@ -1,4 +1,4 @@
-"""Which memory captured graphs share with their callers."""
+"""How the captured graphs of a program depend on its callers, and share memory with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class OutputPolicy:
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """How the captured graphs of a program and its callers share memory.
+    """How the captured graphs of a program depend on its callers, and share memory with them.
 
     Attributes:
         max_graphs: the most captured graphs for each set of parameters.
@@ -31,6 +31,8 @@ class CaptureOptions:
         is_backward: whether it reads tensors that a forward saved. Its outputs are gradients, which
             are copied in any case, because autograd may keep them and add to them.
         returns_views_of_inputs: whether outputs of the user may be views of inputs.
+        are_guarded: whether PyTorch's guards notice changes of the weights' shapes, strides and
+            types, such as by an assignment to `.data`; if not, each call compares these.
     """
 
     max_graphs: int = 8
@@ -38,6 +40,7 @@ class CaptureOptions:
     n_user_outputs: int | None = None
     is_backward: bool = False
     returns_views_of_inputs: bool = False
+    are_guarded: bool = True
 
     @property
     def saves(self) -> bool:

@@ -18,6 +18,7 @@ from nimble_fx.runtime.capture.grouped_copies import grouped_copy
 from nimble_fx.runtime.capture.outputs import OutputBuilder
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import HOST, Launcher
+from nimble_fx.torch_internals.dynamo.tensor_guards import TensorGuards
 from nimble_fx.torch_internals.names import DisableTorchFunction
 from nimble_fx.torch_internals.storages import memory_like, n_uses, storage_key
 
@@ -30,6 +31,11 @@ class CapturedGraph:
 
     It owns the buffers that inputs are copied to. Parameters, and tensors that a forward saved, are
     read in place; their addresses are part of the capture, but it does not keep them alive.
+
+    Attributes:
+        n_replays: how often it was replayed.
+        saved_addresses: the addresses of tensors that a forward saved in its memory.
+        fits: takes parameters and buffers, as arguments; returns whether their types are the same.
     """
 
     def __init__(
@@ -79,6 +85,11 @@ class CapturedGraph:
         self.saved_addresses = {value.data_ptr() for value in saved}
         self._saved_storages = {storage_key(value) for value in saved}
         self._n_references = self._count_references()
+        self.expect(static)
+
+    def expect(self, static: Sequence[Tensor]) -> None:
+        """Notes the types of parameters and buffers, with which `fits` compares later ones."""
+        self.fits = TensorGuards(static).check
 
     @property
     def pool(self) -> Any:

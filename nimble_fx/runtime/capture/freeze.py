@@ -126,6 +126,7 @@ class FrozenProgram:
                 latest is not None
                 and self._addresses_suffice
                 and latest[0].static == tuple(map(_data_ptr, static))
+                and (self._options.are_guarded or latest[1].fits(*static))
                 and not is_dual_level()
             ):
                 return latest[1].replay(inputs, static)
@@ -163,6 +164,9 @@ class FrozenProgram:
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
+        if graph is not None and not (self._options.are_guarded or graph.fits(*static)):
+            self._check_weights(static)
+            graph.expect(static)
         if graph is None:
             if are_fake(static):
                 return self._launch(inputs, static)
@@ -228,8 +232,7 @@ class FrozenProgram:
             return self._failed
         if not self._cache.should_capture(key):
             return self._too_many_captures
-        parameters = [self._launcher.graph.inputs[i] for i in self._launcher.static]
-        check_weights(parameters, self._names, static)
+        self._check_weights(static)
         too_many = self._cache.evict_for(key)
         if too_many is not None:
             self._warn_of_eviction(too_many)
@@ -246,6 +249,10 @@ class FrozenProgram:
         count_event("captures")
         _log.info("%s: captured for sizes %s", self._name, key.numbers)
         return graph
+
+    def _check_weights(self, static: Sequence[Any]) -> None:
+        parameters = [self._launcher.graph.inputs[i] for i in self._launcher.static]
+        check_weights(parameters, self._names, static)
 
     def _autotune(self, key: GraphKey, inputs: Sequence[Any], static: Sequence[Any]) -> None:
         """Autotunes over the schedules and switches to the winner, unless already done."""
