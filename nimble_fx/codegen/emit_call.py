@@ -58,7 +58,7 @@ def _shared(paths: Sequence[Path]) -> list[Path]:
 def _name(path: Path) -> str:
     """A name for a value: the keys that lead to it."""
     keys = [path[0], *(part for part in path[1:] if part.startswith("["))]
-    return "_".join(re.findall(r"\w+", " ".join(keys)))
+    return "_".join(re.findall(r"\w+", " ".join(keys), re.ASCII))
 
 
 def _text(path: Path, names: dict[Path, str]) -> str:

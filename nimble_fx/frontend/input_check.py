@@ -1,7 +1,6 @@
 """Compares the inputs of a call with those of an example."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import isnan
 from typing import Any
 
 import torch
@@ -133,9 +132,8 @@ def _is_equal(value: Any, expected: Any) -> bool:
     """Whether two values are of one type and equal; NaN is equal to NaN."""
     if type(value) is not type(expected):
         return False
-    if isinstance(value, float) and isnan(value):
-        return isnan(expected)
-    return bool(value == expected)
+    are_nan = value != value and expected != expected
+    return are_nan or bool(value == expected)
 
 
 def _shown(value: Any) -> str:

@@ -3,10 +3,11 @@
 import inspect
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from functools import partial
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -122,17 +123,47 @@ def _attributes(value: object) -> object:
 
 @contextmanager
 def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
-    """Restores which objects are in lists, dicts and sets."""
-    before = [copy(container) for container in containers]
+    """Restores which objects are in lists, dicts and sets.
+
+    By the methods of the built-in types: those of subclasses may refuse to, or do more.
+    """
+    before = [_items(container) for container in containers]
     try:
         yield
     finally:
-        for container, saved in zip(containers, before, strict=True):
-            container.clear()
-            if isinstance(container, list):
-                container.extend(saved)
-            else:
-                container.update(saved)
+        for container, items in zip(containers, before, strict=True):
+            if list(map(id, _items(container))) != list(map(id, items)):
+                _set_items(container, items)
+
+
+def _items(container: Container) -> list[Any]:
+    """The items of a list or set, or the keys of a dict, each followed by its value."""
+    match container:
+        case list():
+            return list.copy(container)
+        case set():
+            return [*set.__iter__(container)]
+        case OrderedDict():
+            return [*chain.from_iterable(OrderedDict.items(container))]
+    return [*chain.from_iterable(dict.items(container))]
+
+
+def _set_items(container: Container, items: list[Any]) -> None:
+    """Gives a container these items, which are as `_items` returns them."""
+    pairs = zip(items[::2], items[1::2], strict=True)
+    match container:
+        case list():
+            list.__setitem__(container, slice(None), items)
+        case set():
+            set.clear(container)
+            set.update(container, items)
+        case OrderedDict():
+            OrderedDict.clear(container)
+            for key, value in pairs:
+                OrderedDict.__setitem__(container, key, value)
+        case _:
+            dict.clear(container)
+            dict.update(container, pairs)
 
 
 @contextmanager

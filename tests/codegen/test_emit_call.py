@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nimble_fx.codegen.emit_call import Path, emit_call
 
 ROOTS = ("model", "args")
-PARTS = [".a", "._modules", "['a']", "['_modules']", "['a b']", "[0]", '["it\'s"]']
+PARTS = [".a", "._modules", "['a']", "['_modules']", "['a b']", "[0]", '["it\'s"]', "['m²']"]
 
 
 class Reading:

@@ -3,12 +3,15 @@
 import copy
 import logging
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nimble_fx.frontend.preserve_state import preserve_state
@@ -138,6 +141,58 @@ def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
     except ZeroDivisionError:
         assert fails
     assert state(model) == before
+
+
+class Refusing:
+    """Methods that a container does not allow to be called."""
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("not allowed")
+
+    clear = update = extend = __setitem__ = _refuse
+
+
+class RefusingList(Refusing, list[Any]):
+    """Like `torch.fx.immutable_collections.immutable_list`."""
+
+
+class RefusingDict(Refusing, dict[Any, Any]):
+    """Like `transformers.utils.ModelOutput`."""
+
+
+class RefusingOrderedDict(Refusing, OrderedDict[Any, Any]):
+    """An ordered one."""
+
+
+@given(
+    st.lists(st.integers(0, 5)),
+    st.lists(st.integers(0, 5)),
+)
+def test_containers_have_the_items_that_they_had_and_in_their_order(
+    before: list[int], after: list[int]
+) -> None:
+    def pairs(keys: list[int]) -> list[tuple[int, str]]:
+        return [(key, str(key)) for key in keys]
+
+    model = nn.Module()
+    one: Any = model.__dict__.setdefault("one", RefusingList(before))
+    two: Any = model.__dict__.setdefault("two", RefusingDict(pairs(before)))
+    three: Any = model.__dict__.setdefault("three", RefusingOrderedDict())
+    four: Any = model.__dict__.setdefault("four", set(before))
+    for key, value in pairs(before):
+        OrderedDict.__setitem__(three, key, value)
+    with preserve_state(model, []):
+        list.__setitem__(one, slice(None), after)
+        dict.clear(two)
+        dict.update(two, pairs(after))
+        for key in before[:1] + after:
+            OrderedDict.__setitem__(three, key, "new")
+            OrderedDict.move_to_end(three, key)
+        four ^= set(after)
+    assert list.__eq__(one, before)
+    assert [*dict.items(two)] == [*dict(pairs(before)).items()]
+    assert [*OrderedDict.items(three)] == [*dict(pairs(before)).items()]
+    assert four == set(before)
 
 
 @pytest.mark.parametrize("outside", [False, True])

@@ -239,6 +239,16 @@ class Named(NamedTuple):
     y: Tensor
 
 
+@pytest.mark.parametrize("nan", [float("nan"), complex("nan"), complex(0, float("nan"))])
+def test_nan_is_nan(nan: complex) -> None:
+    x = torch.ones(2)
+    compiled = nimble_fx.compile(lambda x, number: x * 2, (x, nan), guards=False)
+    again = type(nan)(str(nan).strip("()"))
+    assert_same(compiled(x, again), x * 2)
+    with pytest.raises(InputError, match=r"is \(?1.*, not "):
+        compiled(x, type(nan)(1))
+
+
 def test_the_order_of_keywords_does_not_matter_and_nan_is_nan() -> None:
     def program(x: Tensor, y: Tensor, scale: float) -> Tensor:
         return x - y if scale != scale else x + y

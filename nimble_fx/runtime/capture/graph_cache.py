@@ -156,7 +156,7 @@ class GraphCache:
     def _update_status(self) -> None:
         """Counts the graphs and the memory of their pools, which grow with each capture."""
         by_pool: dict[int, tuple[int, ...]] = {}
-        for graph in self._graphs.values():
+        for graph in list(self._graphs.values()):  # memory that is freed meanwhile removes graphs
             place = id(graph.pool)
             by_pool[place] = max(by_pool.get(place, ()), graph.nbytes, key=sum)
         totals = [sum(each) for each in zip_longest(*by_pool.values(), fillvalue=0)]
