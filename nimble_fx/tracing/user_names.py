@@ -25,7 +25,7 @@ _FRAME = re.compile(
 _OURS = Path(__file__).parents[1]
 _MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
 _Scope = ast.ClassDef | ast.FunctionDef
-_STEP = re.compile(r"\['?([^'\]]*)'?\]|\.(\w+)")
+_STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.(\w+)""")
 
 
 FUSED = "fused_stack_traces"
@@ -211,7 +211,12 @@ def _steps(node: Node) -> list[str]:
         return []
     source = grapharg.source.name
     path = source() if callable(source) else source
-    return [a or b for a, b in _STEP.findall(path)]
+    return [_key(key) if key else attribute for key, attribute in _STEP.findall(path)]
+
+
+def _key(text: str) -> str:
+    """A key in a source, without quotes."""
+    return str(ast.literal_eval(text)) if text[0] in "'\"" else text
 
 
 def _is_in_module(steps: Sequence[str]) -> bool:

@@ -93,6 +93,24 @@ def test_parameters_and_buffers_have_the_paths_that_the_module_gives_them() -> N
     assert paths.count("") == 2
 
 
+def test_paths_have_the_keys_of_modules_whatever_their_characters() -> None:
+    keys = ["x'y", 'x"y', "a[0]", "b\\c", "'", "]['", "m²"]
+    model = nn.ModuleDict({key: nn.Linear(2, 2, bias=False) for key in keys})
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers.values():
+                x = layer(x)
+            return x
+
+    paths = paths_of(Model(), torch.ones(2))
+    assert sorted(filter(None, paths)) == sorted(Model().state_dict())
+
+
 def test_paths_that_two_modules_share_begin_with_the_modules_names() -> None:
     left, right = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
 

@@ -211,6 +211,29 @@ def test_memory_may_be_freed_while_the_cache_is_searched() -> None:
     assert cache.get(key) is None
 
 
+class FreesAsItIsCounted(FakeGraph):
+    """Its size frees memory that another graph reads, as a garbage collection may."""
+
+    def __init__(self, memory: list[Tensor]) -> None:
+        super().__init__()
+        self.memory = memory
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "nbytes":
+            self.memory.clear()
+        return super().__getattribute__(name)
+
+
+def test_memory_may_be_freed_while_graphs_are_counted() -> None:
+    cache, _, status = cache_of()
+    memory, keys = [torch.zeros(3)], [GraphKey((), (i,), ()) for i in range(3)]
+    add(cache, keys[0], static=memory[:])
+    add(cache, keys[1], FreesAsItIsCounted(memory))
+    add(cache, keys[2])
+    assert [cache.get(key) is not None for key in keys] == [False, True, True]
+    assert status.n_graphs == 2
+
+
 def test_what_went_before_it_paid_off_is_counted() -> None:
     cache, *_ = cache_of(max_graphs=1)
     for size, n_replays in enumerate(
