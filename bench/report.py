@@ -79,10 +79,13 @@ def _nothing(_: Document) -> list[str]:
 
 
 def _origin(document: Document) -> Iterator[str]:
-    """The command that reproduces the results, and the environment in which they were made."""
+    """The command of the results, and the environment in which they were made."""
     at = document["environment"]
     yield f"`{_command(document)}`"
     yield ""
+    if "note" in document:
+        yield f"These were {document['note']}."
+        yield ""
     hardware = ", ".join(at["gpus"]) or f"{at['processor']}, no GPU"
     versions = f"PyTorch {at['torch']}, Python {at['python']}"
     threads = f"{at['n_cpus']} CPUs, {at['n_torch_threads']} threads, load {at['load_average']:.1f}"

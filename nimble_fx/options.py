@@ -79,8 +79,8 @@ class Options:
             scheduled as a task (operators that Inductor cannot compile keep PyTorch's kernels);
             "auto" for whichever is faster in the first call of the program.
         verify: whether to prove each schedule legal before it runs; schedules of your own passes
-            are always proved. "values": also compare the results of each program of inference
-            whose kernels were replaced with those of PyTorch's kernels, in its first call.
+            are always proved. "values": also compare the results of each program of inference,
+            in its first call, with those of the graph that PyTorch traced.
         dump: a directory to write emitted modules to; None keeps them in memory.
         cache_dir: a directory of schedules that later compiles of the same program reuse.
         cost_dir: a directory of measured times of tasks, which "auto" and "critical-path" use as

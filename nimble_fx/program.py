@@ -120,7 +120,7 @@ class Program:
         return self.scheduled.sizes
 
     def kernel_source(self, name: str) -> str:
-        """The C++ text of a kernel that Inductor compiled; see the option `kernels`.
+        """The text, in C++ or Triton, of a kernel that Inductor compiled; see the option `kernels`.
 
         Args:
             name: a task of the graph, such as "cpp_fused_relu_0".
@@ -182,7 +182,9 @@ class Program:
         The callable takes the graph's other inputs in order (those in `graph.inputs` that are
         neither static nor sizes of other inputs) and returns a list of its outputs. There are no
         guards, gradients or pytrees: the inputs must have the types that the graph was traced
-        with. The tensors that a forward graph saves for its backward are among its outputs.
+        with. The tensors that a forward graph saves for its backward are among its outputs. It
+        keeps `freeze` of the compile's options, and has the defaults of `copy_outputs`,
+        `max_graphs` and `on_fallback`.
 
         Args:
             parameters: a module, or tensors by name: the model's names or the graph's.

@@ -15,7 +15,8 @@ NO_GAINS = (
 
 EXPLANATION = (
     "Time of a call in inference, divided by the time with the default options (in the last row "
-    'with `kernels="inductor"`): above 1, these are faster. Geometric means over models.'
+    'with `kernels="inductor"`): above 1, nimble_fx is faster than the row. Geometric means over '
+    "models."
 )
 
 TITLES = {

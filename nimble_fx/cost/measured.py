@@ -54,8 +54,9 @@ class Measured:
     ) -> "Measured":
         """The cost model from a directory's table; measures the graph's tasks that it lacks.
 
-        Cost: if a signature is new, on a CPU that of `in_program.measured_in_program`, on a GPU a
-        capture and replays for each new one. A signature that failed is measured again each time.
+        Cost: if a signature is new, on a CPU that of `time_in_program.measured_in_program`, on a
+        GPU a capture and replays for each new one. A signature that failed is measured again each
+        time.
 
         Args:
             graph: traced or scheduled.

@@ -16,7 +16,8 @@ def signature(task: Task, types: Mapping[str, Type | None], cold: Mapping[str, i
     Args:
         task: a launching task.
         types: the types of all values, by name.
-        cold: the bytes that are read between two reads of a parameter; see `cold.cold_values`.
+        cold: the bytes that are read between two reads of a parameter; see
+            `cold_values.cold_values`.
 
     Raises:
         UnsupportedError: a size is symbolic (see `symbolic_sizes.concrete`).

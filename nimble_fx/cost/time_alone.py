@@ -37,7 +37,7 @@ def task_seconds(
     Args:
         task: a launching task.
         values: the values of its arguments, by name.
-        cold: see `cold.cold_values`.
+        cold: see `cold_values.cold_values`.
         device: the device that runs it.
 
     Raises:

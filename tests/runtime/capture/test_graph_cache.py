@@ -214,9 +214,9 @@ def test_memory_may_be_freed_while_the_cache_is_searched() -> None:
 class FreesAsItIsCounted(FakeGraph):
     """Its size frees memory that another graph reads, as a garbage collection may."""
 
-    def __init__(self, memory: list[Tensor]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.memory = memory
+        self.memory = list[Tensor]()
 
     def __getattribute__(self, name: str) -> Any:
         if name == "nbytes":
@@ -226,11 +226,13 @@ class FreesAsItIsCounted(FakeGraph):
 
 def test_memory_may_be_freed_while_graphs_are_counted() -> None:
     cache, _, status = cache_of()
-    memory, keys = [torch.zeros(3)], [GraphKey((), (i,), ()) for i in range(3)]
-    add(cache, keys[0], static=memory[:])
-    add(cache, keys[1], FreesAsItIsCounted(memory))
+    keys, parameters = [GraphKey((), (i,), ()) for i in range(3)], [torch.zeros(3)]
+    frees = FreesAsItIsCounted()
+    add(cache, keys[0], frees)
+    add(cache, keys[1], static=parameters[:])
+    frees.memory = parameters
     add(cache, keys[2])
-    assert [cache.get(key) is not None for key in keys] == [False, True, True]
+    assert [cache.get(key) is not None for key in keys] == [True, False, True]
     assert status.n_graphs == 2
 
 
