@@ -105,7 +105,7 @@ def test_a_policy_that_misplaces_a_task_is_named_before_the_next_pass_sees_it(
         schedule(graph, passes_for(Misplaces(), None))
 
 
-def test_what_a_policy_raises_is_told_with_its_own_line() -> None:
+def test_an_error_of_a_policy_names_the_policys_line() -> None:
     @dataclass(frozen=True)
     class Changes:
         name = "changes"
@@ -119,7 +119,7 @@ def test_what_a_policy_raises_is_told_with_its_own_line() -> None:
         schedule(graph, passes_for(Changes(), None))
 
 
-def test_what_a_policy_that_was_typed_in_raises_is_told_with_its_line() -> None:
+def test_an_error_of_a_policy_that_was_typed_in_names_its_line() -> None:
     """A shell's or a notebook's lines are in no file."""
     typed: dict[str, Any] = {"dataclass": dataclass}
     lines = ["@dataclass(frozen=True)", "class Typed:", "    name = 'typed'",

@@ -49,7 +49,7 @@ def test_on_a_gpu_models_are_compiled_side_by_side_by_half_of_the_cpus(
     assert given == dict.fromkeys(("inference", "rivals", "training", "autotuned"), jobs)
 
 
-def test_a_comparison_is_told_to_end_before_it_is_cut_short(tmp_path: Path) -> None:
+def test_a_comparison_has_less_time_than_the_run_that_contains_it(tmp_path: Path) -> None:
     for step in steps(tmp_path, "cuda:0"):
         told = step.within(80)
         if "--jobs" in step.arguments:

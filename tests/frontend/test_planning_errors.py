@@ -78,7 +78,7 @@ def test_what_needs_data_is_not_the_inputs_fault(needs_data: Callable[[Tensor], 
         nimble_fx.plan(lambda x: needs_data(x), torch.arange(4))
 
 
-def test_a_function_that_uses_a_module_from_outside_is_told_what_to_do() -> None:
+def test_the_error_for_a_function_that_uses_a_module_from_outside_says_what_to_do() -> None:
     outside = nn.Linear(4, 4)
 
     def program(x: Tensor) -> Tensor:

@@ -57,13 +57,13 @@ VIEW = made(
 
 
 @pytest.mark.slow
-def test_what_models_say_of_themselves_is_so() -> None:
+def test_claims_of_compiled_models_are_accepted() -> None:
     for program in programs_of_models():
         check_claims(program.graph, program.sizes)
 
 
 @given(trials())
-def test_what_drawn_programs_say_of_themselves_is_so(trial: Trial) -> None:
+def test_claims_of_drawn_programs_are_accepted_unless_they_change_shapes(trial: Trial) -> None:
     """Those that give a value another shape are no programs of torch.compile, and are refused."""
     traced, scheduled = trial.schedule()
     if any(torch.Tag.inplace_view in getattr(t.target, "tags", ()) for t in scheduled.tasks):
@@ -153,11 +153,11 @@ def test_a_lie_is_named_with_what_is_so(task: Task, message: str) -> None:
 
 
 @pytest.mark.parametrize("task", [RELU, DROPOUT, VIEW], ids=lambda task: str(task.target))
-def test_the_truth_is_accepted(task: Task) -> None:
+def test_claims_that_match_the_operator_are_accepted(task: Task) -> None:
     check_claims(graph_of(task, x=of(4)), {})
 
 
-def test_whether_a_reshape_copies_is_not_the_files_to_say() -> None:
+def test_whether_a_reshape_copies_must_follow_from_its_input() -> None:
     view = replace(VIEW, target=aten.reshape.default)
     copy = replace(view, reads=("x",), writes=("y",), allocates=("y",), holds=("y",))
     apart = TensorType((4,), (2,), torch.float32, CPU)
@@ -192,13 +192,13 @@ def test_an_input_that_can_be_none_is_named(given: Input, message: str) -> None:
         check_claims(TaskGraph("program", (given,), (), (), ()), {"s0": 4})
 
 
-def test_a_tensor_that_no_machine_here_holds_is_no_lie() -> None:
+def test_claims_about_tensors_larger_than_memory_are_accepted() -> None:
     task = replace(RELU, type=of(10**12))
     check_claims(graph_of(task, x=of(10**12)), {})
 
 
 @pytest.mark.slow
-def test_symbolic_types_are_told_from_lies_at_the_sizes_of_one_call() -> None:
+def test_wrong_claims_of_symbolic_programs_are_refused_at_the_sizes_of_one_call() -> None:
     program = next(p for p in programs_of_models() if p.sizes)
     for i, task in enumerate(program.graph.tasks):
         for lie in lies(task):

@@ -331,7 +331,7 @@ def test_tasks_that_are_far_apart_are_shown_with_five_around_each() -> None:
     assert "\n   ...\n" in text
 
 
-def test_a_task_launched_before_what_it_needs_by_program_order_is_told_to_move() -> None:
+def test_the_error_for_a_task_before_what_it_needs_says_where_to_move_it() -> None:
     graph = branchy()
     add, relu = graph.by_name["add"], graph.by_name["relu"]
     write = replace(relu, name="w", target=add.target, index=-1, writes=("x_1",), allocates=())
