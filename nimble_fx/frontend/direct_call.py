@@ -11,7 +11,7 @@ from nimble_fx.codegen.emit_call import emit_call
 from nimble_fx.codegen.traceback_text import show_text
 from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
+from nimble_fx.frontend.recorded_run import Recorder
 from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.fastest import winner_of
@@ -23,12 +23,7 @@ Arranged = Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
 
 
 def direct_call(
-    name: str,
-    code: FunctionType,
-    graph: str,
-    example: Arguments,
-    run: RecordedRun,
-    recorder: Recorder,
+    name: str, code: FunctionType, graph: str, example: Arguments, recorder: Recorder
 ) -> FunctionType | None:
     """A function `call(args, kwargs)` that calls a model's program directly.
 
@@ -38,26 +33,27 @@ def direct_call(
 
     Args:
         name: the model's.
-        code: Dynamo's code, without effects besides those of its graph.
+        code: Dynamo's code, without effects besides those of its graph, whose program has run.
         graph: the global name by which it calls its graph.
         example: the arguments of a call; later ones are in the same state of PyTorch.
-        run: the run of the program in that call.
         recorder: records the runs of the model's programs.
 
     Returns:
         None if AOTAutograd may do more than to pass arguments and results on as they are, or the
-        code does more than to fetch and return, or calls another program.
+        code does more than to fetch and return.
     """
-    if run.is_wrapped or is_any_autocast_enabled() or torch.is_grad_enabled():
-        return None  # AOTAutograd switches autocast and gradients off
+    if is_any_autocast_enabled() or torch.is_grad_enabled():  # which AOTAutograd switches off
+        return None
     try:
-        parts = call_expressions(code, graph, example, len(run.outputs))
-    except TypeError:
+        with recorder.probing() as runs:
+            expected = code(*example.args, **example.kwargs)
+        n_outputs = sum(len(run.outputs) for run in runs)
+        parts = call_expressions(code, graph, example, n_outputs)
+    except Exception:  # of code that does more with expressions or empty tensors
         return None
-    with recorder.recording(run.outputs) as runs:
-        expected = code(*example.args, **example.kwargs)
-    if [each.run for each in runs] != [run.run] or len(parts.passed) != len(runs[0].inputs):
+    if len(runs) != 1 or len(parts.passed) != len(runs[0].inputs):
         return None
+    (run,) = runs
     program, arranged = _by_lists(winner_of(run.run) or run.run)
     text = emit_call(arranged(parts.passed), parts.returned)
     passed: list[Any] = []
@@ -68,7 +64,7 @@ def direct_call(
 
     returned = _loaded(text, name, code, parts, record)(example.args, dict(example.kwargs))
     (leaves, spec), (theirs, whole) = map(pytree.tree_flatten, (returned, expected))
-    are_passed = _are_same(passed, list(chain(*arranged(runs[0].inputs))))
+    are_passed = _are_same(passed, list(chain(*arranged(run.inputs))))
     if not (are_passed and spec == whole and _are_same(leaves, theirs)):
         return None
     return _loaded(text, name, code, parts, program)

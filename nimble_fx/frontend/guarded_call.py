@@ -1,13 +1,13 @@
 """Calls the code that Dynamo has compiled directly, without Dynamo's frame evaluation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
 from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.frontend.recorded_run import RecordedRun, Recorder
+from nimble_fx.frontend.recorded_run import Recorder
 from nimble_fx.torch_internals.dynamo.entries import (
     DynamoEntry,
     is_evaluating_frames,
@@ -78,9 +78,8 @@ class GuardedCalls:
         for known in self._known:
             if known.entry.fits(variables):
                 return known(args, kwargs)
-        with self._recorder.recording() as runs:
-            result = self._run(*args, **kwargs)
-        self._learn(Arguments(args, kwargs), runs)
+        result = self._run(*args, **kwargs)
+        self._learn(Arguments(args, kwargs))
         return result
 
     @property
@@ -92,26 +91,23 @@ class GuardedCalls:
         """Forgets all entries, and what they keep alive."""
         self._known = []
 
-    def _learn(self, example: Arguments, runs: Sequence[RecordedRun]) -> None:
+    def _learn(self, example: Arguments) -> None:
         """Adds the entry of the last call to the known ones, if it needs no frame evaluation.
 
         Args:
             example: the arguments of the call.
-            runs: the runs of programs in it.
         """
         entry = latest_entry(self._function.__code__)
         self._known = known = [each for each in self._known if each.entry.is_alive]
         codes = [each.entry.code for each in known]
         if entry is None or not entry.is_whole or any(entry.code is code for code in codes):
             return
-        self._known = [self._known_call(entry, example, runs), *known][:MAX_ENTRIES]
+        self._known = [self._known_call(entry, example), *known][:MAX_ENTRIES]
 
-    def _known_call(
-        self, entry: DynamoEntry, example: Arguments, runs: Sequence[RecordedRun]
-    ) -> KnownCall:
+    def _known_call(self, entry: DynamoEntry, example: Arguments) -> KnownCall:
         code, direct = entry.as_function(self._function, self.reads_user_objects), None
-        if len(runs) == 1 and not (entry.effects or self.reads_user_objects):
-            direct = direct_call(self._name, code, entry.graph, example, runs[0], self._recorder)
+        if not (entry.effects or self.reads_user_objects):
+            direct = direct_call(self._name, code, entry.graph, example, self._recorder)
         if direct is not None:
             return KnownCall(entry, direct, direct.__code__)
         return KnownCall(entry, lambda args, kwargs: code(*args, **kwargs), code.__code__)

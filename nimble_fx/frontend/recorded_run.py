@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nimble_fx.frontend.model_function import Arguments
@@ -23,13 +24,11 @@ class RecordedRun:
         run: the program.
         inputs: its inputs, including parameters and buffers.
         outputs: its outputs.
-        is_wrapped: whether AOTAutograd may do more in the call than to run the program.
     """
 
     run: Boxed
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    is_wrapped: bool
 
     def release_weights(self, returned: Sequence[Tensor]) -> int:
         """Frees the weights from which the program's folded weights are computed.
@@ -69,52 +68,60 @@ class Recorder:
     """Records the runs of a model's programs, for each thread by itself."""
 
     def __init__(self) -> None:
-        self._here = _Recordings()
+        self._here = _OfThread()
 
     @contextmanager
-    def recording(self, outputs: Sequence[Any] | None = None) -> Iterator[list[RecordedRun]]:
-        """Records the runs of this thread in the block, which may be within another such block.
-
-        Args:
-            outputs: what programs return instead of running; None if they run.
-        """
-        recording = _Recording([], outputs)
-        self._here.active.append(recording)
+    def recording(self) -> Iterator[list[RecordedRun]]:
+        """Records the runs of this thread in the block; it keeps their inputs and outputs alive."""
+        before, self._here.runs = self._here.runs, []
         try:
-            yield recording.runs
+            yield self._here.runs
         finally:
-            self._here.active.pop()
+            self._here.runs = before
+
+    @contextmanager
+    def probing(self) -> Iterator[list[RecordedRun]]:
+        """Records calls of programs in the block, which return empty tensors instead of running.
+
+        They raise a TypeError if AOTAutograd may do more in a call than to run the program.
+        """
+        before, self._here.probes = self._here.probes, []
+        try:
+            yield self._here.probes
+        finally:
+            self._here.probes = before
 
     def watch(self, run: Boxed, is_wrapped: bool) -> Boxed:
-        """The program, wrapped so that its runs are recorded."""
+        """The program, wrapped so that its runs are recorded.
+
+        Args:
+            run: the program.
+            is_wrapped: whether AOTAutograd may do more in a call than to run it.
+        """
+        n_outputs: int | None = None
 
         @boxed
         def call(args: list[Any]) -> Sequence[Any]:
-            recordings = self._here.active
-            if not recordings:
-                return run(args)
-            inputs, outputs = list(args), recordings[-1].outputs
-            if outputs is not None:
-                recordings[-1].runs.append(RecordedRun(run, inputs, outputs, is_wrapped))
-                return outputs
+            nonlocal n_outputs
+            if self._here.probes is not None:
+                if is_wrapped or n_outputs is None:
+                    raise TypeError("a call may do more than to run a program")
+                made = [torch.empty(0) for _ in range(n_outputs)]
+                self._here.probes.append(RecordedRun(run, list(args), made))
+                return made
+            inputs = None if self._here.runs is None else list(args)
             outputs = run(args)
-            for recording in recordings:
-                recording.runs.append(RecordedRun(run, inputs, outputs, is_wrapped))
+            n_outputs = len(outputs)
+            if inputs is not None and self._here.runs is not None:
+                self._here.runs.append(RecordedRun(run, inputs, outputs))
             return outputs
 
         return call
 
 
-@dataclass(frozen=True)
-class _Recording:
-    """A block that records: the runs so far, and what programs return instead of running."""
-
-    runs: list[RecordedRun]
-    outputs: Sequence[Any] | None
-
-
-class _Recordings(threading.local):
-    """The recordings of the current thread, the outermost first."""
+class _OfThread(threading.local):
+    """What a thread has recorded so far; None while it does not record."""
 
     def __init__(self) -> None:
-        self.active: list[_Recording] = []
+        self.runs: list[RecordedRun] | None = None
+        self.probes: list[RecordedRun] | None = None
