@@ -4,7 +4,7 @@ import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -207,13 +207,13 @@ def test_any_name_of_a_model_will_do(name: str) -> None:
     assert_same(direct((x, x), {}), (2 * x, 2 * x))
 
 
-def test_dynamo_sees_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamo_sees_no_frames_of_the_program() -> None:
     compiled = nimble_fx.compile(nn.Linear(2, 2), torch.randn(2, 2), guards=False)
-    unguarded, files = compiled._unguarded, list[str]()
+    unguarded, codes = compiled._unguarded, list[CodeType]()
     assert unguarded is not None
 
     def see(frame: Any, *_: object) -> ConvertFrameReturn:
-        files.append(frame.f_code.co_filename)
+        codes.append(frame.f_code)
         return ConvertFrameReturn()
 
     before = eval_frame.set_eval_frame(see)  # type: ignore[arg-type]  # a mistake of its stubs
@@ -222,6 +222,9 @@ def test_dynamo_sees_no_frames_of_the_program(monkeypatch: pytest.MonkeyPatch) -
             unguarded.call((torch.randn(2, 2),), {})
     finally:
         eval_frame.set_eval_frame(before)
+        for code in codes:
+            eval_frame.reset_code(code)  # or Dynamo would leave these alone from now on
+    files = [code.co_filename for code in codes]
     assert any("unguarded_call" in file for file in files)
     assert not any("runtime" in file or "call_of" in file for file in files)
     assert unguarded._known.fetches.co_filename.startswith("<nimble_fx call_of_Linear_")
