@@ -108,7 +108,9 @@ class _Packed:
             return repr(value)
         if not isinstance(value, (dict, list, tuple)):
             raise TypeError(f"it returns a {kind.__name__}")
-        if value and any(value is each for each in self.seen):
+        if kind is tuple and not value:
+            return "()"
+        if any(value is each for each in self.seen):
             raise TypeError("it returns an object twice")
         self.seen.append(value)
         return self._container(kind, value)

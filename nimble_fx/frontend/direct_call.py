@@ -1,5 +1,6 @@
 """A function that does what Dynamo's code for a model does, without what changes nothing."""
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import FunctionType
@@ -9,6 +10,7 @@ import torch
 
 from nimble_fx.codegen.emit_call import emit_call
 from nimble_fx.codegen.traceback_text import show_text
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
 from nimble_fx.frontend.model_function import Arguments
 from nimble_fx.frontend.recorded_run import Recorder
@@ -16,7 +18,10 @@ from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.fastest import winner_of
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
+from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.names import is_any_autocast_enabled, pytree
+
+_log = logging.getLogger(__name__)
 
 Arranged = Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
 """A function that distributes the arguments of a call over lists."""
@@ -40,19 +45,34 @@ def direct_call(
 
     Returns:
         None if AOTAutograd may do more than to pass arguments and results on as they are, or the
-        code does more than to fetch and return.
+        code does more than to fetch and return. The log has the reason.
     """
-    if is_any_autocast_enabled() or torch.is_grad_enabled():  # which AOTAutograd switches off
-        return None
     try:
-        with recorder.probing() as runs:
-            expected = code(*example.args, **example.kwargs)
-        n_outputs = sum(len(run.outputs) for run in runs)
-        parts = call_expressions(code, graph, example, n_outputs)
-    except Exception:  # of code that does more with expressions or empty tensors
+        return _direct_call(name, code, graph, example, recorder)
+    except Exception as error:  # whatever code raises that cannot take expressions or empty tensors
+        _log.info("%s: calls run Dynamo's code: %s", name, error)
         return None
+
+
+def _direct_call(
+    name: str, code: FunctionType, graph: str, example: Arguments, recorder: Recorder
+) -> FunctionType:
+    """The function, as for `direct_call`.
+
+    Raises:
+        UnsupportedError: it would not do what Dynamo's code does.
+        Exception: other errors of code that does more.
+    """
+    if is_any_autocast_enabled() or torch.is_grad_enabled():
+        raise UnsupportedError("AOTAutograd switches autocast and gradients off")
+    if are_fake(example.tensors):
+        raise UnsupportedError("a captured graph cannot take fake tensors")
+    with recorder.probing() as runs:
+        expected = code(*example.args, **example.kwargs)
+    n_outputs = sum(len(run.outputs) for run in runs)
+    parts = call_expressions(code, graph, example, n_outputs)
     if len(runs) != 1 or len(parts.passed) != len(runs[0].inputs):
-        return None
+        raise UnsupportedError("AOTAutograd passes other arguments on")
     (run,) = runs
     program, arranged = _by_lists(winner_of(run.run) or run.run)
     text = emit_call(arranged(parts.passed), parts.returned)
@@ -66,7 +86,7 @@ def direct_call(
     (leaves, spec), (theirs, whole) = map(pytree.tree_flatten, (returned, expected))
     are_passed = _are_same(passed, list(chain(*arranged(run.inputs))))
     if not (are_passed and spec == whole and _are_same(leaves, theirs)):
-        return None
+        raise UnsupportedError("AOTAutograd changes arguments or results")
     return _loaded(text, name, code, parts, program)
 
 

@@ -1,6 +1,6 @@
 """Calls the code that Dynamo has compiled directly, without Dynamo's frame evaluation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -74,13 +74,17 @@ class GuardedCalls:
         """Calls the function."""
         if not is_ordinary_call():
             return self._run(*args, **kwargs)
-        variables = {"args": args, "kwargs": kwargs, **self._free}
+        variables = self._variables(args, kwargs)
         for known in self._known:
             if known.entry.fits(variables):
                 return known(args, kwargs)
         result = self._run(*args, **kwargs)
         self._learn(Arguments(args, kwargs))
         return result
+
+    def _variables(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, object]:
+        """The function's arguments and free variables by name."""
+        return {"args": args, "kwargs": kwargs, **self._free}
 
     @property
     def latest(self) -> KnownCall | None:
@@ -106,7 +110,12 @@ class GuardedCalls:
 
     def _known_call(self, entry: DynamoEntry, example: Arguments) -> KnownCall:
         code, direct = entry.as_function(self._function, self.reads_user_objects), None
-        if not (entry.effects or self.reads_user_objects):
+        does_more = bool(entry.effects) or self.reads_user_objects
+        # once known calls are dropped for others, it does not pay to emit one
+        pays = len(self._known) < MAX_ENTRIES
+        # another thread, in another state of PyTorch, may have made the latest entry
+        is_of_example = entry.fits(self._variables(example.args, example.kwargs))
+        if pays and is_of_example and not does_more:
             direct = direct_call(self._name, code, entry.graph, example, self._recorder)
         if direct is not None:
             return KnownCall(entry, direct, direct.__code__)

@@ -111,7 +111,8 @@ RETURNS = [
     "{'y': [outputs[0], (outputs[1], 3, 'b')], 7: Pair(None, -0.5)}",
     "Pair(first=outputs[1], second=(outputs[0],))",
     "(outputs[0], args[0], model._parameters['weight'], True)",
-    "()",
+    "((), outputs[0], ())",
+    "([], {}, [outputs[0]])",
 ]
 
 
@@ -157,6 +158,10 @@ ADDED = {
     "a set": Model(returns="{3}"),
     "NaN": Model(returns="(outputs[0], float('nan'))"),
     "a second call": Model(returns="(outputs[0], compiled_graph(args[0], args[1])[1])"),
+    "a deep result": Model(
+        returns="__import__('functools').reduce(lambda each, _: [each], range(210), outputs[0])"
+    ),
+    "an empty list twice": Model(returns="(lambda each: (outputs[0], each, each))([])"),
     "a list twice": Model(returns="(lambda each: (each, each))([outputs[0]])"),
 }
 
