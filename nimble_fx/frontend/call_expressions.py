@@ -101,6 +101,11 @@ class _Packed:
     seen: list[object] = field(default_factory=list)
 
     def text(self, value: Any) -> str:
+        """A value as text.
+
+        Raises:
+            TypeError: it has another type, or is a container that was returned before.
+        """
         kind = type(value)
         if kind is Expression:
             return "".join(value.path__)
