@@ -21,7 +21,7 @@ def emit_call(arguments: Sequence[Sequence[Path]], returned: str) -> str:
         arguments: the items of each list, in terms of `args`, `kwargs` and global names.
         returned: what it returns, in terms of these and `outputs`, which the program returns.
 
-    Cost: linear in the total length of the paths.
+    Cost: linear in the number of paths, quadratic in their lengths.
     """
     paths = list(chain(*arguments))
     shared = _shared(paths)
