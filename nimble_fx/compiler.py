@@ -25,6 +25,7 @@ from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
+from nimble_fx.runtime.compiled_graph import CompiledGraph, WatchedProgram
 from nimble_fx.runtime.folding.folded_run import NOT_COUNTED, FoldedRun
 from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.selection.select import predicted_us, select_schedules
@@ -37,7 +38,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import (
-    is_wrapped,
+    has_effects,
     n_user_outputs,
     returns_views_of_inputs,
 )
@@ -50,23 +51,23 @@ from nimble_fx.tracing.user_names import InputNames, program_name
 
 
 def lower(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    compiler: "Compiler",
-    watch: Callable[[Boxed, bool], Boxed] = lambda run, _: run,
+    gm: GraphModule, example_inputs: Sequence[Any], compiler: "Compiler"
 ) -> Callable[..., Any]:
     """Lowers a Dynamo graph to ATen graphs and returns the callable that replaces it.
 
     Args:
         gm, example_inputs: Dynamo's graph, and one set of inputs for it.
         compiler: builds the callable of each ATen graph.
-        watch: wraps the callable of an inference graph; takes it, and whether AOTAutograd may
-            do more in a call than to run it.
     """
+    watched: WatchedProgram | None = None
 
     def inference(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
-        wrapped = is_wrapped(TracingContext.get().fw_metadata)
-        return watch(compiler.inference(graph, inputs), wrapped)
+        nonlocal watched
+        program = compiler.inference(graph, inputs)
+        if has_effects(TracingContext.get().fw_metadata):
+            return program
+        watched = WatchedProgram(program)
+        return watched.run
 
     compile_graphs = aot_autograd(
         fw_compiler=compiler.forward,
@@ -78,9 +79,9 @@ def lower(
     try:
         with compiling(backward_now=compiler.measures):
             run: Callable[..., Any] = compile_graphs(gm, example_inputs)
-        return run
     except (UnsupportedError, PassError) as error:
         raise for_user(error) from None  # Dynamo's own wrapper drops the cause
+    return run if watched is None else CompiledGraph(run, watched)
 
 
 class Compiler:

@@ -25,7 +25,6 @@ from nimble_fx.frontend.model_function import (
     unique_function,
 )
 from nimble_fx.frontend.preserve_state import preserve_state
-from nimble_fx.frontend.recorded_run import RecordedCall, Recorder
 from nimble_fx.frontend.unguarded_call import UnguardedCall
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
@@ -90,12 +89,12 @@ def compile(  # noqa: A001  # as torch.compile
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)
-    recorded = compiled._run_example(arguments)
+    compiled._run_example(arguments)
     compiled._report_graph_breaks()
     if not guards:
         compiled._drop_guards(arguments)
     if release_weights:
-        compiled._release_weights(recorded)
+        compiled._release_weights(arguments)
     return compiled
 
 
@@ -115,13 +114,12 @@ class Compiled:
         self, model: Callable[..., Any], options: Options, training: bool, guards: bool
     ) -> None:
         self.model, self.training = model, training
-        self._recorder = Recorder()
         self._reporter = Reporter(options.on_fallback)
         self._break_reporter = Reporter(options.on_fallback)  # each warns of its first fallback
-        self._backend = _Backend(options, argument_names(model), self._recorder, guards)
+        self._backend = _Backend(options, argument_names(model), guards)
         function = unique_function(model)
         through_dynamo = torch.compile(function, backend=self._backend)
-        self._guarded = GuardedCalls(name_of(model), function, through_dynamo, self._recorder)
+        self._guarded = GuardedCalls(name_of(model), function, through_dynamo)
         self._backend.calls = weakref.ref(self._guarded)
         self._run: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._guarded
         self._unguarded: UnguardedCall | None = None
@@ -134,22 +132,20 @@ class Compiled:
         with torch.no_grad():
             return self._run(args, kwargs)
 
-    def _run_example(self, example: Arguments) -> RecordedCall:
+    def _run_example(self, example: Arguments) -> None:
         """Calls the model once on copies of the arguments, and leaves it as it was.
 
         Raises:
             OptionError: the model does not take the arguments.
         """
-        arguments = example.copies()
-        with preserve_state(self.model, example.leaves), self._recorder.recording() as runs:
+        with preserve_state(self.model, example.leaves):
             try:
-                returned = run_example(self, arguments, self.training)
+                run_example(self, example.copies(), self.training)
             except NimbleError:
                 raise
             except Exception:
                 check_call(self.model, example.copies())
                 raise
-        return RecordedCall(arguments, runs, returned)
 
     def _drop_guards(self, example: Arguments) -> None:
         """Makes calls check only their inputs, or reports why that is not possible."""
@@ -160,18 +156,15 @@ class Compiled:
         except UnsupportedError as error:
             self._reporter.report(Fallback(name_of(self.model), "with guards", str(error)))
 
-    def _release_weights(self, recorded: RecordedCall) -> None:
+    def _release_weights(self, example: Arguments) -> None:
         """Frees weights that are folded, or reports why none are."""
         if self._unguarded is None:
             return  # `_drop_guards` has reported it
-        with torch.no_grad():
-            self._unguarded.has_weights = not recorded.release_weights()
-        if self._unguarded.has_weights:
-            reason = (
-                "its program has no folded weights (is the model in eval mode, and fold_weights "
-                "on?), or they are read in other ways too, or verify='values' compares it"
-            )
-            self._reporter.report(Fallback(name_of(self.model), "with all its weights", reason))
+        try:
+            with torch.no_grad():
+                self._unguarded.release_weights(example)
+        except UnsupportedError as error:
+            self._reporter.report(Fallback(name_of(self.model), "with all its weights", str(error)))
 
     def _report_graph_breaks(self) -> None:
         is_whole = self._guarded.latest is not None
@@ -219,15 +212,12 @@ class Compiled:
 class _Backend:
     """The backend of one `Compiled`; lists the programs compiled for it."""
 
-    def __init__(
-        self, options: Options, names: Mapping[str, str], recorder: Recorder, has_guards: bool
-    ) -> None:
+    def __init__(self, options: Options, names: Mapping[str, str], has_guards: bool) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
         self.breaks = GraphBreaks()
         self.calls: Callable[[], GuardedCalls | None] = lambda: None
-        self._options, self._names, self._recorder = options, names, recorder
-        self._has_guards = has_guards
+        self._options, self._names, self._has_guards = options, names, has_guards
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         self.breaks.add_graph(gm)
@@ -236,7 +226,7 @@ class _Backend:
             calls.reads_user_objects |= reads_user_objects(gm)
         target = ThisMachine(self._options, self._add_program)
         compiler = Compiler(gm, self._options, target, self._names, self._has_guards)
-        return lower(gm, example_inputs, compiler, self._recorder.watch)
+        return lower(gm, example_inputs, compiler)
 
     def reset(self) -> None:
         """Empties the lists of programs; `torch.compiler.reset()` calls this."""

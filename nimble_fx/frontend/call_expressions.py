@@ -7,6 +7,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from nimble_fx.codegen.emit_call import Path
+from nimble_fx.frontend.graph_call import with_graph
 from nimble_fx.frontend.model_function import Arguments
 
 
@@ -72,8 +73,7 @@ def call_expressions(
         return [Expression("outputs", f"[{k}]") for k in range(n_outputs)]
 
     cells = tuple(CellType(Expression(name)) for name in code.__code__.co_freevars)
-    scope = code.__globals__ | {graph: record}
-    run = FunctionType(code.__code__, scope, code.__name__, None, cells)
+    run = with_graph(code, graph, record, cells)
     args = [Expression("args", f"[{k}]") for k in range(len(example.args))]
     returned = run(*args, **{key: Expression("kwargs", f"[{key!r}]") for key in example.kwargs})
     packed = _Packed()

@@ -12,11 +12,11 @@ from nimble_fx.codegen.emit_call import emit_call
 from nimble_fx.codegen.traceback_text import show_text
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
+from nimble_fx.frontend.graph_call import graph_call
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.frontend.recorded_run import Recorder
 from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.runtime.capture.freeze import FrozenProgram
-from nimble_fx.runtime.fastest import winner_of
+from nimble_fx.runtime.compiled_graph import are_same
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.names import is_any_autocast_enabled, pytree
@@ -28,35 +28,32 @@ Arranged = Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
 
 
 def direct_call(
-    name: str, code: FunctionType, graph: str, example: Arguments, recorder: Recorder
+    name: str, code: FunctionType, graph: str, example: Arguments
 ) -> FunctionType | None:
     """A function `call(args, kwargs)` that calls a model's program directly.
 
     It fetches parameters and buffers by the same names as Dynamo's code, and returns the same
-    lists, dicts and tuples, but calls the program instead of AOTAutograd's code around it. That
-    this makes no difference is seen in one call of each, in which the program does not run.
+    lists, dicts and tuples. That it passes and returns the same is seen in one call of each, in
+    which the program does not run.
 
     Args:
         name: the model's.
-        code: Dynamo's code, without effects besides those of its graph, whose program has run.
+        code: Dynamo's code, without effects besides those of its graph, which was called.
         graph: the global name by which it calls its graph.
         example: the arguments of a call; later ones are in the same state of PyTorch.
-        recorder: records the runs of the model's programs.
 
     Returns:
-        None if AOTAutograd may do more than to pass arguments and results on as they are, or the
-        code does more than to fetch and return. The log has the reason.
+        None if AOTAutograd may do more than to call the program, or the code does more than to
+        fetch and return. The log has the reason.
     """
     try:
-        return _direct_call(name, code, graph, example, recorder)
+        return _direct_call(name, code, graph, example)
     except Exception as error:  # whatever code raises that cannot take expressions or empty tensors
         _log.info("%s: calls run Dynamo's code: %s", name, error)
         return None
 
 
-def _direct_call(
-    name: str, code: FunctionType, graph: str, example: Arguments, recorder: Recorder
-) -> FunctionType:
+def _direct_call(name: str, code: FunctionType, graph: str, example: Arguments) -> FunctionType:
     """The function, as for `direct_call`.
 
     Raises:
@@ -67,26 +64,21 @@ def _direct_call(
         raise UnsupportedError("AOTAutograd switches autocast and gradients off")
     if are_fake(example.tensors):
         raise UnsupportedError("a captured graph cannot take fake tensors")
-    with recorder.probing() as runs:
-        expected = code(*example.args, **example.kwargs)
-    n_outputs = sum(len(run.outputs) for run in runs)
-    parts = call_expressions(code, graph, example, n_outputs)
-    if len(runs) != 1 or len(parts.passed) != len(runs[0].inputs):
-        raise UnsupportedError("AOTAutograd passes other arguments on")
-    (run,) = runs
-    program, arranged = _by_lists(winner_of(run.run) or run.run)
+    call = graph_call(code, graph, example)
+    parts = call_expressions(code, graph, example, len(call.outputs))
+    program, arranged = _by_lists(call.program)
     text = emit_call(arranged(parts.passed), parts.returned)
     passed: list[Any] = []
 
     def record(*lists: Sequence[Any]) -> Sequence[Any]:
         passed.extend(chain(*lists))
-        return run.outputs
+        return call.outputs
 
     returned = _loaded(text, name, code, parts, record)(example.args, dict(example.kwargs))
-    (leaves, spec), (theirs, whole) = map(pytree.tree_flatten, (returned, expected))
-    are_passed = _are_same(passed, list(chain(*arranged(run.inputs))))
-    if not (are_passed and spec == whole and _are_same(leaves, theirs)):
-        raise UnsupportedError("AOTAutograd changes arguments or results")
+    (leaves, spec), (theirs, whole) = map(pytree.tree_flatten, (returned, call.returned))
+    are_passed = are_same(passed, list(chain(*arranged(call.inputs))))
+    if not (are_passed and spec == whole and are_same(leaves, theirs)):
+        raise UnsupportedError("it changes arguments or results")
     return _loaded(text, name, code, parts, program)
 
 
@@ -113,13 +105,3 @@ def _loaded(
     call: FunctionType = scope.pop("call")  # or its globals would be a reference cycle
     show_text(call.__code__, text)
     return call
-
-
-def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two lists have the same objects; numbers and strings need only be equal."""
-    return len(some) == len(others) and all(map(_is_same, some, others))
-
-
-def _is_same(one: object, other: object) -> bool:
-    is_constant = type(one) is type(other) and isinstance(one, (bool, int, float, str))
-    return one is other or (is_constant and one == other)

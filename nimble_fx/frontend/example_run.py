@@ -14,10 +14,8 @@ from nimble_fx.internal_files import is_internal
 from nimble_fx.torch_internals.leaves import tensors_in
 
 
-def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> Any:
+def run_example(function: Callable[..., Any], arguments: Arguments, training: bool) -> None:
     """Calls a function once; in training runs the backward too, without writing to any `.grad`.
-
-    Returns what the function returns.
 
     Args:
         function: the model or its compiled version.
@@ -31,7 +29,6 @@ def run_example(function: Callable[..., Any], arguments: Arguments, training: bo
         outputs = function(*arguments.args, **arguments.kwargs)
         if training:
             _backward(outputs)
-    return outputs
 
 
 def check_call(function: Callable[..., Any], arguments: Arguments) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.frontend.recorded_run import Recorder
 from nimble_fx.torch_internals.dynamo.entries import (
     DynamoEntry,
     is_evaluating_frames,
@@ -26,11 +25,13 @@ class KnownCall:
 
     Attributes:
         entry: the entry of Dynamo's cache.
+        code: its code.
         run: takes the arguments and the keywords of a call for which the guards of the entry pass.
         fetches: the code that fetches parameters and buffers for it.
     """
 
     entry: DynamoEntry
+    code: FunctionType
     run: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     fetches: CodeType
 
@@ -53,18 +54,15 @@ class GuardedCalls:
         reads_user_objects: whether a graph may read objects that Dynamo's code hands over globally.
     """
 
-    def __init__(
-        self, name: str, function: FunctionType, run: Callable[..., Any], recorder: Recorder
-    ) -> None:
+    def __init__(self, name: str, function: FunctionType, run: Callable[..., Any]) -> None:
         """No entry is known yet.
 
         Args:
             name: the model's.
             function: takes `*args` and `**kwargs`, and may have free variables.
             run: calls the function through Dynamo.
-            recorder: records the runs of its programs.
         """
-        self._name, self._function, self._run, self._recorder = name, function, run, recorder
+        self._name, self._function, self._run = name, function, run
         self.reads_user_objects = False
         names, cells = function.__code__.co_freevars, function.__closure__ or ()
         self._free = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
@@ -116,7 +114,7 @@ class GuardedCalls:
         # another thread, in another state of PyTorch, may have made the latest entry
         is_of_example = entry.fits(self._variables(example.args, example.kwargs))
         if pays and is_of_example and not does_more:
-            direct = direct_call(self._name, code, entry.graph, example, self._recorder)
+            direct = direct_call(self._name, code, entry.graph, example)
         if direct is not None:
-            return KnownCall(entry, direct, direct.__code__)
-        return KnownCall(entry, lambda args, kwargs: code(*args, **kwargs), code.__code__)
+            return KnownCall(entry, code, direct, direct.__code__)
+        return KnownCall(entry, code, lambda args, kwargs: code(*args, **kwargs), code.__code__)

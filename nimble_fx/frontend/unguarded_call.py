@@ -7,11 +7,14 @@ from typing import Any
 
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.compiled_weights import CompiledWeights
+from nimble_fx.frontend.graph_call import graph_call
 from nimble_fx.frontend.guarded_call import GuardedCalls
 from nimble_fx.frontend.input_check import InputCheck
 from nimble_fx.frontend.model_function import Arguments, name_of, named_parameters
 from nimble_fx.frontend.preserve_state import tensors_of
+from nimble_fx.runtime.folding.folded_run import FoldedRun
 from nimble_fx.torch_internals.dynamo.entries import PytorchState
+from nimble_fx.torch_internals.leaves import tensors_in
 
 
 class UnguardedCall:
@@ -60,6 +63,24 @@ class UnguardedCall:
         self._weights = CompiledWeights(model)
         own, named = partial(tensors_of, model), named_parameters(model)
         self._inputs = InputCheck(self._name, example, own, named)
+
+    def release_weights(self, example: Arguments) -> None:
+        """Frees the weights that the program reads only in folded form.
+
+        Args:
+            example: the example's inputs.
+
+        Raises:
+            UnsupportedError: there are none.
+        """
+        call = graph_call(self._known.code, self._known.entry.graph, example)
+        program, returned = call.program, tensors_in(call.returned)
+        if not (isinstance(program, FoldedRun) and program.release_weights(call.inputs, returned)):
+            raise UnsupportedError(
+                "its program has no folded weights (is the model in eval mode, and fold_weights "
+                "on?), or they are read in other ways too, or verify='values' compares it"
+            )
+        self.has_weights = False
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the model; the caller has switched gradients off.

@@ -40,11 +40,11 @@ def returns_views_of_inputs(metadata: ViewAndMutationMeta | None) -> bool:
     return any(info.output_type is OutputType.alias_of_input for info in metadata.output_info)
 
 
-def is_wrapped(metadata: ViewAndMutationMeta | None) -> bool:
-    """Whether AOTAutograd may do more in a call than to pass arguments to the graph and results on.
+def has_effects(metadata: ViewAndMutationMeta | None) -> bool:
+    """Whether AOTAutograd may do more in a call than its arguments and results show.
 
-    It does not count what can be seen in arguments and results: that these are not the same.
+    It may write to inputs, set the grad mode, or mark dimensions of outputs as dynamic.
     """
-    if metadata is None or metadata.grad_enabled_mutation is not None:
+    if metadata is None or metadata.grad_enabled_mutation is not None or metadata.dynamic_outputs:
         return True
     return any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)

@@ -18,7 +18,7 @@ from torch._dynamo.types import ConvertFrameReturn
 import nimble_fx
 from nimble_fx.frontend.direct_call import direct_call
 from nimble_fx.frontend.model_function import Arguments
-from nimble_fx.frontend.recorded_run import Recorder
+from nimble_fx.runtime.compiled_graph import CompiledGraph, WatchedProgram
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import pytree
 from tests.support.eager import assert_same
@@ -55,7 +55,7 @@ class Model:
         before: what AOTAutograd does with the arguments.
         after: what it does with the results.
         runs: the program.
-        is_wrapped: whether AOTAutograd may do more than what a call shows.
+        has_effects: whether AOTAutograd may do more than what a call shows.
         name: its name.
         n_wrapped: how many calls its code made.
     """
@@ -65,7 +65,7 @@ class Model:
     before: Callable[[Values], Values] = lambda args: args
     after: Callable[[Values], Values] = lambda outputs: outputs
     runs: Boxed = doubled
-    is_wrapped: bool = False
+    has_effects: bool = False
     name: str = "Model"
     n_wrapped: int = 0
     net: nn.Module = field(default_factory=net)
@@ -78,21 +78,22 @@ def code_of(model):
         return {self.returns}
     return code
 """
-        scope: dict[str, Any] = {"compiled_graph": self._wrapped, "Pair": Pair}
+        self._watched = WatchedProgram(self.runs)
+        graph = self._wrapped if self.has_effects else CompiledGraph(self._wrapped, self._watched)
+        scope: dict[str, Any] = {"compiled_graph": graph, "Pair": Pair}
         exec(text, scope)
         code: FunctionType = scope["code_of"](self.net)
         return code
 
     def _wrapped(self, *args: Any) -> Values:
         self.n_wrapped += 1
-        return self.after(self.program(list(self.before(args))))
+        return self.after(self._watched.run(list(self.before(args))))
 
     def direct(self, *args: Any, **kwargs: Any) -> FunctionType | None:
         """What `direct_call` makes of its code, after a call with these arguments."""
-        code, recorder = self.code(), Recorder()
-        self.program = recorder.watch(self.runs, self.is_wrapped)
+        code = self.code()
         code(*args, **kwargs)
-        made = direct_call(self.name, code, "compiled_graph", Arguments(args, kwargs), recorder)
+        made = direct_call(self.name, code, "compiled_graph", Arguments(args, kwargs))
         self.n_wrapped = 0
         return made
 
@@ -174,7 +175,7 @@ def test_code_that_does_more_stays(added: str) -> None:
 def test_so_does_code_around_which_autograd_does_what_no_call_shows() -> None:
     x = torch.randn(2)
     assert Model(("args[0]",), "outputs[0]").direct(x) is not None
-    assert Model(("args[0]",), "outputs[0]", is_wrapped=True).direct(x) is None
+    assert Model(("args[0]",), "outputs[0]", has_effects=True).direct(x) is None
     with torch.autocast("cpu", torch.bfloat16):  # which AOTAutograd switches off
         assert Model(("args[0]",), "outputs[0]").direct(x) is None
     with torch.enable_grad():  # and this
@@ -182,10 +183,8 @@ def test_so_does_code_around_which_autograd_does_what_no_call_shows() -> None:
 
 
 def test_so_does_code_whose_program_never_ran_as_it_may_if_another_thread_compiles() -> None:
-    model, recorder, x = Model(("args[0]",), "outputs[0]"), Recorder(), torch.randn(2)
-    model.program = recorder.watch(doubled, False)
-    made = direct_call("Model", model.code(), "compiled_graph", Arguments((x,), {}), recorder)
-    assert made is None
+    model, x = Model(("args[0]",), "outputs[0]"), torch.randn(2)
+    assert direct_call("Model", model.code(), "compiled_graph", Arguments((x,), {})) is None
 
 
 def test_so_does_code_that_passes_less_than_a_frozen_program_takes() -> None:
