@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.devices.cuda import MAX_STREAMS, Cuda
+from nimble_fx.devices.cuda import Cuda
 from tests.support.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
 from tests.support.models import CASES
 
@@ -184,12 +184,6 @@ def test_programs_on_streams_of_their_own_draw_what_eager_draws() -> None:
                         drawn[-1].append(call(x))
     torch.cuda.synchronize()
     assert_same(*drawn)
-
-
-def test_streams_are_distinct_and_shared() -> None:
-    device = Cuda.get(torch.device("cuda", 0))
-    assert device is Cuda.get(torch.device("cuda", 0))
-    assert device.stream_limit == MAX_STREAMS
 
 
 def test_a_loaded_program_is_frozen_and_gives_the_models_bits(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """What goes wrong with several streams in a CUDA graph: each row is a test in tests/failure_modes.
 
-Rows are shown on the virtual device where it can show them, against a stand-in for `torch.cuda`
-where a call is what matters, and on a GPU where nothing else will do. What is not handled yet is a
-strict xfail that says what is missing.
+Rows are shown on the virtual device where it can show them, and otherwise on a GPU, or on the
+stand-in for the CUDA runtime. What is not handled yet is a strict xfail that says what is missing.
 """
 
 import re

@@ -6,7 +6,7 @@ inputs and outputs are copied, as the graph is replayed, as the program runs unf
 
 import copy
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from nimble_fx.errors import StateError
+from nimble_fx.runtime.capture import autotuning
 from nimble_fx.runtime.capture.captured_graph import WARM_UPS
-from tests.support import cuda_stand_in
 from tests.support.bits import assert_same_bits
 from tests.support.eager import assert_same, twins
 from tests.support.faults import Faulty, step
@@ -26,16 +26,26 @@ from tests.support.replaying import ReplayingDevice
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["virtual", "cuda"])
-def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
+class Timing(ReplayingDevice):
+    """Its replays take the same time each."""
+
+    can_time = True
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        for _ in range(n):
+            replay()
+        return 1.0
+
+
+@pytest.fixture
+def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Faulty:
     """The device that every program of the backend runs on."""
     monkeypatch.setattr(gc, "collect", int)  # memory must be given back without its help
-    if request.param == "cuda":
-        yield Faulty(cuda_stand_in.install(monkeypatch), monkeypatch)
-        return
-    device = ReplayingDevice()
+    monkeypatch.setattr(autotuning, "N_ROUNDS", 2)
+    monkeypatch.setattr(autotuning, "N_REPLAYS", 2)
+    device: ReplayingDevice = getattr(request, "param", ReplayingDevice)()
     monkeypatch.setattr("nimble_fx.this_machine.device_for", lambda _: device)
-    yield Faulty(device, monkeypatch)
+    return Faulty(device, monkeypatch)
 
 
 @dataclass
@@ -137,11 +147,8 @@ def test_in_training_a_recording_that_fails_costs_nothing_but_speed(
     assert_each_fault_is_survived(Life(faulty, name, train=True), step=3)  # of no period
 
 
-def test_a_fault_in_a_trial_of_schedules_costs_at_most_speed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gc, "collect", int)
-    faulty = Faulty(cuda_stand_in.install(monkeypatch), monkeypatch)
+@pytest.mark.parametrize("faulty", [Timing], indirect=True)
+def test_a_fault_in_a_trial_of_schedules_costs_at_most_speed(faulty: Faulty) -> None:
     life = Life(faulty, "cache", policy="auto")
     n = life.n_launches()
     for k in (*range(0, n - 10, 10), *range(n - 10, n)):  # each would take a minute

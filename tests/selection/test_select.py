@@ -3,8 +3,9 @@
 import copy
 import gc
 import re
+import weakref
 from collections.abc import Callable, Iterator
-from itertools import count, cycle
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,15 @@ from torch import Tensor, nn
 import nimble_fx
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import find_device
+from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.selection.candidate import Candidate
 from nimble_fx.selection.search_space import scheduled_candidates
 from nimble_fx.selection.select import N_TIMED, timed_candidates
 from tests.strategies import task_graphs
-from tests.support import cuda_stand_in
-from tests.support.cuda_stand_in import Gpu
-from tests.support.eager import assert_inference_is_eagers, assert_same, assert_training_is_eagers
+from tests.support.eager import assert_same, assert_training_is_eagers
 from tests.support.models import CASES, Branchy, Tables
+from tests.support.replaying import ReplayingDevice
 
 
 class Wide(nn.Module):
@@ -50,24 +51,43 @@ def test_an_operator_may_have_any_name(name: str) -> None:
     assert plan.graph.n_streams == 3
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    """Every program runs on a stand-in for `torch.cuda`."""
-    return cuda_stand_in.install(monkeypatch)
+class TimedDevice(ReplayingDevice):
+    """A virtual device whose replays take times of one's choice.
 
-
-@pytest.fixture
-def times(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes replays take so many milliseconds, in the order of a trial: the serial one is first.
-
-    Those for which no time is given take the last one.
+    Attributes:
+        milliseconds: the times, of which each timing takes the next.
+        pools: the memory pools that it has made.
     """
 
-    def take(*milliseconds: float, n: int = N_TIMED + 1) -> None:
-        order = cycle([*milliseconds, *milliseconds[-1:] * (n - len(milliseconds))])
-        monkeypatch.setattr(gpu, "replay_ms", lambda: next(order))
+    can_time = True
 
-    return take
+    def __init__(self) -> None:
+        self.pools = list[weakref.ref[Pool]]()
+        self.milliseconds: Iterator[float] = repeat(1.0)
+        super().__init__()
+
+    def pool(self) -> Pool:
+        pool = super().pool()
+        self.pools.append(weakref.ref(pool))
+        return pool
+
+    def time_us(self, replay: Callable[[], None], n: int) -> float:
+        return 1000 * next(self.milliseconds)
+
+    def set_times(self, *milliseconds: float, n: int = N_TIMED + 1) -> None:
+        """Sets the times of the schedules, in the order of a trial: the serial one is first.
+
+        Those for which no time is given take the last one.
+        """
+        self.milliseconds = cycle([*milliseconds, *milliseconds[-1:] * (n - len(milliseconds))])
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> TimedDevice:
+    """Every program runs on this device."""
+    device = TimedDevice()
+    monkeypatch.setattr("nimble_fx.this_machine.device_for", lambda _: device)
+    return device
 
 
 def called(model: nn.Module, *inputs: Any, **options: Any) -> nimble_fx.Program:
@@ -102,11 +122,11 @@ def test_without_a_device_to_time_on_the_best_prediction_runs() -> None:
     assert sorted(us for us in won if us < 0.99 * serial) == won[: won.index(serial)]
 
 
-def test_the_schedule_with_the_fastest_replays_runs(gpu: Gpu, times: Callable[..., None]) -> None:
-    times(0.8, 0.9, 0.5, 0.7)
+def test_the_schedule_with_the_fastest_replays_runs(timed: TimedDevice) -> None:
+    timed.set_times(0.8, 0.9, 0.5, 0.7)
     program = called(Wide(), torch.randn(64))
-    timed = [each for each in program.candidates if each.measured_us is not None]
-    assert len(timed) == N_TIMED + 1
+    measured = [each for each in program.candidates if each.measured_us is not None]
+    assert len(measured) == N_TIMED + 1
     assert chosen(program) is program.candidates[1]
     assert chosen(program).measured_us == pytest.approx(500)
     assert chosen(program).n_streams == program.graph.n_streams
@@ -131,18 +151,16 @@ def test_of_equal_schedules_one_is_timed_and_the_serial_one_always(graph: TaskGr
         assert (each.graph.tasks, each.graph.urgent) in schedules
 
 
-def test_the_serial_one_runs_unless_another_wins_by_the_margin(
-    gpu: Gpu, times: Callable[..., None]
-) -> None:
-    times(1.0, 0.995, 1.0)
+def test_the_serial_one_runs_unless_another_wins_by_the_margin(timed: TimedDevice) -> None:
+    timed.set_times(1.0, 0.995, 1.0)
     program = called(Wide(), torch.randn(64))
     assert chosen(program).policy == "serial"
     assert program.graph.n_streams == 1
     assert "wait_event" not in program.source
 
 
-def test_the_table_is_in_the_summary(gpu: Gpu, times: Callable[..., None]) -> None:
-    times(0.8, 0.9, 0.5, 0.7)
+def test_the_table_is_in_the_summary(timed: TimedDevice) -> None:
+    timed.set_times(0.8, 0.9, 0.5, 0.7)
     program = called(Wide(), torch.randn(64))
     lines = program.summary().splitlines()[-len(program.candidates) :]
     for line, each in zip(lines, program.candidates, strict=True):
@@ -150,13 +168,9 @@ def test_the_table_is_in_the_summary(gpu: Gpu, times: Callable[..., None]) -> No
         assert line.endswith("runs") == each.chosen
 
 
-@pytest.mark.parametrize("name", ["dropout", "cache", "mutates"])
-def test_results_and_state_are_eagers_whichever_wins(name: str, gpu: Gpu) -> None:
-    assert_inference_is_eagers(CASES[name])
-
-
 @pytest.mark.slow
-def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients(gpu: Gpu) -> None:
+@pytest.mark.usefixtures("timed")
+def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients() -> None:
     assert_training_is_eagers(CASES["dropout"])
     forward, backward = nimble_fx.programs()
     for program in (forward, backward):
@@ -164,38 +178,41 @@ def test_training_chooses_for_forward_and_backward_and_gives_eagers_gradients(gp
         assert program.status.n_captures == 1
 
 
-def test_a_trial_draws_no_random_numbers(gpu: Gpu) -> None:
-    model = nn.Sequential(Branchy(), nn.Dropout(0.5)).train()
+@pytest.mark.gpu
+def test_a_trial_draws_no_random_numbers() -> None:
+    model, x = nn.Sequential(Wide(), nn.Dropout(0.5)).train(), torch.ones(64, device="cuda")
     with torch.no_grad():
         torch.manual_seed(0)
-        expected = [model(torch.ones(2, 4)) for _ in range(2)]
+        expected = [model(x) for _ in range(2)]
         torch.manual_seed(0)
         compiled = torch.compile(model, backend="nimble")
-        assert_same([compiled(torch.ones(2, 4)) for _ in range(2)], expected)
+        assert_same([compiled(x) for _ in range(2)], expected)
+    (program,) = nimble_fx.programs()
+    assert len([each for each in program.candidates if each.measured_us is not None]) > 1
 
 
-def test_the_losers_memory_is_given_back(gpu: Gpu, times: Callable[..., None]) -> None:
-    times(0.8, 0.9, 0.5, 0.7)
+def test_the_losers_memory_is_given_back(timed: TimedDevice) -> None:
+    timed.set_times(0.8, 0.9, 0.5, 0.7)
     model = Tables()
     program = called(model, *CASES["tables"].inputs())
     gc.collect()
     assert len([each for each in program.candidates if each.measured_us]) > 1
     assert program.status.n_graphs == 1
-    assert len(gpu.pools) == 1
+    assert sum(pool() is not None for pool in timed.pools) == 2  # the host's, and the winner's
 
 
 def test_a_schedule_for_which_there_is_no_memory_is_no_candidate_any_longer(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, times: Callable[..., None]
+    timed: TimedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times(0.8, 0.5, 0.7, 0.8, n=N_TIMED)
-    capture, n_calls = gpu.cuda.capture, iter(range(99))
+    timed.set_times(0.8, 0.5, 0.7, 0.8, n=N_TIMED)
+    capture, n_calls = timed.capture, iter(range(99))
 
     def failing(n: int, *args: Any, **kwargs: Any) -> Any:
         if next(n_calls) == 1:  # behind the serial one
             raise torch.OutOfMemoryError("CUDA out of memory")
         return capture(n, *args, **kwargs)
 
-    monkeypatch.setattr(gpu.cuda, "capture", failing)
+    monkeypatch.setattr(timed, "capture", failing)
     model, x = Wide(), torch.randn(64)
     eager = copy.deepcopy(model)
     with torch.no_grad():
@@ -226,7 +243,8 @@ def test_sizes_that_depend_on_data_cannot_be_predicted_and_one_stream_it_is(poli
     assert made.graph.n_streams == 1
 
 
-def test_what_cannot_be_costed_is_said_where_streams_could_have_gained(gpu: Gpu) -> None:
+@pytest.mark.usefixtures("timed")
+def test_what_cannot_be_costed_is_said_where_streams_could_have_gained() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         part = x[: int(x.shape[0] ** 0.5)]
         return part.exp() + part.sin().relu().exp()
@@ -254,17 +272,13 @@ def test_an_operator_whose_cost_is_odd_compiles() -> None:
     assert nimble_fx.programs()[0].candidates
 
 
-def test_a_trial_that_an_interrupt_ended_is_held_again(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_samples = count()
+def test_a_trial_that_an_interrupt_ended_is_held_again(timed: TimedDevice) -> None:
+    def interrupted() -> Iterator[float]:
+        yield 1.0
+        timed.milliseconds = repeat(1.0)
+        raise KeyboardInterrupt
 
-    def interrupted() -> float:
-        if next(n_samples) == 1:
-            raise KeyboardInterrupt
-        return 1.0
-
-    monkeypatch.setattr(gpu, "replay_ms", interrupted)
+    timed.milliseconds = interrupted()
     model, x = Branchy(), torch.randn(2, 4)
     compiled = torch.compile(model, backend="nimble")
     with torch.no_grad():

@@ -141,13 +141,6 @@ class Virtual:
             finally:
                 scratch.poison_free()
 
-    def wait_for(self, stream: VirtualStream) -> None:
-        """Runs one stream's queue to its end, and others as far as the order picks them."""
-        self._refuse_in_capture()
-        mark = self._queues.mark(stream.index)
-        with self._host.outside(self.pool()):
-            self._queues.prepend(self._queues.take().run(self._order(), until=mark))
-
     def pool(self) -> Pool:
         """A memory pool for captures. The device does not keep it alive."""
         return Pool(self._live, weakref.WeakMethod(self._overwrite))

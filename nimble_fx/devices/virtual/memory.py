@@ -35,8 +35,6 @@ class Pool:
         self._live, self._freed = live, freed
         self._blocks: dict[int, torch.Tensor] = {}
         self._segments: list[tuple[int, int]] = []
-        self._used_on: defaultdict[int, set[int]] = defaultdict(set)
-        self._held_back: list[tuple[int, torch.Tensor]] = []
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
 
     def allocate(self, stream: int, nbytes: int) -> torch.UntypedStorage:
@@ -61,24 +59,14 @@ class Pool:
         """The bytes of a stream, in use or free."""
         return sum(nbytes for owner, nbytes in self._segments if owner == stream)
 
-    def use_on(self, stream: int, storage: torch.UntypedStorage) -> None:
-        """Records use on another stream: once freed, the block is not reused while kernels run."""
-        self._used_on[storage.data_ptr()].add(stream)
-
     def poison_free(self) -> None:
         """Overwrites the free blocks; call it when no kernel is under way."""
-        for stream, block in self._held_back:
-            self._free[stream].append(block)
-        self._held_back.clear()
         for blocks in self._free.values():
             for block in blocks:
                 poison(block)
 
     def _release(self, stream: int, block: torch.Tensor) -> None:
         self._live.discard(block.data_ptr())
-        if self._used_on.pop(block.data_ptr(), {stream}) != {stream}:
-            self._held_back.append((stream, block))
-            return
         self._free[stream].append(block)
         freed = self._freed()
         if freed is not None:

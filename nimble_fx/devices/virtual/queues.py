@@ -79,41 +79,24 @@ class Queues:
         self._steps, self._before_next = {}, {}
         return taken
 
-    def prepend(self, taken: "Queues") -> None:
-        """Adds steps before those that are here."""
-        for stream, steps in taken._steps.items():
-            self._steps[stream] = [*steps, *self._steps.get(stream, ())]
-        for stream, kernels in taken._before_next.items():
-            self._before_next[stream] = [*kernels, *self._before_next.get(stream, ())]
-
-    def run(self, choose: Choose, until: Mark | None = None) -> "Queues":
-        """Runs kernels: each stream's in order, none before the marks that it waits for.
+    def run(self, choose: Choose) -> None:
+        """Runs all kernels: each stream's in order, none before the marks that it waits for.
 
         Marks that are not in these queues have been passed. Cost: O(kernels x streams).
 
         Args:
             choose: picks the order.
-            until: the mark to stop at, once it is passed; None to run all.
-
-        Returns:
-            The steps that were not run.
         """
         left = {stream: deque(steps) for stream, steps in self._steps.items()}
         ahead = {step for steps in left.values() for step in steps if isinstance(step, Mark)}
         while True:
             _pass_marks(left, ahead)
             ready = [s for s, steps in left.items() if steps and callable(steps[0])]
-            if not ready or (until is not None and until not in ahead):
-                return self._with_steps(left)
+            if not ready:
+                return
             kernel = left[choose(ready)].popleft()
             if callable(kernel):
                 kernel()
-
-    def _with_steps(self, left: Mapping[int, deque[Step]]) -> "Queues":
-        rest = Queues()
-        rest._steps = {stream: list(steps) for stream, steps in left.items() if steps}
-        rest._before_next = dict(self._before_next)
-        return rest
 
     def unjoined(self, origin: int) -> set[int]:
         """The streams with steps that do not happen before the end of `origin`."""

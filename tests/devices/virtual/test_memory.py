@@ -94,20 +94,6 @@ def test_poison_spares_what_is_held() -> None:
     assert torch.equal(held, torch.zeros(4))
 
 
-def test_a_block_that_another_stream_used_is_held_back_until_no_kernel_runs() -> None:
-    pool, _, freed = pool_and_freed()
-    used, own = tensor_in(pool, stream=1), tensor_in(pool, stream=1)
-    addresses = {used.data_ptr(), own.data_ptr()}
-    pool.use_on(2, used.untyped_storage())
-    pool.use_on(1, own.untyped_storage())
-    del used, own
-    assert freed == [1]
-    first, second = tensor_in(pool, stream=1), tensor_in(pool, stream=1)
-    assert len(addresses & {first.data_ptr(), second.data_ptr()}) == 1
-    pool.poison_free()
-    assert tensor_in(pool, stream=1).data_ptr() in addresses - {first.data_ptr()}
-
-
 def test_a_pool_knows_its_blocks_and_how_much_each_stream_has() -> None:
     pool, *_ = pool_and_freed()
     held = tensor_in(pool, stream=1, n=4).zero_()

@@ -117,19 +117,3 @@ def test_a_cleared_queue_is_empty(order: object) -> None:
     queues.launch(0, lambda: ran.append(5))
     queues.run(order(Random(0)))  # type: ignore[operator]
     assert ran == [5]
-
-
-@given(given_to_streams(), st.sampled_from(ORDERS), st.integers(0, 99), st.data())
-def test_up_to_a_mark_all_that_comes_before_it_runs_and_the_rest_can_be_put_back(
-    given_: list[Given], order: object, seed: int, data: st.DataObject
-) -> None:
-    ran, chosen = list[int](), order(Random(seed))  # type: ignore[operator]
-    queues = queues_of(given_, ran)
-    last = data.draw(st.integers(0, len(given_) - 1)) if given_ else None
-    stream = 0 if last is None else given_[last][0]
-    taken = queues.take()
-    queues.prepend(taken.run(chosen, until=taken.mark(stream)))
-    assert {i for i, (s, _) in enumerate(given_) if s == stream} <= set(ran)
-    queues.run(chosen)
-    assert sorted(ran) == list(range(len(given_)))
-    assert all(ran.index(i) < ran.index(j) for i, j in before(given_).edges)
