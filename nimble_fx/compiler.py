@@ -21,6 +21,7 @@ from nimble_fx.rewrites.fill_masked import fill_masked
 from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
+from nimble_fx.rewrites.promised_strides import keep_promised_strides
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
@@ -239,9 +240,10 @@ class Compiler:
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
-        """Moves a graph to one device and folds its constants, in place; returns it."""
+        """Moves a graph to one device, folds its constants and keeps strides, in place."""
         place = self._target.constants_on
-        return fill_masked(fold_constants(move_to_device(gm), place), place)
+        gm = fill_masked(fold_constants(move_to_device(gm), place), place)
+        return keep_promised_strides(gm, place)
 
     def _build(
         self, maker: GraphCompiler, gm: GraphModule, name: str, capture: CaptureOptions

@@ -8,8 +8,7 @@ After:  masked_fill(y, mask, 2.0)
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import attrgetter, mul
+from operator import attrgetter
 from typing import cast
 
 import torch
@@ -18,7 +17,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
-from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
+from nimble_fx.torch_internals.memory_formats import contiguous_order
+from nimble_fx.torch_internals.symbolic import are_same_sizes
 from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
@@ -54,7 +54,7 @@ def _replace(gm: GraphModule, node: Node, place: Place) -> None:
         if node.target is _aten.masked_fill.Tensor:
             node.target, node.args = _aten.masked_fill.Scalar, (base, mask, number)
         else:
-            order = _contiguous_order(base.meta["val"])
+            order = contiguous_order(base.meta["val"])
             if order is None or not _has_mask(node):
                 return
             _fill(gm.graph, node, order, number)
@@ -83,20 +83,6 @@ def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
     filled.meta["val"] = node.meta["val"].permute(order)
     back = [order.index(i) for i in range(len(order))]
     node.target, node.args = _aten.permute.default, (filled, back)
-
-
-def _contiguous_order(tensor: Tensor) -> list[int] | None:
-    """The order of dimensions in which a tensor is contiguous; None if there is none."""
-    order = list(range(tensor.dim()))
-    if not _has_default_strides(tensor) and are_known(tensor.stride()):
-        order.sort(key=lambda i: (tensor.stride(i), tensor.size(i)), reverse=True)
-    return order if _has_default_strides(tensor.permute(order)) else None
-
-
-def _has_default_strides(tensor: Tensor) -> bool:
-    """Whether its strides equal a new tensor's, also in dimensions of size 1."""
-    from_last = accumulate((1, *reversed(tensor.shape[1:])), mul)
-    return tensor.dim() == 0 or are_same_sizes(tensor.stride()[::-1], list(from_last))
 
 
 def _has_mask(node: Node) -> bool:

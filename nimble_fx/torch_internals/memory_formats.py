@@ -1,9 +1,13 @@
-"""The memory formats of images."""
+"""The memory formats of images, and the orders of dimensions in memory."""
+
+from itertools import accumulate
+from operator import mul
 
 import torch
 from torch import Tensor
 
 from nimble_fx.torch_internals.names import lookup
+from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
 
 _suggested = lookup("torch._prims_common.suggest_memory_format")
 
@@ -23,3 +27,17 @@ def suggests_channels_last(image: Tensor) -> bool:
     If it is in both formats, the strides of dimensions of size 1 decide.
     """
     return image.dim() == 4 and _suggested(image) == torch.channels_last
+
+
+def contiguous_order(tensor: Tensor) -> list[int] | None:
+    """The order of dimensions in which a tensor is contiguous; None if there is none."""
+    order = list(range(tensor.dim()))
+    if not _has_default_strides(tensor) and are_known(tensor.stride()):
+        order.sort(key=lambda i: (tensor.stride(i), tensor.size(i)), reverse=True)
+    return order if _has_default_strides(tensor.permute(order)) else None
+
+
+def _has_default_strides(tensor: Tensor) -> bool:
+    """Whether its strides equal a new tensor's, also in dimensions of size 1."""
+    from_last = accumulate((1, *reversed(tensor.shape[1:])), mul)
+    return tensor.dim() == 0 or are_same_sizes(tensor.stride()[::-1], list(from_last))

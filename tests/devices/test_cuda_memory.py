@@ -12,7 +12,6 @@ from torch import Tensor
 
 from nimble_fx.devices import Capture
 from nimble_fx.devices.cuda import Cuda
-from tests.support.models import Branchy
 
 pytestmark = pytest.mark.gpu
 
@@ -62,27 +61,6 @@ def test_a_capture_that_breaks_keeps_no_memory(cuda: Cuda) -> None:
         cuda.capture(2, run, cuda.pool())
     assert seen[0]() is None
     assert reserved() == before
-
-
-@pytest.mark.usefixtures("without_garbage_collector")
-def test_garbage_is_gone_before_a_programs_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Garbage:
-        """It refers to itself."""
-
-    garbage: Any = Garbage()
-    garbage.itself, alive, gone = garbage, weakref.ref(garbage), list[bool]()
-    del garbage
-    capture = Cuda.capture
-
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        gone.append(alive() is None)
-        return capture(*args, **kwargs)
-
-    monkeypatch.setattr(Cuda, "capture", noting)
-    with torch.no_grad():
-        torch.compile(Branchy().cuda(), backend="nimble")(torch.randn(8, 4, device="cuda"))
-    assert gone
-    assert all(gone)
 
 
 @pytest.mark.usefixtures("without_garbage_collector")

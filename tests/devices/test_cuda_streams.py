@@ -148,9 +148,8 @@ def test_streams_are_joined_after_an_exception_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_outlives_a_capture_of_the_users(cuda: Cuda) -> None:
-    streams = cuda.streams(2)
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        cuda.settle(streams, ())
+        cuda.settle(cuda.streams(2), ())
         assert cuda.is_capturing
 
 

@@ -49,7 +49,7 @@ def test_a_call_takes_its_part_of_a_replay(
 def test_the_median_sample_is_a_calls_time(
     cuda: Cuda, clock: Callable[[Iterator[float]], None]
 ) -> None:
-    clock(iter([5.0, 100.0, 1.0]))
+    clock(iter([100.0, 5.0, 1.0]))
     seconds = cuda.seconds([lambda: torch.ones(2, device="cuda")])
     assert seconds == pytest.approx(5 / N_REPEATS)
 

@@ -116,9 +116,13 @@ def test_16_no_garbage_is_collected_during_a_capture_and_what_there_was_is_gone(
     was_enabled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enabled, gone = list[bool](), list[bool]()
-    capture, enqueue, garbage = Cuda.capture, Launcher.enqueue, Branchy()
+    capture, enqueue = Cuda.capture, Launcher.enqueue
+    options: dict[str, Any] = {"policy": "nimble"}
+    compiled = torch.compile(Branchy().cuda(), backend="nimble", options=options, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.randn(2, 4, device="cuda"))  # Dynamo collects garbage when it compiles
+    garbage: Any = Branchy()
     garbage.itself, alive = garbage, weakref.ref(garbage)
-    del garbage
 
     def watched_capture(*args: Any, **options: Any) -> Any:
         gone.append(alive() is None)
@@ -130,13 +134,11 @@ def test_16_no_garbage_is_collected_during_a_capture_and_what_there_was_is_gone(
 
     monkeypatch.setattr(Cuda, "capture", watched_capture)
     monkeypatch.setattr(Launcher, "enqueue", watched_enqueue)
-    options: dict[str, Any] = {"policy": "nimble"}
-    compiled = torch.compile(Branchy().cuda(), backend="nimble", options=options)
-    x = torch.randn(2, 4, device="cuda")
     (gc.enable if was_enabled else gc.disable)()
+    del garbage
     try:
         with torch.no_grad():
-            compiled(x)
+            compiled(torch.randn(3, 4, device="cuda"))
         assert gc.isenabled() == was_enabled
     finally:
         gc.enable()

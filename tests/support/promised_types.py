@@ -13,7 +13,7 @@ class _Checked(Interpreter):
         result = super().run_node(n)
         if n.op == "call_function":
             assert list(map(_type, _tensors(result))) == list(
-                map(_type, _tensors(n.meta["val"]))
+                map(_type, _tensors(n.meta.get("val")))
             ), n
         return result
 

@@ -1,0 +1,57 @@
+"""Shapes and strides as plain numbers: those of the call that a graph is compiled for."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+import torch
+from torch import SymInt, Tensor
+
+from nimble_fx.torch_internals.memory_formats import contiguous_order
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape and strides of a tensor in the call that the graph is compiled for."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @staticmethod
+    def of(value: Tensor) -> "Layout | None":
+        """The layout of a fake tensor; None if its sizes depend on data."""
+        sizes = [*map(size_hint, value.shape), *map(size_hint, value.stride())]
+        known = tuple(n for n in sizes if n is not None)
+        return Layout(known[: value.dim()], known[value.dim() :]) if None not in sizes else None
+
+    def with_strides(self, strides: tuple[int, ...]) -> "Layout":
+        """The same shape with other strides."""
+        return Layout(self.shape, strides)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether it is contiguous in the order of its dimensions."""
+        from_last = accumulate((1, *self.shape[:0:-1]), mul)
+        return self.is_like(self.with_strides(tuple(from_last)[::-1][: len(self.shape)]))
+
+    @property
+    def order(self) -> list[int] | None:
+        """The order of dimensions in which it is contiguous; None if there is none."""
+        return contiguous_order(self.on("meta"))
+
+    def is_like(self, other: "Layout") -> bool:
+        """Whether strides are equal, except where the size is 1, or if there are no elements."""
+        dimensions = zip(self.shape, self.strides, other.strides, strict=True)
+        return 0 in self.shape or all(n == 1 or a == b for n, a, b in dimensions)
+
+    def on(self, device: str | torch.device, dtype: torch.dtype = torch.uint8) -> Tensor:
+        """Zeros of this layout."""
+        pairs = zip(self.shape, self.strides, strict=True)
+        extent = 0 if 0 in self.shape else 1 + sum((n - 1) * step for n, step in pairs)
+        return torch.zeros(extent, dtype=dtype, device=device).as_strided(self.shape, self.strides)
+
+
+def size_hint(size: int | SymInt) -> int | None:
+    """A size in the call that the graph is compiled for; None if it depends on data."""
+    hint = size.node.hint if isinstance(size, SymInt) else size
+    return hint if isinstance(hint, int) else None
