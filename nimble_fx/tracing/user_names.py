@@ -48,14 +48,32 @@ def program_name(gm: GraphModule) -> str:
     """The name of the user's function that was compiled, such as "Branchy.forward"."""
     for node in gm.graph.nodes:
         frames = _frames(node.meta.get("stack_trace") or "")
-        if frames:
-            first = next((f for f in frames if not _is_wrapper(_scopes(f))), frames[0])
-            names = [scope.name for scope in _scopes(first)]
-            return ".".join(names) or first["function"]
-    for node in gm.graph.nodes:  # all in torch.nn
-        for _, module in (node.meta.get("nn_module_stack") or {}).values():
-            return f"{getattr(module, '__name__', module)}.forward"
+        first = next((f for f in frames if not _is_wrapper(_scopes(f))), next(iter(frames), None))
+        names = [scope.name for scope in _scopes(first)] if first else None
+        container = _container(list((node.meta.get("nn_module_stack") or {}).values()), names)
+        if container is not None:
+            return f"{container}.forward"
+        if first is not None:
+            return ".".join(names or []) or first["function"]
     return "program"
+
+
+def _container(modules: Sequence[tuple[str, Any]], names: Sequence[str] | None) -> str | None:
+    """The class of the model, if it has a `forward` of PyTorch's that calls others; else None.
+
+    Such a `forward`, as that of `nn.Sequential`, has no frame in stack traces.
+
+    Args:
+        modules: the path and class of each module that an operator is in, outermost first.
+        names: the classes and functions around the user's line of it; None if it has no line.
+    """
+    if not modules or not re.fullmatch(r"L\['\w+'\]", modules[0][0]):
+        return None
+    model, *inner = [getattr(module, "__name__", str(module)) for _, module in modules]
+    if names is None:
+        return model
+    is_inside = any(names[-2:] == [each, "forward"] for each in inner if each != model)
+    return model if is_inside else None
 
 
 class InputNames:

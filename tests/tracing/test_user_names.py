@@ -68,6 +68,49 @@ def test_a_program_has_the_name_of_the_function_and_not_of_its_decorator() -> No
     assert names_of(Decorated(), torch.ones(2))[0] == "Decorated.forward"
 
 
+class Layers(nn.Sequential):
+    """A container of a class of its own."""
+
+
+class Doubled(nn.Sequential):
+    """A container with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(x) * 2
+        return y
+
+
+def forward(model: nn.Module, x: Tensor) -> Tensor:
+    y: Tensor = model(x)
+    return y
+
+
+@pytest.mark.parametrize("compiles", [names_of, lambda *args: ahead_of_time(*args)])
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (nn.Sequential(nn.Sigmoid(), Decorated()), "Sequential"),
+        (nn.Sequential(Decorated(), Decorated()), "Sequential"),
+        (nn.Sequential(nn.Sequential(Decorated())), "Sequential"),
+        (Layers(Decorated()), "Layers"),
+        (Doubled(Decorated()), "Doubled"),
+        (nn.Sigmoid(), "Sigmoid"),
+    ],
+)
+def test_a_container_has_its_own_name_and_not_that_of_a_module_in_it(
+    model: nn.Module, name: str, compiles: Callable[..., Any]
+) -> None:
+    assert compiles(model, torch.ones(2))[0] == f"{name}.forward"
+
+
+def ahead_of_time(model: nn.Module, *inputs: object) -> list[str]:
+    return [each.graph.name for each in nimble_fx.compile(model, inputs).programs]
+
+
+def test_a_function_that_calls_a_container_has_its_own() -> None:
+    assert names_of(forward, nn.Sequential(Decorated()), torch.ones(2))[0] == "forward"  # type: ignore[arg-type]
+
+
 def test_a_prefix_of_a_name_is_replaced_as_a_whole_word() -> None:
     prefixes = {"args_1": "extra", "kwargs_y": "y"}
     names = ["args_1", "args_1_0", "args_10", "kwargs_y_w", "my_args_1"]
