@@ -50,7 +50,8 @@ class GraphBreaks:
         if not self._n_graphs:
             why = reasons[0] if reasons else _NO_REASON
             reason = (
-                f"PyTorch found no graph in it ({why}), so that nothing is compiled ahead of time"
+                f"PyTorch found no graph in it ({why}), so that nothing is compiled ahead of time. "
+                "TORCH_LOGS=graph_breaks shows the line"
             )
             return Fallback(name, "in eager", reason)
         if not reasons or (is_whole and not self._n_broken):

@@ -78,7 +78,8 @@ class UnguardedCall:
         if not (isinstance(program, FoldedRun) and program.release_weights(call.inputs, returned)):
             raise UnsupportedError(
                 "its program has no folded weights (is the model in eval mode, and fold_weights "
-                "on?), or they are read in other ways too, or verify='values' compares it"
+                "on? small matrices stay as they are), or they are read in other ways too, or "
+                "verify='values' compares it"
             )
         self.has_weights = False
 

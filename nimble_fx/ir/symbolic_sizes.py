@@ -176,7 +176,9 @@ def _evaluate_unbounded(node: ast.expr, sizes: Sizes) -> Number:
             return value
         case ast.Name(name):
             if name not in sizes:
-                raise ValueError(f"{name} has no value")
+                depends_on_data = name.startswith("u")  # as PyTorch names such symbols
+                when = " before the program runs: it depends on data" if depends_on_data else ""
+                raise ValueError(f"{name} has no value{when}")
             return sizes[name]
         case ast.UnaryOp(ast.USub(), operand):
             return -_evaluate(operand, sizes)

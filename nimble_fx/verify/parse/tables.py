@@ -78,7 +78,7 @@ def read_module(module: ast.Module, lines: Sequence[str]) -> tuple[ast.FunctionD
                 imports.append(code)
             case _:
                 code = lines[node.lineno - 1].strip()
-                raise ScheduleError(f"no emitted module has line {node.lineno}: {code}")
+                raise ScheduleError(f"line {node.lineno} is in no emitted module: {code}")
     missing = [name for name in _TABLES if name not in tables] + ["call"] * (not functions)
     if missing:
         raise ScheduleError(f"the module has no {', '.join(missing)}")
