@@ -164,7 +164,7 @@ EDITS = {
     "more arguments": (RELU, "aten.relu.default(x_1, 1)", "does not take these"),
     "an unknown keyword": (RELU, "aten.relu.default(x_1, a=1)", "does not take these"),
     "all keywords": (RELU, "aten.relu.default(**x_1)", "one by one"),
-    "an import": (r"import torch\n", "import torch\nimport os\n", "in no emitted module: import os"),
+    "an import": (r"import torch\n", "import torch\nimport os\n", "no emitted module: import os"),
     "no Python": (r"with s0:", "with s0", "not a Python module"),
     "no tuple": (r"    return \(add,\)", "    return add", "no such statement"),
     "more behind the return": (r"(    return .*\n)", r"\1    inputs.clear()\n", "nothing follows"),
