@@ -29,7 +29,7 @@ def summary(
         "inputs": described_inputs(graph),
         "tasks": _tasks(graph, n_traced),
         "streams": _streams(graph),
-        "waits": f"{graph.n_waits} of {graph.n_edges} orders between tasks",
+        "waits": f"{graph.n_waits} for {graph.n_edges} dependencies between tasks",
         "forks": f"{len(graph.forks)} from stream 0, {len(graph.joins)} joined to it",
         "frees": f"{frees} values before the end",
         "runs on": scheduled.device,

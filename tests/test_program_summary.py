@@ -17,7 +17,7 @@ def test_the_summary_is_one_screen_with_the_facts() -> None:
     for fact in (
         "tasks    5 launched, 7 in all",
         "streams  2 (width 2)",
-        "waits    1 of 4 orders between tasks",
+        "waits    1 for 4 dependencies between tasks",
         "forks    1 from stream 0, 0 joined to it",
         "runs on  cpu",
         "frozen   no: cpu has no CUDA graphs",

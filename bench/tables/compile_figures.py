@@ -22,7 +22,7 @@ class Figures:
 
     Attributes:
         name: the graph's name, with its size.
-        n_edges: the number of orders between tasks that the schedule keeps.
+        n_edges: the number of dependencies between tasks.
         theory: the optimal counts; None if they are not computed.
         stage_seconds: the median of each stage.
         total_seconds: the time of all stages.
