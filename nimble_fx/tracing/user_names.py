@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.locked_ast import syntax_tree
@@ -96,6 +97,11 @@ class InputNames:
         names = [with_other_prefix(name, prefixes) for name in input_names(gm)]
         parts = [_parts(node.meta.get("example_value")) for node in _placeholders(gm)]
         self._names = [n + part for n, of in zip(names, parts, strict=True) for part in of]
+        self._are_numbers = [
+            not isinstance(node.meta.get("example_value"), Tensor)
+            for node, of in zip(_placeholders(gm), parts, strict=True)
+            for _ in of
+        ]
         paths = zip(input_paths(gm), parts, strict=True)
         self._paths = [path if part == "" else "" for path, of in paths for part in of]
         self._wanted: dict[str, str] = {}
@@ -115,14 +121,28 @@ class InputNames:
                 not all versions of PyTorch have corrected the metadata.
         """
         placeholders = [node.name for node in _placeholders(gm)]
-        if len(placeholders) == len(self._names):
-            self._wanted = dict(zip(placeholders, self._names, strict=True))
-            self._path_of = dict(zip(placeholders, self._paths, strict=True))
+        matched = self._without_sizes_of_parts(_placeholders(gm))
+        if len(matched) == len(self._names):
+            self._wanted = dict(zip(matched, self._names, strict=True))
+            self._path_of = dict(zip(matched, self._paths, strict=True))
         if metadata is not None:
             found = metadata.static_input_indices
             is_shifted = found[:1] == [i + n_missing for i in self._first_static]
             shift = n_missing if is_shifted else 0
             self.static = {placeholders[i - shift] for i in found}
+
+    def _without_sizes_of_parts(self, placeholders: Sequence[Node]) -> list[str]:
+        """The names of the inputs that the Dynamo graph has too.
+
+        Since PyTorch 2.14 the symbolic sizes of a subclass's tensors follow each of these.
+        """
+        left, names = list(self._are_numbers), list[str]()
+        for node in placeholders:
+            is_number = not isinstance(node.meta.get("val"), Tensor)
+            if left[:1] == [is_number] or not is_number:
+                left = left[1:]
+                names.append(node.name)
+        return names
 
     @property
     def weights(self) -> set[str]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import FileError
+from nimble_fx.ir.types import TensorType
 from nimble_fx.tracing.user_names import input_names, input_paths, program_name, with_other_prefix
 
 
@@ -181,11 +182,13 @@ def test_tensors_of_a_subclass_have_its_name_and_weights_keep_theirs(tmp_path: P
     with torch.no_grad():
         expected = compiled(pieces, x)
     (program,) = nimble_fx.programs()
-    names = [value.name for value in program.graph.inputs]
-    assert names[:2] + names[3:] == [
-        *("layer_weight", "layer_bias", "pieces_values", "pieces_offsets", "x")
-    ]
-    results = program.bind(net)(2, pieces.values(), pieces.offsets(), x)
+    tensors = {"pieces_values": pieces.values(), "pieces_offsets": pieces.offsets(), "x": x}
+    names = [each.name for each in program.graph.inputs if isinstance(each.type, TensorType)]
+    assert names == ["layer_weight", "layer_bias", *tensors]
+    results = program.bind(net)(2, *tensors.values())
     assert torch.equal(results[0], expected[0].values())
+    if len(program.graph.inputs) > len(names) + 1:  # since PyTorch 2.14 the size is an input
+        program.save(tmp_path / "nested.json")
+        return
     with pytest.raises(FileError, match=r"size s\d+ of its input pieces_values is no input of"):
         program.save(tmp_path / "nested.json")
