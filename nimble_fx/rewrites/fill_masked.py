@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.memory_formats import contiguous_order
-from nimble_fx.torch_internals.symbolic import are_same_sizes
+from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
 from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
@@ -55,7 +55,9 @@ def _replace(gm: GraphModule, node: Node, place: Place) -> None:
             node.target, node.args = _aten.masked_fill.Scalar, (base, mask, number)
         else:
             order = contiguous_order(base.meta["val"])
-            if order is None or not _has_mask(node):
+            is_default = order is not None and order == sorted(order)
+            is_known = is_default or are_known(base.meta["val"].shape)
+            if order is None or not is_known or not _has_mask(node):
                 return
             _fill(gm.graph, node, order, number)
     if value.op == "get_attr" and not value.users:

@@ -12,22 +12,24 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
-from torch import SymInt, Tensor
+from torch import SymBool, SymFloat, SymInt, Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
-from nimble_fx.torch_internals.layout import Layout, size_hint
+from nimble_fx.torch_internals.layout import Layout
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.memory_formats import contiguous_order
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.symbolic import hint
 from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
 
 _Strides = tuple[int, ...]
+_SYMBOLIC = (SymInt, SymFloat, SymBool)
 
 _UNPREDICTABLE = {
     torch.Tag.data_dependent_output,
@@ -105,7 +107,7 @@ def _described(value: Any) -> Any:
     value = value.meta.get("val") if isinstance(value, Node) else value
     if isinstance(value, Tensor):
         return Layout.of(value), value.dtype, value.device
-    return size_hint(value) if isinstance(value, SymInt) else value
+    return hint(value) if isinstance(value, _SYMBOLIC) else value
 
 
 def _returned_strides(node: Node) -> Sequence[_Strides | None]:
@@ -121,12 +123,18 @@ def _returned_strides(node: Node) -> Sequence[_Strides | None]:
 
 
 def _real(value: Any) -> Any:
-    """Zeros like a fake tensor; the size in this call for a symbolic one."""
+    """Zeros like a fake tensor; for a symbolic number its value in this call, or 1 if not known.
+
+    A number that depends on data decides about no known size, and so hardly about strides.
+    """
     value = value.meta.get("val") if isinstance(value, Node) else value
     layout = Layout.of(value) if isinstance(value, Tensor) else None
     if layout is not None:
         return layout.on(value.device, value.dtype)
-    return size_hint(value) if isinstance(value, SymInt) else value
+    if isinstance(value, _SYMBOLIC):
+        known = hint(value)
+        return 1 if known is None else known
+    return value
 
 
 def _results(node: Node) -> Iterator[Node | None]:

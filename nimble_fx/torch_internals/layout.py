@@ -5,9 +5,10 @@ from itertools import accumulate
 from operator import mul
 
 import torch
-from torch import SymInt, Tensor
+from torch import Tensor
 
 from nimble_fx.torch_internals.memory_formats import contiguous_order
+from nimble_fx.torch_internals.symbolic import hint
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Layout:
     @staticmethod
     def of(value: Tensor) -> "Layout | None":
         """The layout of a fake tensor; None if its sizes depend on data."""
-        sizes = [*map(size_hint, value.shape), *map(size_hint, value.stride())]
-        known = tuple(n for n in sizes if n is not None)
+        sizes = [*map(hint, value.shape), *map(hint, value.stride())]
+        known = tuple(int(n) for n in sizes if n is not None)
         return Layout(known[: value.dim()], known[value.dim() :]) if None not in sizes else None
 
     def with_strides(self, strides: tuple[int, ...]) -> "Layout":
@@ -49,9 +50,3 @@ class Layout:
         pairs = zip(self.shape, self.strides, strict=True)
         extent = 0 if 0 in self.shape else 1 + sum((n - 1) * step for n, step in pairs)
         return torch.zeros(extent, dtype=dtype, device=device).as_strided(self.shape, self.strides)
-
-
-def size_hint(size: int | SymInt) -> int | None:
-    """A size in the call that the graph is compiled for; None if it depends on data."""
-    hint = size.node.hint if isinstance(size, SymInt) else size
-    return hint if isinstance(hint, int) else None

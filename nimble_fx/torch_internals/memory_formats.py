@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.torch_internals.names import lookup
-from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
+from nimble_fx.torch_internals.symbolic import are_same_sizes, hint
 
 _suggested = lookup("torch._prims_common.suggest_memory_format")
 
@@ -32,8 +32,10 @@ def suggests_channels_last(image: Tensor) -> bool:
 def contiguous_order(tensor: Tensor) -> list[int] | None:
     """The order of dimensions in which a tensor is contiguous; None if there is none."""
     order = list(range(tensor.dim()))
-    if not _has_default_strides(tensor) and are_known(tensor.stride()):
-        order.sort(key=lambda i: (tensor.stride(i), tensor.size(i)), reverse=True)
+    pairs = [(hint(tensor.stride(i)), hint(tensor.size(i))) for i in order]
+    known = [(stride, size) for stride, size in pairs if None not in (stride, size)]
+    if not _has_default_strides(tensor) and len(known) == len(pairs):
+        order.sort(key=lambda i: known[i], reverse=True)
     return order if _has_default_strides(tensor.permute(order)) else None
 
 

@@ -15,6 +15,8 @@ _is_always_true = lookup("torch.fx.experimental.symbolic_shapes.statically_known
 NUMBERS = (int, float, bool, SymInt, SymFloat, SymBool)
 """The types of numbers, known or symbolic."""
 
+Number = int | float | bool | SymInt | SymFloat | SymBool
+
 
 def python_text(size: int | SymInt) -> str:
     """A size as Python text, such as "4*s77", as Inductor writes it."""
@@ -25,6 +27,17 @@ def python_text(size: int | SymInt) -> str:
 def are_known(sizes: Iterable[int | SymInt]) -> bool:
     """Whether all sizes are plain numbers."""
     return all(type(size) is int for size in sizes)
+
+
+def hint(number: Number) -> float | None:
+    """The value of a number in the call that a graph is compiled for; None if it depends on data.
+
+    Adds no guard.
+    """
+    if not isinstance(number, (SymInt, SymFloat, SymBool)):
+        return number
+    value = number.node.hint
+    return value if isinstance(value, (int, float)) else None
 
 
 def known_number(size: int | SymInt) -> int | None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils import _pytree as pytree
 
 import nimble_fx
@@ -184,6 +185,60 @@ def test_operators_that_are_called_alike_are_run_once(monkeypatch: pytest.Monkey
     gm = keep_promised_strides(aten_graph(function, x), here)
     torch.testing.assert_close(run_as_promised(gm, x), function(x))
     assert len(calls) == 2
+
+
+def nearby(x: Tensor, y: Tensor) -> Tensor:
+    return torch.lerp(x, y, 1.0 / x.shape[0]) + torch.add(x, y, alpha=1 / x.shape[1])
+
+
+def test_what_runs_on_zeros_adds_no_guard_on_sizes() -> None:
+    counter = CompileCounterWithBackend("nimble")
+    compiled = torch.compile(nearby, backend=counter, dynamic=True, fullgraph=True)
+    for n in range(3, 9):
+        x = torch.randn(n, n + 1, 5, 6)
+        y = torch.randn(n, n + 1, 5, 6).to(memory_format=torch.channels_last)
+        assert_same(compiled(x, y), nearby(x, y))
+    assert counter.frame_count == 1
+
+
+SYMBOLIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "xlogy": lambda x, y: torch.xlogy(x, y.abs() + 1).permute(0, 2, 3, 1).contiguous().flatten(1),
+    "floor_divide": lambda x, y: torch.floor_divide(x, y).permute(0, 2, 3, 1).contiguous().view(-1),
+    "logsigmoid": lambda x, y: F.logsigmoid(y).permute(0, 2, 3, 1).contiguous().flatten(1),
+    "roll": lambda x, y: torch.roll(y, 1, 2).contiguous().flatten(1),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_strides_of_symbolic_sizes_are_kept_too(name: str) -> None:
+    compiled = torch.compile(SYMBOLIC[name], backend="nimble", dynamic=True)
+    with torch.no_grad():
+        for shape in ((2, 4, 4, 6), (3, 5, 4, 7)):
+            x, y = torch.randn(shape), torch.randn(shape).to(memory_format=torch.channels_last)
+            assert_same(compiled(x, y), SYMBOLIC[name](x, y))
+
+
+def test_so_are_those_of_gradients() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.Hardswish())
+    model.append(nn.Flatten()).append(nn.Linear(512, 3)).double()
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(5, 4, 8, 8).double().to(memory_format=torch.channels_last)
+    compiled = torch.compile(model, backend="nimble", dynamic=True)
+    weights = list(model.parameters())
+    results = [torch.autograd.grad(f(x).square().sum(), weights) for f in (compiled, model)]
+    torch.testing.assert_close(*results)
+
+
+def test_a_number_that_depends_on_data_matters_to_no_strides() -> None:
+    def rolled(x: Tensor, i: Tensor) -> Tensor:
+        return torch.roll(x, int(i.item()), 2).contiguous().view(-1)
+
+    x = torch.randn(3, 4, 5, 6).to(memory_format=torch.channels_last)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(rolled, backend="nimble", options={"on_fallback": "silent"})
+        for i in (3, 2):
+            assert_same(compiled(x, torch.tensor(i)), rolled(x, torch.tensor(i)))
 
 
 class Decoder(nn.Module):

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from nimble_fx.torch_internals.layout import Layout, size_hint
+from nimble_fx.torch_internals.layout import Layout
+from nimble_fx.torch_internals.symbolic import hint
 
 SHAPES = st.lists(st.integers(0, 3), max_size=4)
 
@@ -34,9 +35,9 @@ def test_symbolic_sizes_are_those_of_the_call_and_get_no_guard() -> None:
     x = mode.from_tensor(torch.randn(5, 3).t())
     assert isinstance(x.shape[1], torch.SymInt)
     assert Layout.of(x) == Layout((3, 5), (1, 3))
-    assert size_hint(x.shape[1]) == 5
+    assert hint(x.shape[1]) == 5
     assert environment.guards == []
     unknown = environment.create_unbacked_symint()
-    assert size_hint(unknown) is None
+    assert hint(unknown) is None
     with mode:
         assert Layout.of(torch.empty(unknown, 2)) is None
