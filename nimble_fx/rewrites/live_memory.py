@@ -4,9 +4,10 @@ import operator
 from itertools import accumulate
 from math import inf
 
-from torch import SymInt, Tensor
+from torch import Tensor
 from torch.fx import Graph, Node
 
+from nimble_fx.torch_internals.symbolic import hint
 from nimble_fx.tracing.escape_analysis import storages
 
 MAX_GROWTH = 0.1
@@ -80,8 +81,5 @@ class LiveMemory:
 
 def _nbytes(tensor: Tensor) -> float:
     """The bytes of a fake tensor's storage; inf if they depend on data."""
-    nbytes: int | SymInt = tensor.untyped_storage().nbytes()
-    if isinstance(nbytes, SymInt):
-        hint = nbytes.node.hint
-        return hint if isinstance(hint, int) else inf
-    return nbytes
+    nbytes = hint(tensor.untyped_storage().nbytes())
+    return inf if nbytes is None else nbytes

@@ -12,24 +12,23 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
-from torch import SymBool, SymFloat, SymInt, Tensor
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.ir.layout import Layout
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
-from nimble_fx.torch_internals.layout import Layout
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.memory_formats import contiguous_order
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import schema_of
-from nimble_fx.torch_internals.symbolic import hint
+from nimble_fx.torch_internals.symbolic import NUMBERS, hint
 from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
 
 _Strides = tuple[int, ...]
-_SYMBOLIC = (SymInt, SymFloat, SymBool)
 
 _UNPREDICTABLE = {
     torch.Tag.data_dependent_output,
@@ -107,7 +106,7 @@ def _described(value: Any) -> Any:
     value = value.meta.get("val") if isinstance(value, Node) else value
     if isinstance(value, Tensor):
         return Layout.of(value), value.dtype, value.device
-    return hint(value) if isinstance(value, _SYMBOLIC) else value
+    return hint(value) if isinstance(value, NUMBERS) else value
 
 
 def _returned_strides(node: Node) -> Sequence[_Strides | None]:
@@ -131,7 +130,7 @@ def _real(value: Any) -> Any:
     layout = Layout.of(value) if isinstance(value, Tensor) else None
     if layout is not None:
         return layout.on(value.device, value.dtype)
-    if isinstance(value, _SYMBOLIC):
+    if isinstance(value, NUMBERS):
         known = hint(value)
         return 1 if known is None else known
     return value

@@ -50,11 +50,6 @@ class Pool:
         """The bytes of the block that a storage of this pool is in."""
         return self._blocks[storage.data_ptr()]
 
-    @property
-    def segments(self) -> tuple[tuple[int, int], ...]:
-        """The stream and size of each block, in use or free."""
-        return tuple(self._segments)
-
     def nbytes(self, stream: int) -> int:
         """The bytes of a stream, in use or free."""
         return sum(nbytes for owner, nbytes in self._segments if owner == stream)

@@ -101,4 +101,3 @@ def test_a_pool_knows_its_blocks_and_how_much_each_stream_has() -> None:
     tensor_in(pool, stream=1, n=2)
     tensor_in(pool, stream=1, n=2)
     assert (pool.nbytes(0), pool.nbytes(1)) == (0, 24)
-    assert pool.segments == ((1, 16), (1, 8))

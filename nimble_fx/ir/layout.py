@@ -7,6 +7,7 @@ from operator import mul
 import torch
 from torch import Tensor
 
+from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.torch_internals.memory_formats import contiguous_order
 from nimble_fx.torch_internals.symbolic import hint
 
@@ -47,6 +48,5 @@ class Layout:
 
     def on(self, device: str | torch.device, dtype: torch.dtype = torch.uint8) -> Tensor:
         """Zeros of this layout."""
-        pairs = zip(self.shape, self.strides, strict=True)
-        extent = 0 if 0 in self.shape else 1 + sum((n - 1) * step for n, step in pairs)
-        return torch.zeros(extent, dtype=dtype, device=device).as_strided(self.shape, self.strides)
+        memory = torch.zeros(extent(self.shape, self.strides), dtype=dtype, device=device)
+        return memory.as_strided(self.shape, self.strides)
