@@ -13,6 +13,7 @@ from nimble_fx.ir.types import dtype_name
 class _Place(NamedTuple):
     """Where a module has a parameter or buffer."""
 
+    kind: str
     store: dict[str, Tensor | None]
     key: str
     name: str
@@ -33,7 +34,7 @@ class CompiledWeights:
     def __init__(self, model: Callable[..., Any]) -> None:
         places = list(_places(model)) if isinstance(model, nn.Module) else []
         self._model = model
-        self._types = {place.name: _type(place.weight) for place in places}
+        self._types = {place.name: _type(place) for place in places}
         by_weight = defaultdict[int, list[_Place]](list)
         for place in places:
             by_weight[id(place.weight)].append(place)
@@ -50,7 +51,7 @@ class CompiledWeights:
     def difference(self) -> str | None:
         """A description of the first weight whose type has changed, or that is gone; or None."""
         model = self._model
-        now = {place.name: _type(place.weight) for place in _places(model)} if self._types else {}
+        now = {place.name: _type(place) for place in _places(model)} if self._types else {}
         for name, before in self._types.items():
             if now.get(name, "gone") != before:
                 return f"{name} was {before}, and is {now.get(name, 'gone')}"
@@ -60,15 +61,17 @@ class CompiledWeights:
 def _places(model: Any) -> Iterator[_Place]:
     """The parameters and buffers that hold a tensor; a module with several names counts once."""
     for prefix, module in nn.Module.named_modules(model):
-        for store in (module._parameters, module._buffers):
+        for kind, store in (("parameter", module._parameters), ("buffer", module._buffers)):
             for key, weight in store.items():
                 if weight is not None:
-                    yield _Place(store, key, f"{prefix}.{key}" if prefix else key)
+                    yield _Place(kind, store, key, f"{prefix}.{key}" if prefix else key)
 
 
-def _type(weight: Tensor | None) -> str:
+def _type(place: _Place) -> str:
+    weight = place.weight
     if not isinstance(weight, Tensor) or nn.parameter.is_lazy(weight):
         return type(weight).__name__
     is_strided = weight.layout is torch.strided
-    kind = f"strides {list(weight.stride())}" if is_strided else str(weight.layout)
-    return f"{dtype_name(weight.dtype)}{list(weight.shape)} ({kind}) on {weight.device}"
+    layout = f"strides {list(weight.stride())}" if is_strided else str(weight.layout)
+    tensor = f"{dtype_name(weight.dtype)}{list(weight.shape)} ({layout}) on {weight.device}"
+    return f"a {place.kind}, {tensor}"

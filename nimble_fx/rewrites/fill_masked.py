@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
-from nimble_fx.torch_internals.memory_formats import contiguous_order
+from nimble_fx.torch_internals.memory_formats import contiguous_order, inverse_order
 from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
 from nimble_fx.tracing.constant_folding import Place
 
@@ -83,8 +83,7 @@ def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
     base = call(graph, node, _aten.permute.default, base, order)
     filled = call(graph, node, fill, base, mask, number)
     filled.meta["val"] = node.meta["val"].permute(order)
-    back = [order.index(i) for i in range(len(order))]
-    node.target, node.args = _aten.permute.default, (filled, back)
+    node.target, node.args = _aten.permute.default, (filled, inverse_order(order))
 
 
 def _has_mask(node: Node) -> bool:

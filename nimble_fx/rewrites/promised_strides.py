@@ -20,7 +20,7 @@ from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.leaves import tensors_in
-from nimble_fx.torch_internals.memory_formats import contiguous_order
+from nimble_fx.torch_internals.memory_formats import contiguous_order, inverse_order
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.torch_internals.symbolic import NUMBERS, hint
@@ -159,7 +159,7 @@ def _keep(graph: Graph, node: Node, strides: _Strides) -> None:
     if order is None or other is None:
         return
     dense = promised.new_empty([promised.shape[i] for i in other])
-    node.meta["val"] = dense.permute(_inverse(other))
+    node.meta["val"] = dense.permute(inverse_order(other))
     before = set(node.users)
     with graph.inserting_before(node.next):
         copy = _copy(graph, node, order, promised)
@@ -182,10 +182,6 @@ def _copy(graph: Graph, node: Node, order: Sequence[int], value: Tensor) -> Node
         permuted = call(graph, node, _aten.permute.default, node, order)
         dense = call(graph, node, clone, permuted, memory_format=contiguous)
         dense.meta["val"] = value.permute(list(order))
-        copy = call(graph, node, _aten.permute.default, dense, _inverse(order))
+        copy = call(graph, node, _aten.permute.default, dense, inverse_order(order))
     copy.meta["val"] = value
     return copy
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [order.index(i) for i in range(len(order))]

@@ -1,5 +1,6 @@
 """The memory formats of images, and the orders of dimensions in memory."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
@@ -37,6 +38,11 @@ def contiguous_order(tensor: Tensor) -> list[int] | None:
     if not _has_default_strides(tensor) and len(known) == len(pairs):
         order.sort(key=lambda i: known[i], reverse=True)
     return order if _has_default_strides(tensor.permute(order)) else None
+
+
+def inverse_order(order: Sequence[int]) -> list[int]:
+    """The order of dimensions that `permute` needs to undo one."""
+    return [order.index(i) for i in range(len(order))]
 
 
 def _has_default_strides(tensor: Tensor) -> bool:

@@ -9,6 +9,7 @@ from nimble_fx.torch_internals.dynamo.names import (
     SubclassCreationMeta,
     ViewAndMutationMeta,
 )
+from nimble_fx.torch_internals.symbolic import hint
 
 
 def size_hints(gm: GraphModule) -> dict[str, int]:
@@ -16,8 +17,8 @@ def size_hints(gm: GraphModule) -> dict[str, int]:
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
     sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
-    hints = {str(size.node.expr): size.node.hint for size in sizes}
-    return {symbol: hint for symbol, hint in hints.items() if isinstance(hint, int)}
+    hints = [(str(size.node.expr), hint(size)) for size in sizes]
+    return {symbol: value for symbol, value in hints if isinstance(value, int)}
 
 
 def n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:

@@ -108,6 +108,16 @@ def test_an_error_of_pytorchs_has_a_note_of_what_has_changed(change: str) -> Non
     assert re.search(f"Linear was compiled with guards=False, and since then its {change}", note)
 
 
+def test_a_parameter_that_has_become_a_buffer_is_refused() -> None:
+    net, x = nn.Linear(4, 4), torch.randn(2, 4)
+    compiled = nimble_fx.compile(net, x, guards=False)
+    bias = net.bias.detach()
+    del net.bias
+    net.register_buffer("bias", bias)
+    with pytest.raises(InputError, match=r"its bias was a parameter, .*, and is a buffer, .*again"):
+        compiled(x)
+
+
 def test_an_error_of_a_model_that_has_not_changed_is_its_own() -> None:
     net, x = nn.Embedding(4, 4), torch.tensor([1, 3])
     compiled = nimble_fx.compile(net, x, guards=False)

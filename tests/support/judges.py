@@ -124,13 +124,6 @@ def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, Count]:
     return counts
 
 
-def count_mutants(
-    graphs: Iterable[TaskGraph], limit: int | None = None, seed: int = 0
-) -> dict[str, Count]:
-    """For each kind of mutant of the scheduled graphs, how many each judge caught."""
-    return count_verdicts(judged(graphs, limit, seed))
-
-
 @dataclass
 class TextCount:
     """How many mutants of texts of one kind the verifier caught.
