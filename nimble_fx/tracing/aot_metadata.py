@@ -17,8 +17,8 @@ def size_hints(gm: GraphModule) -> dict[str, int]:
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     shapes = [value.shape if isinstance(value, Tensor) else (value,) for value in values]
     sizes = [n for shape in shapes for n in shape if isinstance(n, torch.SymInt)]
-    hints = [(str(size.node.expr), hint(size)) for size in sizes]
-    return {symbol: value for symbol, value in hints if isinstance(value, int)}
+    hints = {str(size.node.expr): hint(size) for size in sizes}
+    return {symbol: int(value) for symbol, value in hints.items() if value is not None}
 
 
 def n_user_outputs(metadata: ViewAndMutationMeta | None) -> int | None:

@@ -22,6 +22,7 @@ from nimble_fx.runtime.folding.packed_weights import Pack, packings
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.torch_internals.dynamo.tensor_guards import TensorGuards
 from nimble_fx.torch_internals.dynamo.untraced import untraced
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.fake_tensors import are_fake
@@ -33,7 +34,7 @@ MAX_SETS = 8
 _CPU = Cpu()
 
 _data_ptr = Tensor.data_ptr
-_version, _dtype = attrgetter("_version"), attrgetter("dtype")
+_version = attrgetter("_version")
 
 
 class FoldedWeights:
@@ -153,8 +154,7 @@ class FoldedWeights:
             return known
 
     def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
-        have_known_layouts = self._are_guarded or known.have_same_layouts(weights)
-        return have_known_layouts and known.are_current(weights)
+        return (self._are_guarded or known.fits(*weights)) and known.are_current(weights)
 
     def _computed(self, weights: Sequence[Tensor]) -> tuple[Sequence[Tensor], object]:
         """The packed tensors, and their memory pool, if they have one."""
@@ -181,6 +181,7 @@ class _Known:
         memory: their memory pool, if they have one.
         addresses: the weights' addresses.
         are_freed: whether the memory of a weight was freed, so that another tensor may have it.
+        fits: takes the weights; returns whether they have the same shapes, strides and types.
     """
 
     results: Sequence[Tensor]
@@ -195,14 +196,10 @@ class _Known:
         self._words = SampledWords(samples)
         self._saved_bytes = b"".join(self._bytes)
         self._saved_words = self._words.read()
-        self._layouts = _layouts(weights)
+        self.fits = TensorGuards(weights).check
         self.are_freed = False
         drop = partial(untraced(_drop), weakref.ref(self))
         self._storages = [weakref.ref(each.storage, drop) for each in samples]
-
-    def have_same_layouts(self, weights: Sequence[Tensor]) -> bool:
-        """Whether weights at the same addresses have the same shapes, strides and types."""
-        return _layouts(weights) == self._layouts
 
     def are_current(self, weights: Sequence[Tensor]) -> bool:
         """Whether weights with the same addresses and layouts are unchanged."""
@@ -212,17 +209,6 @@ class _Known:
             and b"".join(self._bytes) == self._saved_bytes
             and all(map(torch.equal, self._words.read(), self._saved_words))
         )
-
-
-def _layouts(weights: Sequence[Tensor]) -> list[object]:
-    """The shapes, strides, types and math bits of weights, in lists of each."""
-    return [
-        *map(Tensor.size, weights),
-        *map(Tensor.stride, weights),
-        *map(_dtype, weights),
-        *map(Tensor.is_conj, weights),
-        *map(Tensor.is_neg, weights),
-    ]
 
 
 def _drop(known: "weakref.ref[_Known]", storage: object) -> None:

@@ -19,9 +19,12 @@ from nimble_fx.runtime.folding.weight_sample import COMPARED_WHOLE
 from tests.support.doubling import Doubling, doubled
 
 
-def test_it_is_computed_once_for_the_same_weights() -> None:
-    compute, weights = Doubling(), [torch.ones(2), torch.zeros(3)]
-    folded = FoldedWeights(compute, [None, None])
+@pytest.mark.parametrize("are_guarded", [True, False])
+@pytest.mark.parametrize("are_tied", [True, False])
+def test_it_is_computed_once_for_the_same_weights(are_guarded: bool, are_tied: bool) -> None:
+    compute, weight = Doubling(), torch.ones(2)
+    weights = [weight, weight if are_tied else torch.zeros(3)]
+    folded = FoldedWeights(compute, [None, None], are_guarded=are_guarded)
     first = folded(weights)
     assert all(one is other for one, other in zip(first, folded(weights), strict=True))
     assert compute.n == 1
