@@ -200,7 +200,7 @@ class Compiler:
         """The task graph of an ATen graph and what runs it; None if it cannot be scheduled."""
         try:
             graph = trace(gm).graph
-            return graph, self._target.runtime_for(graph)
+            return graph, self._target.runtime_for(graph.device, self._name)
         except UnsupportedError:
             return None  # which `_build` reports
 

@@ -20,7 +20,9 @@ class OptionError(NimbleError, ValueError):
 
 
 class UnsupportedError(NimbleError):
-    """A graph that cannot be scheduled or captured; the backend runs it unscheduled or unfrozen.
+    """Something that nimble_fx cannot do, such as schedule a graph or capture it.
+
+    The backend then falls back, and the error is the reason (see `nimble_fx.fallbacks`).
 
     Attributes:
         node: the name of the fx node that causes it, if one does.
@@ -72,4 +74,7 @@ class StateError(NimbleError, RuntimeError):
 
 
 class NimbleWarning(UserWarning):
-    """A compiled model computes correct results, but slower than the options ask for."""
+    """A model runs slower than its options ask for, or a file that they name cannot be used.
+
+    Results are correct.
+    """

@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 
 OnFallback = Literal["warn", "error", "silent"]
 
+AS_TRACED = "as traced, without a schedule"
+"""How a graph runs that PyTorch runs operator by operator (`Fallback.runs`)."""
+
 
 @dataclass(frozen=True)
 class Fallback:

@@ -60,7 +60,7 @@ class GraphCompiler:
         _log.debug("%s: traced:\n%s", name, graph)
         if self.options.verify:
             verify_contents(graph, traced.graph)
-        device = self.target.runtime_for(graph)
+        device = self.target.runtime_for(graph.device, name)
         return TracedProgram(
             traced=replace(traced, graph=self.target.retarget(graph)),
             parameters=self.inputs.parameters(names),
@@ -76,7 +76,7 @@ class GraphCompiler:
         Raises:
             ScheduleError: there is no legal schedule.
         """
-        decision = self.target.capture_decision(traced.traced.graph, traced.device)
+        decision = self.target.capture_decision(traced.graph, traced.device)
         timed = decision.why_not_here is None and traced.device.can_time
         selection = select_schedules(
             traced,

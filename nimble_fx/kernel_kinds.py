@@ -47,7 +47,8 @@ class KernelKinds:
             graphs[PYTORCHS] = pytorchs
         if kernels != "aten":
             try:
-                predicted_us = self._predicted_us if self._may_have_several_streams(gm) else None
+                is_one = self._has_one_stream(gm, name)
+                predicted_us = None if is_one else self._predicted_us
                 graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted_us)
             except (UnsupportedError, ScheduleError) as error:
                 fallback = Fallback.caused_by(error, name, "with PyTorch's kernels")
@@ -75,7 +76,7 @@ class KernelKinds:
             reason = "timing would call a custom operator more often than you do"
             choice.left_out.update(dict.fromkeys(runs.keys() - {choice.winner}, reason))
             return runs[choice.winner]
-        device, warn = self._target.runtime_for(graph), self._target.reporter.warn
+        device, warn = self._target.runtime_for(graph.device, name), self._target.reporter.warn
         return fastest(name, runs, effects, device, choice, warn)
 
     def _report_left_out(self, fallback: Fallback, choice: KernelChoice) -> None:
@@ -87,9 +88,13 @@ class KernelKinds:
         else:
             self._target.reporter.report(fallback)
 
-    def _may_have_several_streams(self, gm: GraphModule) -> bool:
-        """Whether the schedule can have several streams."""
-        policy, limit = self._options.policy, self._options.max_streams
-        specs = self._target.specs or self._target.runtime_for(trace(gm).graph).specs
-        by_cost = policy in ("auto", "critical-path")
-        return policy != "serial" and limit != 1 and not (by_cost and specs.max_streams == 1)
+    def _has_one_stream(self, gm: GraphModule, name: str) -> bool:
+        """Whether the schedule has one stream, whatever the graph is."""
+        policy = self._options.policy
+        if policy == "serial" or self._options.max_streams == 1:
+            return True
+        if policy not in ("auto", "critical-path"):
+            return False
+        device = trace(gm).graph.device
+        specs = self._target.specs or self._target.runtime_for(device, name).specs
+        return specs.max_streams == 1

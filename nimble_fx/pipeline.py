@@ -53,7 +53,7 @@ def traced_graph_passes() -> tuple[Pass, ...]:
 def preparation_passes() -> tuple[Pass, ...]:
     """The passes that come first with all policies."""
     return (
-        ChainBookkeeping(),  # first: the reduction has to see the orders that it adds
+        ChainBookkeeping(),  # first: the reduction has to see the dependencies that it adds
         ReduceEdges(),  # before streams: they follow the edges of the minimum equivalent graph
     )
 
@@ -128,7 +128,7 @@ def _log_counts(step: Pass, graph: TaskGraph) -> None:
     if _log.isEnabledFor(logging.DEBUG):  # counting takes as long as some passes
         counts = graph.n_edges, graph.n_streams, graph.n_waits
         what = graph.name, describe_pass(step)
-        _log.debug("%s: %s: %d orders, %d streams, %d waits", *what, *counts)
+        _log.debug("%s: %s: %d dependencies, %d streams, %d waits", *what, *counts)
 
 
 def _check_type(graph: object) -> None:

@@ -55,8 +55,12 @@ class Target(Protocol):
     specs: Device | None
     runs_programs: bool
 
-    def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
+    def runtime_for(self, device: torch.device, name: str) -> DeviceRuntime:
         """The device that runs a traced graph.
+
+        Args:
+            device: the device of the graph's tensors.
+            name: the graph's name, for errors.
 
         Raises:
             UnsupportedError: there is none.

@@ -12,7 +12,7 @@ from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.specs import Device
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
-from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.fallback import AS_TRACED, Fallback, Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.options import Options
@@ -33,8 +33,6 @@ from nimble_fx.torch_internals.dynamo.trace_log import trace_artifact
 from nimble_fx.torch_internals.graph_modules import function_of
 
 _log = logging.getLogger(__name__)
-
-AS_TRACED = "as traced, without a schedule"
 
 
 class ThisMachine(Target):
@@ -58,23 +56,22 @@ class ThisMachine(Target):
         self._virtual = Virtual(options.seed) if options.device == "virtual" else None
         self._pool_group: PoolGroup | None = None
 
-    def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
-        """The one device of the graph's tensors, or the virtual one if the options ask for it.
+    def runtime_for(self, device: torch.device, name: str) -> DeviceRuntime:
+        """The device of the graph's tensors, or the virtual one if the options ask for it.
 
         Raises:
             OptionError: the virtual device, for a model that is not on the CPU.
             UnsupportedError: the device's type is not supported.
         """
-        used = graph.device
-        if self._virtual is not None and used.type == "cpu":
+        if self._virtual is not None and device.type == "cpu":
             return self._virtual
         if self._virtual is not None:
-            what = f"option device='virtual' is for models on the CPU; {graph.name} is on {used}"
+            what = f"option device='virtual' is for models on the CPU; {name} is on {device}"
             raise for_user(OptionError(what))
-        device = device_for(used)
-        if device is None:
-            raise UnsupportedError(f"{graph.name} runs on {used}, which nimble_fx does not know")
-        return device
+        runtime = device_for(device)
+        if runtime is None:
+            raise UnsupportedError(f"{name} runs on {device}, which nimble_fx does not know")
+        return runtime
 
     def retarget(self, graph: TaskGraph) -> TaskGraph:
         """The graph itself."""
@@ -129,7 +126,7 @@ class ThisMachine(Target):
         trace_artifact("nimble_module", lambda: program.source)
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
-        writes = bool(written_inputs(traced.traced.graph))
+        writes = bool(written_inputs(traced.graph))
         order = _ProgramOrder(traced, self.reporter) if writes else None
         run = program.runner(traced.device, self._pool_group, self.reporter, capture, order)
         run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
@@ -144,12 +141,12 @@ class _ProgramOrder:
         self._launcher: Launcher | None = None
 
     def __call__(self, one: str, other: str) -> Boxed:
-        name = self._traced.traced.graph.name
+        name = self._traced.graph.name
         reason = (
             f"{one} and {other} share memory, some of which it writes, and did not when it was "
-            "compiled; such calls run on one stream, unfrozen"
+            "compiled; such calls run unfrozen"
         )
-        self._reporter.report(Fallback(name, "as traced", reason))
+        self._reporter.report(Fallback(name, "on one stream", reason))
         if self._launcher is None:
             made = in_program_order(self._traced)
             module = load(made.source, made.file)

@@ -7,7 +7,7 @@ from math import prod
 
 from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
-from nimble_fx.ir.types import TensorType, TupleType, Type
+from nimble_fx.ir.types import Type, tensor_types
 
 SMALL_BYTES = 64 * 1024
 """A kernel on fewer bytes takes no longer than its launch: its own stream would gain nothing."""
@@ -112,10 +112,7 @@ def _in_new_order(graph: TaskGraph, anchors: dict[str, str]) -> Iterable[str]:
 
 def _nbytes(value: Type | None) -> float:
     """The bytes of a value; infinite if a size is symbolic."""
-    if isinstance(value, TensorType):
-        if any(isinstance(size, str) for size in value.shape):
-            return float("inf")
-        return prod(int(size) for size in value.shape) * value.dtype.itemsize
-    if isinstance(value, TupleType):
-        return sum(_nbytes(item) for item in value.items)
-    return 0
+    tensors = list(tensor_types(value))
+    if any(isinstance(size, str) for tensor in tensors for size in tensor.shape):
+        return float("inf")
+    return sum(prod(map(int, tensor.shape)) * tensor.dtype.itemsize for tensor in tensors)

@@ -27,9 +27,9 @@ def test_each_step_of_a_compile_is_logged(caplog: pytest.LogCaptureFixture) -> N
         compiled = nimble_fx.compile(two_branches, torch.randn(2, 4), **ON_VIRTUAL)
     (program,) = compiled.programs
     for step in program.graph.provenance[1:]:
-        assert f"two_branches: {step}: 2 orders" in caplog.text
+        assert f"two_branches: {step}: 2 dependencies" in caplog.text
     assert "assign-streams" in caplog.text
-    assert "insert-waits: 2 orders, 2 streams, 1 waits" in caplog.text
+    assert "insert-waits: 2 dependencies, 2 streams, 1 waits" in caplog.text
     assert program.source in caplog.text
     assert "two_branches: captured for sizes ()" in caplog.text
 

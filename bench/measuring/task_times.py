@@ -56,7 +56,7 @@ class _Timing(ThisMachine):
     ) -> Boxed:
         """The program, wrapped so that it records its runs."""
         traced = maker.trace(gm, name)
-        graph = traced.traced.graph
+        graph = traced.graph
         timed = graph, _seconds(graph, traced.device)
         run = super().compile_graph(maker, gm, name, capture)
 

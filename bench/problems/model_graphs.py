@@ -42,5 +42,5 @@ class _Unscheduled(ThisMachine):
         self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
     ) -> Boxed:
         """The graph itself; keeps its trace."""
-        self._graphs.append(maker.trace(gm, name).traced.graph)
+        self._graphs.append(maker.trace(gm, name).graph)
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]

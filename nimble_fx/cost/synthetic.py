@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.ir.symbolic_sizes import number, numbers
+from nimble_fx.ir.symbolic_sizes import extent, number, numbers
 from nimble_fx.ir.task_graph import Arg, Ref, Task
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.storages import with_math_bits
@@ -31,8 +31,7 @@ def synthetic(value: Type | None) -> Any:
     match value:
         case TensorType(shape, stride, dtype, device):
             lengths, steps = numbers(shape), numbers(stride)
-            extent = 1 + sum((n - 1) * step for n, step in zip(lengths, steps, strict=True))
-            memory = torch.empty(0 if 0 in lengths else extent, dtype=dtype, device=device)
+            memory = torch.empty(extent(lengths, steps), dtype=dtype, device=device)
             view = memory.as_strided(lengths, steps)
             written = memory if is_expanded(view) else view  # large gaps are not written
             randomize(written.zero_(), 0.5 / max(1, prod(lengths[1:])) ** 0.5)

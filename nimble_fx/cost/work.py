@@ -1,6 +1,6 @@
 """The operations and bytes of a task, from the shapes of its arguments and results."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import n_elements, nbytes, numbers
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
-from nimble_fx.ir.types import TensorType, TupleType, Type
+from nimble_fx.ir.types import TensorType, TupleType, Type, tensor_types
 from nimble_fx.torch_internals.kernels import cudnn, onednn
 from nimble_fx.torch_internals.kernels.onednn import LINEAR
 
@@ -75,8 +75,8 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
         UnsupportedError: a size is symbolic (see `symbolic_sizes.concrete`), or PyTorch's formula
             rejects the shapes.
     """
-    operands = list(_tensors(types[name] for name in task.uses))
-    results = list(_tensors([task.type]))
+    operands = [each for name in task.uses for each in tensor_types(types[name])]
+    results = list(tensor_types(task.type))
     n_read = _elements_read(task, operands)
     n_written = [n_elements(each) for each in results]
     counts, tensors = [*n_read, *n_written], [*operands, *results]
@@ -95,8 +95,9 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
 
 def floating_types(task: Task, types: Mapping[str, Type | None]) -> list[torch.dtype]:
     """The dtypes of a task's floating-point results, then of its floating-point arguments."""
-    tensors = _tensors([task.type, *(types[name] for name in task.uses)])
-    return [each.dtype for each in tensors if each.dtype.is_floating_point]
+    values = [task.type, *(types[name] for name in task.uses)]
+    dtypes = [each.dtype for value in values for each in tensor_types(value)]
+    return [dtype for dtype in dtypes if dtype.is_floating_point]
 
 
 def nbytes_of(task: Task) -> float:
@@ -105,7 +106,7 @@ def nbytes_of(task: Task) -> float:
     Raises:
         UnsupportedError: a size is symbolic.
     """
-    return sum(map(nbytes, _tensors([task.type])))
+    return sum(map(nbytes, tensor_types(task.type)))
 
 
 def value_types(graph: TaskGraph) -> dict[str, Type | None]:
@@ -206,11 +207,3 @@ def _is_convolution(task: Task) -> bool:
 def _packet(task: Task) -> Any:
     """The operator without its overload; None for other functions."""
     return getattr(task.target, "overloadpacket", None)
-
-
-def _tensors(values: Iterable[Type | None]) -> Iterator[TensorType]:
-    for value in values:
-        if isinstance(value, TensorType):
-            yield value
-        elif isinstance(value, TupleType):
-            yield from _tensors(value.items)

@@ -51,7 +51,7 @@ class PlannedDevice(Target):
         self._options, self._runtime, self._on_program = options, runtime, on_program
         self._device = torch.device(runtime.name)
 
-    def runtime_for(self, graph: TaskGraph) -> DeviceRuntime:
+    def runtime_for(self, device: torch.device, name: str) -> DeviceRuntime:
         """The device that is planned for."""
         return self._runtime
 

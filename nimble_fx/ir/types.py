@@ -1,6 +1,8 @@
 """The types of values: of tensors, of numbers on the host, and of several results."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -57,6 +59,14 @@ class TupleType:
 
 
 Type = TensorType | ScalarType | TupleType
+
+
+def tensor_types(of: Type | None) -> Iterator[TensorType]:
+    """The types of the tensors in a value, which may be a tuple."""
+    if isinstance(of, TensorType):
+        yield of
+    elif isinstance(of, TupleType):
+        yield from chain.from_iterable(map(tensor_types, of.items))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from nimble_fx.fallback import Fallback, Reporter
+from nimble_fx.fallback import AS_TRACED, Fallback, Reporter
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import is_legacy_batched
 
@@ -32,10 +32,9 @@ def with_batched_gradients(
     names = [node.name for node in traced.graph.find_nodes(op="placeholder")]
     gradients = [i for i, name in enumerate(names) if name.startswith(_GRADIENT)]
     reason = (
-        "is_grads_batched or a vectorized jacobian asks for the gradients of many outputs at once; "
-        "such calls run on one stream, unfrozen"
+        "is_grads_batched or a vectorized jacobian asks for the gradients of many outputs at once"
     )
-    fallback = Fallback(name, "as traced", reason)
+    fallback = Fallback(name, AS_TRACED, reason)
 
     @boxed
     def call(args: list[Any]) -> Sequence[Any]:

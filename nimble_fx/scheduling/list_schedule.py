@@ -41,10 +41,10 @@ class Workload:
         launches: whether each runs anything on the device.
         kernels: its activity on the device.
         after: the tasks that must end before it starts.
-        ends_before: the tasks whose `after` has it.
-        launched_before: the tasks that must be launched after it, whenever it ends: random draws
+        successors: the tasks that start after it ends: those whose `after` has it.
+        launch_successors: the tasks that are launched after it is, whenever it ends: random draws
             and side effects keep program order.
-        n_before: the number of such lists of other tasks that have it.
+        n_predecessors: the number of tasks that must end or be launched before it.
         urgency: its upward rank: the microseconds of the longest path that begins with it.
         event_us: the delay of a wait for a task of another stream.
     """
@@ -57,15 +57,15 @@ class Workload:
         self.launches = [graph.by_name[name].launches for name in earlier]
         self.kernels = [_kernel(name, costs.get(name, _NO_COST)) for name in earlier]
         self.after = [tuple(number[n] for n in graph.by_name[name].after) for name in earlier]
-        self.ends_before: list[list[int]] = [[] for _ in earlier]
-        self.launched_before: list[list[int]] = [[] for _ in earlier]
-        self.n_before = [0] * len(earlier)
+        self.successors: list[list[int]] = [[] for _ in earlier]
+        self.launch_successors: list[list[int]] = [[] for _ in earlier]
+        self.n_predecessors = [0] * len(earlier)
         self.urgency = [ahead[name] for name in earlier]
         self.event_us = event_us
         for i, name in enumerate(earlier):
             for j in {number[before] for before in earlier[name]}:
-                (self.ends_before if j in self.after[i] else self.launched_before)[j].append(i)
-                self.n_before[i] += 1
+                (self.successors if j in self.after[i] else self.launch_successors)[j].append(i)
+                self.n_predecessors[i] += 1
 
 
 def _kernel(name: str, cost: Cost) -> Activity:
@@ -107,7 +107,7 @@ class _ListScheduler:
 
     def __init__(self, work: Workload, n_streams: int) -> None:
         self._work = work
-        self._missing = list(work.n_before)
+        self._missing = list(work.n_predecessors)
         self._ready: list[tuple[float, int]] = []
         self._starts: list[tuple[float, int]] = []
         self._engine = Engine()
@@ -137,7 +137,7 @@ class _ListScheduler:
         i = self._engine.end(self._work.kernels, end)
         self._end_us[i] = end
         self._idle = {self._stream[i]: None, **self._idle}
-        self._release(self._work.ends_before[i])
+        self._release(self._work.successors[i])
         self._launch_ready(end)
 
     def _launch_ready(self, now: float) -> None:
@@ -164,7 +164,7 @@ class _ListScheduler:
 
     def _launched(self, i: int) -> None:
         self._order.append(self._work.names[i])
-        self._release(self._work.launched_before[i])
+        self._release(self._work.launch_successors[i])
 
     def _release(self, later: Iterable[int]) -> None:
         """Counts one predecessor of each task of `later` as done."""

@@ -14,8 +14,8 @@ def in_program_order(program: TracedProgram) -> ScheduledProgram:
     Raises:
         ScheduleError: the trace is not legal.
     """
-    graph = schedule(program.traced.graph, (AssignStreams("serial"), *completion_passes()))
-    verify(graph, program.traced.graph)
+    graph = schedule(program.graph, (AssignStreams("serial"), *completion_passes()))
+    verify(graph, program.graph)
     source = emit(graph)
     verify_source(source, graph)
     return program.scheduled(graph, source)

@@ -47,7 +47,7 @@ class ScheduleCache:
         try:
             name = _file_stem(program, depends_on)
         except FileError as error:
-            self.warn(f"cache_dir: {program.traced.graph.name} cannot be kept: {error}")
+            self.warn(f"cache_dir: {program.graph.name} cannot be kept: {error}")
             return CacheEntry(None, program, passes, max_streams, self.warn)
         return CacheEntry(self.directory / f"{name}.json", program, passes, max_streams, self.warn)
 
@@ -103,7 +103,7 @@ class CacheEntry:
             FileError: the file has another program, other passes or too many streams.
             ScheduleError: the schedule or its text is not legal.
         """
-        graph, traced = stored.graph, self.program.traced.graph
+        graph, traced = stored.graph, self.program.graph
         added = graph.provenance[len(traced.provenance) :] if self.passes is None else self.passes
         expected = (*traced.provenance, *added)
         if (graph.name, graph.provenance) != (traced.name, expected):
@@ -119,7 +119,7 @@ class CacheEntry:
 
 def _file_stem(program: TracedProgram, depends_on: Sequence[str]) -> str:
     """A hash of the program, its device and figures, versions, and `depends_on`."""
-    unscheduled = program.scheduled(program.traced.graph, source="")
+    unscheduled = program.scheduled(program.graph, source="")
     text = serialization.encode(_without_sizes(unscheduled))
     key = [text, [*depends_on, repr(program.specs), program.device.stream_limit]]
     return sha256(json.dumps(key).encode()).hexdigest()

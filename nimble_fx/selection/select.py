@@ -58,7 +58,7 @@ def select_schedules(
     Raises:
         ScheduleError: the serial schedule is not legal either.
     """
-    name = program.traced.graph.name
+    name = program.graph.name
     selector = _Selector(program, options, reporter)
     try:
         if options.policy == "auto":
@@ -99,7 +99,7 @@ class _Selector:
 
     def __init__(self, program: TracedProgram, options: Options, reporter: Reporter) -> None:
         self._program, self._options, self._reporter = program, options, reporter
-        self._graph = program.traced.graph
+        self._graph = program.graph
         limits = [n for n in (options.max_streams, program.device.stream_limit) if n is not None]
         self._limit = min(limits, default=None)
         self._cache: ScheduleCache | None = None

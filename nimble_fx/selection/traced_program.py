@@ -31,6 +31,11 @@ class TracedProgram:
     sizes: Sizes = field(default_factory=dict)
     folded: ScheduledProgram | None = None
 
+    @property
+    def graph(self) -> TaskGraph:
+        """Its graph, without a schedule."""
+        return self.traced.graph
+
     def scheduled(self, graph: TaskGraph, source: str) -> ScheduledProgram:
         """The program with a schedule of its graph and the text emitted for it."""
         return ScheduledProgram(

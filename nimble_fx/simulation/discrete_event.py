@@ -238,7 +238,8 @@ def _successors(
         activities: all of them.
         hosts_only: leave out the queue order of activities that have an engine.
     """
-    number = _numbers(activities)
+    _check(activities)
+    number = {activity.name: i for i, activity in enumerate(activities)}
     later: _Later = [[] for _ in activities]
     n_missing = [0] * len(activities)
     last: dict[str, int] = {}
@@ -255,16 +256,21 @@ def _successors(
     return later, n_missing
 
 
-def _numbers(activities: Sequence[Activity]) -> dict[str, int]:
-    number: dict[str, int] = {}
-    for i, activity in enumerate(activities):
-        if number.setdefault(activity.name, i) != i:
+def _check(activities: Iterable[Activity]) -> None:
+    """Checks names and figures.
+
+    Raises:
+        ScheduleError: two activities have one name, or a figure is negative or not finite.
+    """
+    names = set[str]()
+    for activity in activities:
+        if activity.name in names:
             raise ScheduleError(f"there are two activities with the name {activity.name}")
+        names.add(activity.name)
         delays = (delay for _, delay in activity.after)
         figures = (activity.us, activity.share, activity.bandwidth, *delays)
         if not all(0 <= figure < inf for figure in figures):
             raise ScheduleError(f"a time or a share is not finite or below 0: {activity}")
-    return number
 
 
 def bound_us(activities: Sequence[Activity]) -> float:

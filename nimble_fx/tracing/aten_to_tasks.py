@@ -105,7 +105,7 @@ def trace(
         outputs=tracer.outputs,
         provenance=("trace",),
     )
-    _refuse_several_devices(graph, gm)
+    _refuse_several_devices(gm)
     values = {node.name: _attribute(gm, node) for node in gm.graph.nodes if node.op == "get_attr"}
     return Traced(graph, values)
 
@@ -326,7 +326,7 @@ def _refuse_user_streams(node: Node) -> None:
         raise _unsupported(node, "runs on a stream that the model chose itself")
 
 
-def _refuse_several_devices(graph: TaskGraph, gm: GraphModule) -> None:
+def _refuse_several_devices(gm: GraphModule) -> None:
     first: dict[torch.device, Node] = {}
     for node in gm.graph.nodes:
         for tensor in tensors_of(node):

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import FallbackError, InputError, NimbleWarning, OptionError
+from nimble_fx.torch_internals.dynamo import entries
+from nimble_fx.torch_internals.names import Missing
 from tests.support.eager import assert_calls_are_eagers, assert_same, twins
 from tests.support.models import CASES, Branchy
 
@@ -208,6 +210,16 @@ def test_in_another_state_of_pytorch_it_is_compiled_again() -> None:
         result = compiled(x)
         assert result.dtype == net(x).dtype
     assert len(compiled.programs) == 2
+
+
+def test_without_a_name_to_compare_states_by_guards_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entries, "_transform", Missing("peek_interpreter_stack"))
+    net, x = Branchy(), torch.randn(2, 4)
+    with pytest.warns(NimbleWarning, match=r"runs with guards: .*peek_interpreter_stack"):
+        compiled = nimble_fx.compile(net, x, guards=False)
+    assert_same(compiled(x), net(x).detach())
 
 
 def test_other_threads_may_compile_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

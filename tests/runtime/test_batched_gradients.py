@@ -12,7 +12,7 @@ from torch.fx import symbolic_trace
 
 import nimble_fx
 from nimble_fx.errors import FallbackError
-from nimble_fx.fallback import Reporter
+from nimble_fx.fallback import AS_TRACED, Reporter
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from tests.support.beside_eager import CPU, VIRTUAL
 from tests.support.eager import assert_same
@@ -52,7 +52,7 @@ def test_they_are_eagers(scenario: Any, options: dict[str, Any]) -> None:
     compiled = torch.compile(two_outputs, backend="nimble", options=options)
     assert_same(scenario(compiled), scenario(two_outputs))
     (fallback,) = nimble_fx.fallbacks()
-    assert (fallback.program, fallback.runs) == ("two_outputs (backward)", "as traced")
+    assert (fallback.program, fallback.runs) == ("two_outputs (backward)", AS_TRACED)
 
 
 def test_what_a_captured_forward_saved_is_read_before_the_next_replay(

@@ -166,5 +166,5 @@ def test_the_fallback_names_what_shares_memory() -> None:
         assert nimble_fx.fallbacks() == ()
         run(model.state[:], y)
     (fallback,) = nimble_fx.fallbacks()
-    assert fallback.runs == "as traced"
+    assert fallback.runs == "on one stream"
     assert "x and state share memory" in fallback.reason

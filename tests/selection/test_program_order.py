@@ -27,7 +27,7 @@ def test_it_has_one_stream_the_order_of_the_trace_and_what_the_program_has() -> 
     made = in_program_order(program)
     assert made.graph.n_streams == 1
     names = [task.name for task in made.graph.tasks]
-    assert names == [task.name for task in program.traced.graph.tasks]
+    assert names == [task.name for task in program.graph.tasks]
     assert made.parameters == program.parameters
 
 

@@ -264,7 +264,7 @@ def test_threads_may_share_a_directory(tmp_path: Path) -> None:
     from tests.support.schedules import traced
 
     program = TracedProgram(traced(nn.functional.gelu, X), {}, Cpu(), Cpu.specs)
-    graph = schedule(program.traced.graph, passes_for("nimble", None))
+    graph = schedule(program.graph, passes_for("nimble", None))
     scheduled = program.scheduled(graph, emit(graph))
     made: list[ScheduledProgram] = []
     found: list[ScheduledProgram] = []

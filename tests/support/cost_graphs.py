@@ -56,7 +56,7 @@ def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False)
         def compile_graph(
             self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
         ) -> Boxed:
-            graphs.append(maker.trace(gm, name).traced.graph)
+            graphs.append(maker.trace(gm, name).graph)
             return make_boxed_func(gm.forward)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

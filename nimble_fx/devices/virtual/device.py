@@ -89,7 +89,6 @@ class Virtual:
             seed: picks the orders; the same calls get the same orders.
         """
         self.name = f"virtual (seed {seed})"
-        self.n_orders = 0
         self._random = Random(seed)
         self._live: set[int] = set()
         self._streams = [VirtualStream(self, 0)]
@@ -308,7 +307,6 @@ class Virtual:
         launch(stream, partial(poison, block))
 
     def _order(self) -> Choose:
-        self.n_orders += 1
         return self._random.choice(ORDERS)(self._random)
 
     def _refuse_in_capture(self) -> None:

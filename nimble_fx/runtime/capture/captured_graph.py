@@ -150,13 +150,13 @@ class CapturedGraph:
 
         self._pool_group.wait_for_last()
         self._copy_inputs(inputs)
-        uncaptured = partial(enqueue, with_seeds_on(HOST, self._buffers, launcher.seeds))
+        launch = partial(enqueue, with_seeds_on(HOST, self._buffers, launcher.seeds))
         mutated = [static[k] for k in launcher.mutated_static]
         with self._device.limited_workspaces(workspace_limit(launcher.graph)):
             for _ in range(WARM_UPS):
                 with _restored(mutated):  # each time: a counter could run past its table
                     self._copy_inputs(inputs)
-                    self._device.warm_up(n, uncaptured, pool, urgent=urgent)
+                    self._device.warm_up(n, launch, pool, urgent=urgent)
             return self._device.capture(n, partial(enqueue, self._buffers), pool, urgent=urgent)
 
     def _in_place_inputs(self, inputs: Sequence[Any], static: Sequence[Tensor]) -> list[Tensor]:

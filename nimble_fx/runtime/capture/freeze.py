@@ -153,13 +153,13 @@ class FrozenProgram:
     def _run(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
         if carry_tangents((*inputs, *static)):  # copies to the graph's buffers would drop tangents
-            return self._run_uncaptured(inputs, static)
+            return self._run_unfrozen(inputs, static)
         if self._launcher.mutated_inputs:
             args = self._launcher.joined(inputs, static)
             if self._launcher.shared_memory.found(args) is not None:
-                return self._run_uncaptured(inputs, static)
+                return self._run_unfrozen(inputs, static)
             if self._needs_inputs_in_place(inputs):
-                return self._run_unfrozen(self._in_place, inputs, static)
+                return self._run_with_fallback(self._in_place, inputs, static)
         key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
@@ -171,10 +171,10 @@ class FrozenProgram:
             if are_fake(static):
                 return self._launch(inputs, static)
             if self._launcher.shared_static.found(static) is not None:
-                return self._run_uncaptured(inputs, static)
+                return self._run_unfrozen(inputs, static)
             new = self._new_graph(key, inputs, static)
             if isinstance(new, Fallback):
-                return self._run_unfrozen(new, inputs, static)
+                return self._run_with_fallback(new, inputs, static)
             graph = new
         return graph.replay(inputs, static)
 
@@ -194,7 +194,7 @@ class FrozenProgram:
         key = GraphKey(*parts)
         return key, self._cache.get(key)
 
-    def _run_unfrozen(
+    def _run_with_fallback(
         self, fallback: Fallback, inputs: Sequence[Any], static: Sequence[Any]
     ) -> Sequence[Any]:
         """Runs a call without a graph, and reports the fallback.
@@ -206,13 +206,13 @@ class FrozenProgram:
         is_known = fallback in (self._too_many_captures, self._in_place, self._failed)
         if is_known:
             self._report(fallback)
-        outputs = self._run_uncaptured(inputs, static)
+        outputs = self._run_unfrozen(inputs, static)
         if not is_known:
             self._failed = fallback
             self._report(fallback)
         return outputs
 
-    def _run_uncaptured(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
+    def _run_unfrozen(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
         with self._pool_group.turn():
             return self._launch(inputs, static)
 

@@ -166,7 +166,13 @@ class PytorchState:
     """The global state of PyTorch that changes what operators do, to compare with later calls."""
 
     def __init__(self) -> None:
+        """Records the current state.
+
+        Raises:
+            UnsupportedError: this PyTorch lacks a name that comparisons need.
+        """
         self._guard, self._inference = _GlobalState(), torch.is_inference_mode_enabled()
+        self.is_same()  # raises now, so that no later call does
 
     @property
     def difference(self) -> str:
