@@ -126,21 +126,14 @@ class Compiler:
         gm = self._prepared(without_effect_tokens(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = simplify_embedding_bags(eliminate_common_subexpressions(gm))
-        merged, placed = gm, self._placed(gm) if self._options.fold_weights else None
-        if placed is not None:
-            graph, device = placed
-            merged = self._merged(gm, device)
-            hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
-            if hoisted is not None:
-                try:
-                    run = self._folded_run(maker, gm, hoisted, device, capture)
-                    return self._compared(run, traced)
-                except FallbackError:
-                    raise
-                except (UnsupportedError, ScheduleError) as error:
-                    fallback = Fallback.caused_by(error, self._name, "without folded weights")
-                    self._target.reporter.report(fallback)
-        return self._compared(self._build(maker, merged, self._name, capture), traced)
+        placed = self._placed(gm) if self._options.fold_weights else None
+        if placed is None:
+            return self._compared(self._build(maker, gm, self._name, capture), traced)
+        graph, device = placed
+        merged = self._merged(gm, device)
+        hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
+        run = hoisted and self._folded_or_none(maker, gm, hoisted, device, capture)
+        return self._compared(run or self._build(maker, merged, self._name, capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
         """The graph with parallel products merged on a CPU; a GPU may run them concurrently."""
@@ -157,6 +150,24 @@ class Compiler:
         if library != "oneDNN" and self._options.fold_weights == "auto":
             return None  # writes that PyTorch does not count would go unnoticed
         return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
+
+    def _folded_or_none(
+        self,
+        maker: GraphCompiler,
+        gm: GraphModule,
+        hoisted: Hoisted,
+        device: DeviceRuntime,
+        capture: CaptureOptions,
+    ) -> Boxed | None:
+        """The callable of a graph whose weights are folded; None if it fails, which it reports."""
+        try:
+            return self._folded_run(maker, gm, hoisted, device, capture)
+        except FallbackError:
+            raise
+        except (UnsupportedError, ScheduleError) as error:
+            fallback = Fallback.caused_by(error, self._name, "without folded weights")
+            self._target.reporter.report(fallback)
+            return None
 
     def _folded_run(
         self,
