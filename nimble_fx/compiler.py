@@ -190,7 +190,13 @@ class Compiler:
             if self._target.runs_programs:
                 folded = folded_weights(trace(main).graph, weights, device, self._are_guarded)
                 run = FoldedRun(
-                    run, folded, hoisted.sources, hoisted.kept, unfolded, self._report_unfolded
+                    run,
+                    folded,
+                    hoisted.sources,
+                    hoisted.kept,
+                    unfolded,
+                    self._report_unfolded,
+                    may_stay_unfolded=PYTORCHS in runs,
                 )
             else:
                 run = unfolded

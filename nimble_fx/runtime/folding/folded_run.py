@@ -30,6 +30,7 @@ class FoldedRun:
         kept: Sequence[int],
         unfolded: Boxed,
         report_unfolded: Callable[[], None],
+        may_stay_unfolded: bool = False,
     ) -> None:
         """Calls nothing yet.
 
@@ -42,9 +43,12 @@ class FoldedRun:
                 differentiation: oneDNN's kernels drop tangents.
             report_unfolded: called when a call runs unfolded because the weights are inference
                 tensors.
+            may_stay_unfolded: whether to run unfolded while weights change too often for their
+                folded form to pay off.
         """
         self._run, self._folded, self._sources, self._kept = run, folded, sources, kept
         self._unfolded, self._report_unfolded = unfolded, report_unfolded
+        self._fold = folded.unless_changing if may_stay_unfolded else folded
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Calls the program; empties `args`.
@@ -65,7 +69,10 @@ class FoldedRun:
         if not self._folded.can_be_kept(weights):
             self._report_unfolded()
             return self._unfolded(args)
-        inputs = [*[args[i] for i in self._kept], *self._folded(weights)]
+        results = self._fold(weights)
+        if results is None:
+            return self._unfolded(args)
+        inputs = [*[args[i] for i in self._kept], *results]
         args.clear()
         return self._run(inputs)
 

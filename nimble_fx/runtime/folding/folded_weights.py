@@ -19,6 +19,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.runtime.folding.optimizer_steps import StepsOn
 from nimble_fx.runtime.folding.packed_weights import Pack, packings
+from nimble_fx.runtime.folding.refolding import Refolding
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
@@ -28,7 +29,7 @@ from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.storages import storage_key
 
-MAX_SETS = 8
+MAX_SETS = 128
 """The most sets of weights (of models that share a program) whose results are kept."""
 
 _CPU = Cpu()
@@ -80,7 +81,8 @@ class FoldedWeights:
         self._compute, self._packings, self._check = compute, packings, check
         self._are_guarded, self._device = are_guarded, device
         self._lock = threading.Lock()
-        self._known: tuple[_Known, ...] = ()
+        self._known: dict[tuple[int, ...], _Known] = {}  # replaced as a whole, never changed
+        self._refolding = Refolding()
         self._released: _Released | None = None
 
     def can_be_kept(self, weights: Sequence[Tensor]) -> bool:
@@ -96,12 +98,27 @@ class FoldedWeights:
                 return self._compute(*weights)
         if self._released is not None:
             return self._released.results_for(weights)
+        return self._results(self._find(weights), weights)
+
+    def unless_changing(self, weights: Sequence[Tensor]) -> Sequence[Tensor] | None:
+        """The same; None while weights change too often for their folded form to pay off."""
+        if are_fake(weights) or self._released is not None:
+            return self(weights)
         known = self._find(weights)
+        if known is None:
+            addresses, versions = _addresses(weights), list(map(_version, weights))
+            if not self._refolding.pays_off(addresses, versions):
+                return None
+        return self._results(known, weights)
+
+    def _results(self, known: "_Known | None", weights: Sequence[Tensor]) -> Sequence[Tensor]:
         if known is None and any(map(Tensor.is_inference, weights)):
             self._check(weights)
             with plain_eager_mode():
                 return self._compute(*weights)
-        return (known or self._kept(weights)).results
+        known = known or self._kept(weights)
+        known.n_calls += 1
+        return known.results
 
     @property
     def may_be_freed(self) -> bool:
@@ -125,7 +142,7 @@ class FoldedWeights:
         kept = self._kept(weights)
         released = _Released(kept.results, kept.memory, free)
         with self._lock:
-            self._known, self._released = (), released
+            self._known, self._released = {}, released
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
         for i in free:
             weights[i].data = weights[i].data.new_empty(0)
@@ -134,11 +151,8 @@ class FoldedWeights:
 
     def _find(self, weights: Sequence[Tensor]) -> "_Known | None":
         """The kept results for the current weights, if there are any."""
-        addresses = list(map(_data_ptr, weights))
-        for known in self._known:
-            if known.addresses == addresses and self._is_current(known, weights):
-                return known
-        return None
+        known = self._known.get(_addresses(weights))
+        return known if known is not None and self._is_current(known, weights) else None
 
     def _kept(self, weights: Sequence[Tensor]) -> "_Known":
         """The results for the current weights, computed if they are not known; keeps them."""
@@ -148,10 +162,16 @@ class FoldedWeights:
             if known is None:
                 known = _Known(weights)  # first, so that a write during the computation is noticed
                 known.results, known.memory = self._computed(weights)
-                addresses = known.addresses
-                others = [k for k in self._known if k.addresses != addresses and not k.are_freed]
-                self._known = (known, *others[: MAX_SETS - 1])
+                self._keep(known)
             return known
+
+    def _keep(self, known: "_Known") -> None:
+        """Keeps results, in place of earlier ones of the same weights, and of the oldest ones."""
+        others = {k: v for k, v in self._known.items() if k != known.addresses and not v.are_freed}
+        latest = dict(list(others.items())[-(MAX_SETS - 1) :])
+        for dropped in self._known.keys() - latest.keys():
+            self._refolding.dropped(self._known[dropped].n_calls)
+        self._known = {**latest, known.addresses: known}
 
     def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
         return (self._are_guarded or known.fits(*weights)) and known.are_current(weights)
@@ -180,6 +200,7 @@ class _Known:
         results: the results; empty once the memory of one of the weights was freed.
         memory: their memory pool, if they have one.
         addresses: the weights' addresses.
+        n_calls: how many calls have used the results.
         are_freed: whether the memory of a weight was freed, so that another tensor may have it.
         fits: takes the weights; returns whether they have the same shapes, strides and types.
     """
@@ -190,7 +211,7 @@ class _Known:
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._steps = StepsOn(weights)
         samples = [WeightSample(weight) for weight in weights]
-        self.addresses = [sample.address for sample in samples]
+        self.addresses, self.n_calls = tuple(sample.address for sample in samples), 0
         self._versions = [sample.version for sample in samples]
         self._bytes = [sample.bytes for sample in samples]
         self._words = SampledWords(samples)
@@ -209,6 +230,10 @@ class _Known:
             and b"".join(self._bytes) == self._saved_bytes
             and all(map(torch.equal, self._words.read(), self._saved_words))
         )
+
+
+def _addresses(weights: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(map(_data_ptr, weights))
 
 
 def _drop(known: "weakref.ref[_Known]", storage: object) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from nimble_fx.devices.virtual.device import Virtual
@@ -34,6 +35,21 @@ def test_a_capture_of_the_users_runs_unfolded_unless_the_weights_are_gone() -> N
     device.begin_capture(device.streams(1)[0], device.pool())  # type: ignore[arg-type]
     assert [value.item() for value in run([weight, x])] == [0, 2]
     device.end_capture()
+
+
+@pytest.mark.parametrize("may_stay_unfolded", [True, False])
+def test_weights_that_change_in_each_call_are_read_unfolded_where_that_is_allowed(
+    may_stay_unfolded: bool,
+) -> None:
+    run = FoldedRun(
+        list, doubled(1), [0], [1], list, unexpected, may_stay_unfolded=may_stay_unfolded
+    )
+    weight, x = torch.ones(1), torch.zeros(1)
+    for _ in range(10):
+        weight.add_(1)
+        results = [value.item() for value in run([weight, x])]
+    unfolded, folded = [weight.item(), 0], [0, 2 * weight.item()]
+    assert results == (unfolded if may_stay_unfolded else folded)
 
 
 def test_a_program_of_inference_tensors_runs_unfolded_and_says_so() -> None:
