@@ -1,4 +1,4 @@
-"""Samples of the times of contestants, and which of them is the fastest by these."""
+"""Samples of the times of alternatives, and which of them is the fastest by these."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -6,14 +6,14 @@ from statistics import median
 from nimble_fx.selection.candidate import MIN_GAIN
 
 Samples = dict[int, list[float]]
-"""The times of each contestant, by its position: one for each round, all in the same unit."""
+"""The times of each alternative, by its position: one for each round, all in the same unit."""
 
 DISTURBED = 2.0
-"""If times of one contestant differ by this factor, the machine does other work too."""
+"""If times of one alternative differ by this factor, the machine does other work too."""
 
 
 def select_winner(samples: Samples, baseline: int) -> int:
-    """The position of the contestant with the least median time.
+    """The position of the alternative with the least median time.
 
     It is the baseline unless another is faster by `MIN_GAIN` in most rounds.
     """
@@ -26,5 +26,5 @@ def select_winner(samples: Samples, baseline: int) -> int:
 
 
 def are_disturbed(times: Iterable[Sequence[float]]) -> bool:
-    """Whether times of one contestant differ so much that something else disturbs them."""
+    """Whether times of one alternative differ so much that something else disturbs them."""
     return any(max(each) > DISTURBED * min(each) for each in times if each)

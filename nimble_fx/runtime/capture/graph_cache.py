@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from nimble_fx.runtime.break_even import BreakEven
 from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph
 from nimble_fx.runtime.capture.pool_group import PoolGroup
@@ -25,10 +26,6 @@ EARLY_EVICTIONS_PER_GRAPH = 4
 
 MAX_PARAMETER_SETS = 128
 """The most sets of parameters with graphs at a time; many layers may share a program."""
-
-
-_MAX_COUNTED_KEYS = 64
-"""The most keys without a graph whose calls are counted."""
 
 
 class GraphKey(NamedTuple):
@@ -66,8 +63,7 @@ class GraphCache:
         self._pool_group, self._max_graphs, self._status = pool_group, max_graphs, status
         self._graphs: OrderedDict[GraphKey, CapturedGraph] = OrderedDict()
         self._lock = threading.RLock()
-        self._n_early_evictions = 0
-        self._n_calls: OrderedDict[GraphKey, int] = OrderedDict()
+        self._break_even = BreakEven(BREAK_EVEN_CALLS, EARLY_EVICTIONS_PER_GRAPH * max_graphs)
         self.latest: tuple[GraphKey, CapturedGraph] | None = None
         pool_group.graph_caches.add(self)
 
@@ -90,12 +86,7 @@ class GraphCache:
         Yes, until too many graphs were removed before they broke even. From then on only a
         key that has been called often enough to break even is captured.
         """
-        if self._n_early_evictions < EARLY_EVICTIONS_PER_GRAPH * self._max_graphs:
-            return True
-        self._n_calls[key] = self._n_calls.pop(key, 0) + 1
-        while len(self._n_calls) > _MAX_COUNTED_KEYS:
-            self._n_calls.popitem(last=False)
-        return self._n_calls[key] > BREAK_EVEN_CALLS
+        return self._break_even.pays_off(key)
 
     def evict_for(self, key: GraphKey) -> str | None:
         """Evicts the least recently used graphs to make room for one more.
@@ -134,7 +125,7 @@ class GraphCache:
         with self._lock:
             self._graphs[key] = graph
             self.latest = key, graph
-            self._n_calls.pop(key, None)
+            self._break_even.made(key)
             self._status.n_captures += 1
             self._update_status()
         pool = weakref.ref(graph.pool)
@@ -148,7 +139,7 @@ class GraphCache:
             graph, self.latest = self._graphs.pop(key, None), None
             self._update_status()
         if graph is not None:  # outside of the lock: freeing it may remove other graphs
-            self._n_early_evictions += graph.n_replays < BREAK_EVEN_CALLS
+            self._break_even.dropped(graph.n_replays)
             for address in graph.saved_addresses:
                 self._pool_group.saved_pools.pop(address, None)
             gc_guard.free_later(graph)

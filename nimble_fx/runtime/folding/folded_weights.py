@@ -17,9 +17,9 @@ from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.runtime.break_even import BreakEven
 from nimble_fx.runtime.folding.optimizer_steps import StepsOn
 from nimble_fx.runtime.folding.packed_weights import Pack, packings
-from nimble_fx.runtime.folding.refolding import Refolding
 from nimble_fx.runtime.folding.weight_sample import SampledWords, WeightSample
 from nimble_fx.runtime.input_types import check_weights
 from nimble_fx.runtime.launch import Launcher
@@ -31,6 +31,12 @@ from nimble_fx.torch_internals.storages import storage_key
 
 MAX_SETS = 128
 """The most sets of weights (of models that share a program) whose results are kept."""
+
+BREAK_EVEN_CALLS = 16
+"""Folding takes about as much time as this many calls gain by it."""
+
+MAX_EARLY = 4
+"""How many results may be dropped before they break even; see `BreakEven`."""
 
 _CPU = Cpu()
 
@@ -82,7 +88,7 @@ class FoldedWeights:
         self._are_guarded, self._device = are_guarded, device
         self._lock = threading.Lock()
         self._known: dict[tuple[int, ...], _Known] = {}  # replaced as a whole, never changed
-        self._refolding = Refolding()
+        self._break_even = BreakEven(BREAK_EVEN_CALLS, MAX_EARLY)
         self._released: _Released | None = None
 
     def can_be_kept(self, weights: Sequence[Tensor]) -> bool:
@@ -106,8 +112,8 @@ class FoldedWeights:
             return self(weights)
         known = self._find(weights)
         if known is None:
-            addresses, versions = _addresses(weights), list(map(_version, weights))
-            if not self._refolding.pays_off(addresses, versions):
+            versions = tuple(map(_version, weights))
+            if not self._break_even.pays_off((_addresses(weights), versions)):
                 return None
         return self._results(known, weights)
 
@@ -170,7 +176,8 @@ class FoldedWeights:
         others = {k: v for k, v in self._known.items() if k != known.addresses and not v.are_freed}
         latest = dict(list(others.items())[-(MAX_SETS - 1) :])
         for dropped in self._known.keys() - latest.keys():
-            self._refolding.dropped(self._known[dropped].n_calls)
+            self._break_even.dropped(self._known[dropped].n_calls)
+        self._break_even.made((known.addresses, known.versions))
         self._known = {**latest, known.addresses: known}
 
     def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
@@ -200,6 +207,7 @@ class _Known:
         results: the results; empty once the memory of one of the weights was freed.
         memory: their memory pool, if they have one.
         addresses: the weights' addresses.
+        versions: their version counters.
         n_calls: how many calls have used the results.
         are_freed: whether the memory of a weight was freed, so that another tensor may have it.
         fits: takes the weights; returns whether they have the same shapes, strides and types.
@@ -212,7 +220,7 @@ class _Known:
         self._steps = StepsOn(weights)
         samples = [WeightSample(weight) for weight in weights]
         self.addresses, self.n_calls = tuple(sample.address for sample in samples), 0
-        self._versions = [sample.version for sample in samples]
+        self.versions = tuple(sample.version for sample in samples)
         self._bytes = [sample.bytes for sample in samples]
         self._words = SampledWords(samples)
         self._saved_bytes = b"".join(self._bytes)
@@ -226,7 +234,7 @@ class _Known:
         """Whether weights with the same addresses and layouts are unchanged."""
         return (
             not (self.are_freed or self._steps.happened)
-            and list(map(_version, weights)) == self._versions
+            and tuple(map(_version, weights)) == self.versions
             and b"".join(self._bytes) == self._saved_bytes
             and all(map(torch.equal, self._words.read(), self._saved_words))
         )

@@ -16,7 +16,12 @@ from torch._dynamo.utils import counters
 from nimble_fx.devices.virtual.memory import Pool
 from nimble_fx.runtime.capture import gc_guard, graph_cache
 from nimble_fx.runtime.capture.captured_graph import CapturedGraph
-from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, GraphCache, GraphKey
+from nimble_fx.runtime.capture.graph_cache import (
+    BREAK_EVEN_CALLS,
+    EARLY_EVICTIONS_PER_GRAPH,
+    GraphCache,
+    GraphKey,
+)
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from tests.support.replaying import ReplayingDevice
@@ -238,20 +243,25 @@ def test_memory_may_be_freed_while_graphs_are_counted() -> None:
 
 def test_what_went_before_it_paid_off_is_counted() -> None:
     cache, *_ = cache_of(max_graphs=1)
-    for size, n_replays in enumerate(
-        (0, BREAK_EVEN_CALLS - 1, BREAK_EVEN_CALLS, BREAK_EVEN_CALLS + 1, 0)
-    ):
-        add(cache, GraphKey((size,), (), ()), FakeGraph(n_replays=n_replays))
-    assert cache._n_early_evictions == 2
+    new, early = (GraphKey((-1 - i,), (), ()) for i in range(2))
+    n_replays = [BREAK_EVEN_CALLS] * 9 + [BREAK_EVEN_CALLS - 1] * (EARLY_EVICTIONS_PER_GRAPH - 1)
+    for size, n in enumerate([*n_replays, BREAK_EVEN_CALLS + 1]):
+        add(cache, GraphKey((size,), (), ()), FakeGraph(n_replays=n))
+    assert cache.should_capture(new)
+    add(cache, early, FakeGraph(n_replays=0))
+    cache.remove(early)
+    assert not cache.should_capture(new)
 
 
 def test_removing_a_graph_again_does_nothing() -> None:
-    cache, *_ = cache_of()
-    key = GraphKey((), (1,), ())
-    add(cache, key)
-    for _ in range(2):
-        cache.remove(key)
-    assert (len(cache), cache._n_early_evictions) == (0, 1)
+    cache, *_ = cache_of(max_graphs=1)
+    for size in range(EARLY_EVICTIONS_PER_GRAPH - 1):
+        key = GraphKey((size,), (), ())
+        add(cache, key)
+        for _ in range(2):
+            cache.remove(key)
+    assert len(cache) == 0
+    assert cache.should_capture(GraphKey((-1,), (), ()))
 
 
 def test_the_memory_of_saved_tensors_goes_with_the_forward_though_the_backward_stays() -> None:
@@ -285,7 +295,7 @@ def test_who_keeps_captures_is_not_kept_by_the_memory_that_they_read() -> None:
 def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> None:
     cache, *_ = cache_of(max_graphs=1)
     often = GraphKey((-1,), (), ())
-    for size in range(graph_cache.EARLY_EVICTIONS_PER_GRAPH + 1):
+    for size in range(EARLY_EVICTIONS_PER_GRAPH + 1):
         key = GraphKey((size,), (), ())
         assert cache.should_capture(key)
         add(cache, key)
@@ -296,19 +306,6 @@ def test_once_too_many_went_early_only_what_comes_often_is_worth_a_capture() -> 
     add(cache, often)
     cache.remove(often)
     assert not cache.should_capture(often)  # it has to come as often again
-
-
-def test_of_too_many_keys_the_calls_of_those_called_last_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(graph_cache, "_MAX_COUNTED_KEYS", 2)
-    cache, *_ = cache_of()
-    cache._n_early_evictions = graph_cache.EARLY_EVICTIONS_PER_GRAPH * 2
-    often = GraphKey((-1,), (), ())
-    for size in range(BREAK_EVEN_CALLS):
-        assert not cache.should_capture(often)
-        assert not cache.should_capture(GraphKey((size,), (), ()))
-    assert cache.should_capture(often)
 
 
 @pytest.mark.parametrize("key", [GraphKey((), (1,), ()), GraphKey((), (), ((0, 1),))])

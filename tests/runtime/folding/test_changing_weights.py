@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nimble_fx.runtime.folding.folded_weights import FoldedWeights
-from nimble_fx.runtime.folding.refolding import BREAK_EVEN_CALLS, MAX_EARLY
+from nimble_fx.runtime.folding.folded_weights import BREAK_EVEN_CALLS, MAX_EARLY, FoldedWeights
 from tests.support.doubling import Doubling
 
 steps = st.lists(st.integers(0, 3 * BREAK_EVEN_CALLS), min_size=1, max_size=20)
