@@ -12,6 +12,7 @@ from nimble_fx.fallback import clear_fallbacks
 from nimble_fx.options import Options
 from nimble_fx.program import clear_programs
 from nimble_fx.this_machine import ThisMachine
+from nimble_fx.torch_internals.dynamo.caches import reset_with_dynamo
 from nimble_fx.torch_internals.dynamo.errors import for_user
 
 
@@ -34,6 +35,7 @@ def nimble(
         OptionError: before any work, if an option is not valid.
     """
     parsed = _parse(mode, options)
+    reset_with_dynamo(nimble)
     return lower(gm, example_inputs, Compiler(gm, parsed, ThisMachine(parsed)))
 
 

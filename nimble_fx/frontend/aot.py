@@ -31,7 +31,7 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
-from nimble_fx.torch_internals.dynamo.caches import drop_compiled
+from nimble_fx.torch_internals.dynamo.caches import drop_compiled, reset_with_dynamo
 from nimble_fx.torch_internals.dynamo.untraced import when_freed
 from nimble_fx.weak_list import WeakList
 
@@ -220,6 +220,7 @@ class _Backend:
         self._options, self._names, self._has_guards = options, names, has_guards
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        reset_with_dynamo(self)
         self.breaks.add_graph(gm)
         calls = self.calls()
         if calls is not None:

@@ -309,11 +309,12 @@ def test_programs_are_those_of_the_object_and_no_others() -> None:
 
 def test_a_reset_empties_the_programs_and_the_next_call_compiles() -> None:
     compiled, x = nimble_fx.compile(Branchy(), torch.randn(2, 4)), torch.randn(2, 4)
-    torch.compiler.reset()
-    assert compiled.programs == ()
-    assert nimble_fx.programs() == ()
-    compiled(x)
-    assert len(compiled.programs) == 1
+    for _ in range(3):
+        torch.compiler.reset()
+        assert compiled.programs == ()
+        assert nimble_fx.programs() == ()
+        compiled(x)
+        assert len(compiled.programs) == 1
 
 
 def running() -> int:

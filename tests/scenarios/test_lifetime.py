@@ -185,6 +185,7 @@ class Lifetime(RuleBasedStateMachine):
         torch.compiler.reset()
         self.is_kept_by_pytorch = False
         assert nimble_fx.programs() == ()
+        assert not any(each.programs for each in self.compiled)
 
     @rule(what=st.sampled_from(["compiled", "programs", "bound", "results", "errors"]))
     def drop(self, what: str) -> None:
@@ -216,6 +217,7 @@ class Lifetime(RuleBasedStateMachine):
         assert open_files() <= self.files_before
         assert [each() for each in self.witnesses if each() is not None] == []
         assert nimble_fx.programs() == ()
+        assert not any(each.programs for each in self.compiled)
         assert nimble_fx.fallbacks() == ()
 
 

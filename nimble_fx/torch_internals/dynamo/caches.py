@@ -1,6 +1,7 @@
 """Frees what Dynamo's caches hold for one function that is no longer used.
 
-Dynamo itself empties them for all functions at once, in `torch.compiler.reset()`.
+Dynamo itself empties them for all functions at once, in `torch.compiler.reset()`, which also resets
+the backends that have compiled since the last reset.
 """
 
 import logging
@@ -27,6 +28,17 @@ def drop_compiled(code: CodeType, backend: object) -> None:
     lookup(RESET_CODE)(code)
     _drop(BACKENDS, lambda _, cached: _users_backend(cached) is backend)
     _drop(SIZES, lambda key, _: key.name == code.co_name)
+
+
+def reset_with_dynamo(backend: object) -> None:
+    """Makes the next `torch.compiler.reset()` call `backend.reset`.
+
+    PyTorch does so when a function is wrapped, but not for functions that are compiled again after
+    a reset.
+    """
+    backends = lookup(BACKENDS)
+    if not isinstance(backends, Missing):
+        backends.setdefault(id(backend), backend)
 
 
 def _users_backend(cached: Any) -> object:
