@@ -107,11 +107,16 @@ class FoldedWeights:
         return self._results(self._find(weights), weights)
 
     def unless_changing(self, weights: Sequence[Tensor]) -> Sequence[Tensor] | None:
-        """The same; None while weights change too often for their folded form to pay off."""
+        """The same; None while weights change too often for their folded form to pay off.
+
+        Also None for weights that cannot be kept, because PyTorch does not count their changes.
+        """
         if are_fake(weights) or self._released is not None:
             return self(weights)
         known = self._find(weights)
         if known is None:
+            if any(map(Tensor.is_inference, weights)):
+                return None
             versions = tuple(map(_version, weights))
             if not self._break_even.pays_off((_addresses(weights), versions)):
                 return None

@@ -48,6 +48,19 @@ def test_a_few_changes_change_nothing() -> None:
     assert compute.n == MAX_EARLY
 
 
+def test_inference_tensors_are_not_kept_beside_others() -> None:
+    compute = Doubling()
+    folded, weight = FoldedWeights(compute, [None]), torch.ones(2)
+    with torch.inference_mode():
+        uncounted = torch.ones(2)
+    for _ in range(3):
+        results = folded.unless_changing([weight])
+        assert results is not None
+        assert results[0].tolist() == [2, 2]
+        assert folded.unless_changing([uncounted]) is None
+    assert compute.n == 1
+
+
 def test_those_of_models_that_come_and_go_are_not_computed_for_ever() -> None:
     compute = Doubling()
     folded = FoldedWeights(compute, [None])
