@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from functorch.compile import min_cut_rematerialization_partition
@@ -132,7 +133,9 @@ class Compiler:
         graph, device = placed
         merged = self._merged(gm, device)
         hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
-        run = hoisted and self._folded_or_none(maker, gm, hoisted, device, capture)
+        run: Boxed | None = None
+        if hoisted is not None:
+            run = self._if_possible(partial(self._folded_run, maker, gm, hoisted, device, capture))
         return self._compared(run or self._build(maker, merged, self._name, capture), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
@@ -151,17 +154,10 @@ class Compiler:
             return None  # writes that PyTorch does not count would go unnoticed
         return fold_weights(gm, self._inputs.weights, library, self._options.assume_finite)
 
-    def _folded_or_none(
-        self,
-        maker: GraphCompiler,
-        gm: GraphModule,
-        hoisted: Hoisted,
-        device: DeviceRuntime,
-        capture: CaptureOptions,
-    ) -> Boxed | None:
-        """The callable of a graph whose weights are folded; None if it fails, which it reports."""
+    def _if_possible(self, folded_run: Callable[[], Boxed]) -> Boxed | None:
+        """The callable with folded weights; None if making it fails, which is reported."""
         try:
-            return self._folded_run(maker, gm, hoisted, device, capture)
+            return folded_run()
         except FallbackError:
             raise
         except (UnsupportedError, ScheduleError) as error:
@@ -180,7 +176,8 @@ class Compiler:
         """The callable of a graph whose weights are folded."""
         unfolded = self._target.as_traced(gm)
         runs = dict[str, Boxed]()
-        if self._options.fold_weights == "auto" and self._options.kernels != "inductor":
+        is_optional = self._options.fold_weights == "auto" and self._options.kernels != "inductor"
+        if is_optional:
             runs[PYTORCHS] = self._target.compile_graph(maker, gm, self._name, capture)
         weights = self._weights_program(maker, hoisted)
         maker = replace(maker, folded=weights)
@@ -196,7 +193,7 @@ class Compiler:
                     hoisted.kept,
                     unfolded,
                     self._report_unfolded,
-                    may_stay_unfolded=PYTORCHS in runs,
+                    may_stay_unfolded=is_optional,
                 )
             else:
                 run = unfolded

@@ -28,10 +28,11 @@ class BreakEven:
         """Whether to make the result for a key, in a call for which there is none; counts it."""
         if self._n_early < self._max_early:
             return True
-        self._n_calls[key] = self._n_calls.pop(key, 0) + 1
+        n_calls = self._n_calls.pop(key, 0) + 1
+        self._n_calls[key] = n_calls
         while len(self._n_calls) > _MAX_COUNTED:
             self._n_calls.popitem(last=False)
-        return self._n_calls[key] > self._break_even
+        return n_calls > self._break_even  # not looked up: another thread may have removed it
 
     def made(self, key: Hashable) -> None:
         """Notes that the result for a key was made: its calls are counted anew."""

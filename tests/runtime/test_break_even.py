@@ -41,6 +41,22 @@ def test_what_is_called_often_pays_off_and_once_made_is_counted_anew() -> None:
         rule.made("often")
 
 
+class Forgotten:
+    """A key that, whenever it is looked up, was just removed by another thread."""
+
+    def __init__(self, rule: BreakEven) -> None:
+        self.rule = rule
+
+    def __hash__(self) -> int:
+        self.rule._n_calls.clear()
+        return 1
+
+
+def test_other_threads_may_make_the_same_result_meanwhile() -> None:
+    rule = BreakEven(1, max_early=0)
+    assert [rule.pays_off(Forgotten(rule)) for _ in range(3)] == [False] * 3
+
+
 def test_the_calls_of_those_called_last_are_counted() -> None:
     rule = BreakEven(3, max_early=0)
     for key in range(3 * (break_even._MAX_COUNTED - 1)):

@@ -104,7 +104,12 @@ class FoldedWeights:
                 return self._compute(*weights)
         if self._released is not None:
             return self._released.results_for(weights)
-        return self._results(self._find(weights), weights)
+        known = self._find(weights)
+        if known is None and any(map(Tensor.is_inference, weights)):
+            self._check(weights)
+            with plain_eager_mode():
+                return self._compute(*weights)
+        return (known or self._kept(weights)).used()
 
     def unless_changing(self, weights: Sequence[Tensor]) -> Sequence[Tensor] | None:
         """The same; None while weights change too often for their folded form to pay off.
@@ -114,22 +119,16 @@ class FoldedWeights:
         if are_fake(weights) or self._released is not None:
             return self(weights)
         known = self._find(weights)
-        if known is None:
-            if any(map(Tensor.is_inference, weights)):
-                return None
-            versions = tuple(map(_version, weights))
-            if not self._break_even.pays_off((_addresses(weights), versions)):
-                return None
-        return self._results(known, weights)
+        if known is None and not self._pays_off(weights):
+            return None
+        return (known or self._kept(weights)).used()
 
-    def _results(self, known: "_Known | None", weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        if known is None and any(map(Tensor.is_inference, weights)):
-            self._check(weights)
-            with plain_eager_mode():
-                return self._compute(*weights)
-        known = known or self._kept(weights)
-        known.n_calls += 1
-        return known.results
+    def _pays_off(self, weights: Sequence[Tensor]) -> bool:
+        """Whether to compute the results for weights that have none."""
+        if any(map(Tensor.is_inference, weights)):
+            return False
+        versions = tuple(map(_version, weights))
+        return self._break_even.pays_off((_addresses(weights), versions))
 
     @property
     def may_be_freed(self) -> bool:
@@ -234,6 +233,11 @@ class _Known:
         self.are_freed = False
         drop = partial(untraced(_drop), weakref.ref(self))
         self._storages = [weakref.ref(each.storage, drop) for each in samples]
+
+    def used(self) -> Sequence[Tensor]:
+        """The results; counts the call that uses them."""
+        self.n_calls += 1
+        return self.results
 
     def are_current(self, weights: Sequence[Tensor]) -> bool:
         """Whether weights with the same addresses and layouts are unchanged."""
