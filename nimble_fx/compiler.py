@@ -123,20 +123,21 @@ class Compiler:
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the ATen graph of a model without gradients."""
         self._inputs.match_inputs(gm, TracingContext.get().fw_metadata, n_tokens(gm))
-        maker, capture = self._graph_compiler(gm), self._capture_options()
+        graph_compiler = self._graph_compiler(gm, self._name, self._capture_options())
         gm = self._prepared(without_effect_tokens(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
         gm = simplify_embedding_bags(eliminate_common_subexpressions(gm))
         placed = self._placed(gm) if self._options.fold_weights else None
         if placed is None:
-            return self._compared(self._build(maker, gm, self._name, capture), traced)
+            return self._compared(self._build(graph_compiler, gm), traced)
         graph, device = placed
         merged = self._merged(gm, device)
         hoisted = None if written_inputs(graph) else self._hoisted(merged, device)
         run: Boxed | None = None
         if hoisted is not None:
-            run = self._if_possible(partial(self._folded_run, maker, gm, hoisted, device, capture))
-        return self._compared(run or self._build(maker, merged, self._name, capture), traced)
+            folded = partial(self._folded_run, graph_compiler, gm, hoisted, device)
+            run = self._if_possible(folded)
+        return self._compared(run or self._build(graph_compiler, merged), traced)
 
     def _merged(self, gm: GraphModule, device: DeviceRuntime) -> GraphModule:
         """The graph with parallel products merged on a CPU; a GPU may run them concurrently."""
@@ -167,23 +168,23 @@ class Compiler:
 
     def _folded_run(
         self,
-        maker: GraphCompiler,
+        graph_compiler: GraphCompiler,
         gm: GraphModule,
         hoisted: Hoisted,
         device: DeviceRuntime,
-        capture: CaptureOptions,
     ) -> Boxed:
         """The callable of a graph whose weights are folded."""
         unfolded = self._target.as_traced(gm)
         runs = dict[str, Boxed]()
         is_optional = self._options.fold_weights == "auto" and self._options.kernels != "inductor"
         if is_optional:
-            runs[PYTORCHS] = self._target.compile_graph(maker, gm, self._name, capture)
-        weights = self._weights_program(maker, hoisted)
-        maker = replace(maker, folded=weights)
+            runs[PYTORCHS] = graph_compiler.compile(gm)
+        weights = self._weights_program(graph_compiler, hoisted)
+        graph_compiler = replace(graph_compiler, folded=weights)
         self._inputs.add_folded(hoisted.sources_by_result)
-        for kind, main in self._kernels.graphs(hoisted.main, self._name, maker.choice).items():
-            run = self._target.compile_graph(maker, main, self._name, capture)
+        graphs = self._kernels.graphs(hoisted.main, self._name, graph_compiler.choice)
+        for kind, main in graphs.items():
+            run = graph_compiler.compile(main)
             if self._target.runs_programs:
                 folded = folded_weights(trace(main).graph, weights, device, self._are_guarded)
                 run = FoldedRun(
@@ -198,7 +199,7 @@ class Compiler:
             else:
                 run = unfolded
             runs[FOLDED if kind == PYTORCHS else kind] = run
-        return self._kernels.fastest(self._name, runs, gm, maker.choice)
+        return self._kernels.fastest(self._name, runs, gm, graph_compiler.choice)
 
     def _report_unfolded(self) -> None:
         fallback = Fallback(self._name, "with PyTorch's kernels", NOT_COUNTED)
@@ -218,9 +219,10 @@ class Compiler:
         except UnsupportedError:
             return None  # which `_build` reports
 
-    def _weights_program(self, maker: GraphCompiler, hoisted: Hoisted) -> ScheduledProgram:
+    def _weights_program(self, graph_compiler: GraphCompiler, hoisted: Hoisted) -> ScheduledProgram:
         """The program that computes the folded weights, on one stream."""
-        traced = maker.trace(hoisted.weights, f"{self._name} (weights)")
+        named = replace(graph_compiler, name=f"{self._name} (weights)")
+        traced = named.trace(hoisted.weights)
         options = replace(Options(), policy="serial", verify=self._options.verify)
         selection = select_schedules(
             traced, options, self._target.reporter, frozen=False, timed=False
@@ -241,15 +243,15 @@ class Compiler:
         self._inputs.match_inputs(gm, metadata)
         if self.measures and metadata is not None:
             metadata.bw_donated_idxs = []  # or a backward that is compiled now retains no graph
-        maker, name = self._graph_compiler(gm), f"{self._name} (training)"
         capture = replace(self._capture_options(), n_user_outputs=n_user_outputs(metadata))
-        return self._build(maker, without_effect_tokens(gm), name, capture)
+        graph_compiler = self._graph_compiler(gm, f"{self._name} (training)", capture)
+        return self._build(graph_compiler, without_effect_tokens(gm))
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the backward, whose inputs are saved tensors and gradients of the outputs."""
         gm = without_effect_tokens(gm)
-        maker, name = self._graph_compiler(gm), f"{self._name} (backward)"
-        run = self._build(maker, gm, name, replace(self._capture, is_backward=True))
+        name, capture = f"{self._name} (backward)", replace(self._capture, is_backward=True)
+        run = self._build(self._graph_compiler(gm, name, capture), gm)
         as_traced = self._target.as_traced(gm)
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
@@ -259,38 +261,34 @@ class Compiler:
         gm = fill_masked(fold_constants(move_to_device(gm), place), place)
         return keep_promised_strides(gm, place)
 
-    def _build(
-        self, maker: GraphCompiler, gm: GraphModule, name: str, capture: CaptureOptions
-    ) -> Boxed:
+    def _build(self, graph_compiler: GraphCompiler, gm: GraphModule) -> Boxed:
         """The callable for an ATen graph: its host part, then the program of its device part."""
         parts = split(gm)
         if parts is None:
-            return self._by_kernels(maker, gm, name, capture)
+            return self._by_kernels(graph_compiler, gm)
         self._inputs.rename_moved(parts.moved)
+        capture = graph_compiler.capture
         if capture.n_user_outputs is not None:
             n_on_device = parts.n_on_device(capture.n_user_outputs)
             capture = replace(capture, n_user_outputs=n_on_device)
-        return parts.run(self._by_kernels(maker, parts.device, name, capture))
+        return parts.run(self._by_kernels(replace(graph_compiler, capture=capture), parts.device))
 
-    def _by_kernels(
-        self, maker: GraphCompiler, gm: GraphModule, name: str, capture: CaptureOptions
-    ) -> Boxed:
+    def _by_kernels(self, graph_compiler: GraphCompiler, gm: GraphModule) -> Boxed:
         """The callable for a graph of one device, with the kernels that the options ask for."""
-        graphs = self._kernels.graphs(gm, name, maker.choice)
-        runs = {
-            kind: self._target.compile_graph(maker, graph, name, capture)
-            for kind, graph in graphs.items()
-        }
-        return self._kernels.fastest(name, runs, gm, maker.choice)
+        name, choice = graph_compiler.name, graph_compiler.choice
+        graphs = self._kernels.graphs(gm, name, choice)
+        runs = {kind: graph_compiler.compile(graph) for kind, graph in graphs.items()}
+        return self._kernels.fastest(name, runs, gm, choice)
 
     def _predicted_us(self, gm: GraphModule) -> float:
         """The predicted time of the fastest schedule of an ATen graph, in microseconds."""
-        traced = GraphCompiler(self._options, self._target, self._inputs).trace(gm, self._name)
+        traced = self._graph_compiler(gm, self._name, self._capture).trace(gm)
         return predicted_us(traced, self._options, self._target.reporter)
 
-    def _graph_compiler(self, gm: GraphModule) -> GraphCompiler:
+    def _graph_compiler(self, gm: GraphModule, name: str, capture: CaptureOptions) -> GraphCompiler:
         """The compiler of a graph as PyTorch traced it."""
-        return GraphCompiler(self._options, self._target, self._inputs, _n_operators(gm))
+        n_traced = _n_operators(gm)
+        return GraphCompiler(self._options, self._target, self._inputs, name, capture, n_traced)
 
 
 def _n_operators(gm: GraphModule) -> int:

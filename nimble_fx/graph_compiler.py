@@ -8,17 +8,21 @@ from pathlib import Path
 
 from torch.fx import GraphModule
 
+from nimble_fx.errors import FallbackError, ScheduleError, UnsupportedError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.options import Options
 from nimble_fx.pipeline import schedule, traced_graph_passes
 from nimble_fx.program import Program
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
+from nimble_fx.runtime.capture import gc_guard
+from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.selection.select import select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
 from nimble_fx.target import Target
+from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.aot_metadata import size_hints
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.user_names import InputNames
@@ -35,6 +39,8 @@ class GraphCompiler:
         options: the user's options.
         target: what the graph is compiled for.
         inputs: the user's names of its inputs.
+        name: the programs' name.
+        capture: how their captures and callers share memory.
         n_traced: how many operators PyTorch traced.
         choice: which kinds of kernels the graph has, and which of them runs.
         folded: the program that computes its folded weights; None if it has none.
@@ -43,11 +49,29 @@ class GraphCompiler:
     options: Options
     target: Target
     inputs: InputNames
+    name: str
+    capture: CaptureOptions
     n_traced: int = 0
     choice: KernelChoice = field(default_factory=KernelChoice)
     folded: ScheduledProgram | None = None
 
-    def trace(self, gm: GraphModule, name: str) -> TracedProgram:
+    @gc_guard.paused()  # a compile allocates many objects that stay, and no cycles
+    def compile(self, gm: GraphModule) -> Boxed:
+        """Compiles the graph, with one kind of kernels, to the callable that replaces it.
+
+        Raises:
+            FallbackError: it cannot be scheduled, and the options forbid fallbacks.
+            UnsupportedError: it cannot be scheduled, and the target has nothing else to run.
+        """
+        try:
+            traced = self.trace(gm)
+            return self.target.runner(gm, traced, self.program(traced), self.capture)
+        except FallbackError:
+            raise
+        except (UnsupportedError, ScheduleError) as error:
+            return self.target.unscheduled(gm, self.name, error)
+
+    def trace(self, gm: GraphModule) -> TracedProgram:
         """Traces an ATen graph to a task graph with the user's names, and finds its device.
 
         Raises:
@@ -55,12 +79,12 @@ class GraphCompiler:
             ScheduleError: a reinplaced operator overwrites a value that is still read.
         """
         names, gm = self.inputs.user_names(gm), reinplace_updates(gm)
-        traced = trace(gm, name, names, self.inputs.static)
+        traced = trace(gm, self.name, names, self.inputs.static)
         graph = schedule(traced.graph, traced_graph_passes())
-        _log.debug("%s: traced:\n%s", name, graph)
+        _log.debug("%s: traced:\n%s", self.name, graph)
         if self.options.verify:
             verify_contents(graph, traced.graph)
-        device = self.target.runtime_for(graph.device, name)
+        device = self.target.runtime_for(graph.device, self.name)
         return TracedProgram(
             traced=replace(traced, graph=self.target.retarget(graph)),
             parameters=self.inputs.parameters(names),

@@ -8,6 +8,7 @@ from torch.fx import GraphModule
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.devices.specs import Device
+from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program import Program
@@ -15,18 +16,6 @@ from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
-
-
-class ProgramMaker(Protocol):
-    """Makes programs of ATen graphs, for `Target.compile_graph`."""
-
-    def trace(self, gm: GraphModule, name: str) -> TracedProgram:
-        """Traces a graph to a task graph, and finds its device."""
-        ...
-
-    def program(self, traced: TracedProgram) -> Program:
-        """Selects a schedule and returns the program that runs by it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -79,16 +68,31 @@ class Target(Protocol):
         """Decides whether a program is captured."""
         ...
 
-    def compile_graph(
-        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    def runner(
+        self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
     ) -> Boxed:
-        """Compiles an ATen graph and returns the callable that replaces it.
+        """The callable that replaces an ATen graph which has a program.
 
         Args:
-            maker: makes its program.
             gm: the graph.
-            name: the program's name.
+            traced: its task graph.
+            program: its program.
             capture: how its captures and callers share memory.
+        """
+        ...
+
+    def unscheduled(
+        self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
+    ) -> Boxed:
+        """The callable that replaces an ATen graph which cannot be scheduled.
+
+        Args:
+            gm: the graph.
+            name: its name.
+            error: why it cannot be scheduled.
+
+        Raises:
+            UnsupportedError: the target has nothing else to run.
         """
         ...
 

@@ -11,7 +11,7 @@ from nimble_fx.codegen.load import load
 from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.specs import Device
 from nimble_fx.devices.virtual.device import Virtual
-from nimble_fx.errors import FallbackError, OptionError, ScheduleError, UnsupportedError
+from nimble_fx.errors import OptionError, ScheduleError, UnsupportedError
 from nimble_fx.fallback import AS_TRACED, Fallback, Reporter
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
@@ -19,14 +19,13 @@ from nimble_fx.options import Options
 from nimble_fx.program import Program, register
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
-from nimble_fx.runtime.capture import gc_guard
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.launch import Launcher
 from nimble_fx.selection.program_order import in_program_order
 from nimble_fx.selection.traced_program import TracedProgram
-from nimble_fx.target import CaptureDecision, ProgramMaker, Target
+from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.dynamo.errors import for_user
 from nimble_fx.torch_internals.dynamo.trace_log import trace_artifact
@@ -92,19 +91,26 @@ class ThisMachine(Target):
         reason = why_not_captured(graph, device, report)
         return CaptureDecision(reason, is_for_replay=reason is None)
 
-    @gc_guard.paused()  # a compile allocates many objects that stay, and no cycles
-    def compile_graph(
-        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    def runner(
+        self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
     ) -> Boxed:
-        """The callable of the scheduled program, or the ATen graph's if it cannot be scheduled."""
-        try:
-            traced = maker.trace(gm, name)
-            run = self._runner(traced, maker.program(traced), capture)
-        except FallbackError:
-            raise
-        except (UnsupportedError, ScheduleError) as error:
-            self.reporter.report(Fallback.caused_by(error, name, AS_TRACED))
-            run = self.as_traced(gm)
+        """The callable that runs the program, which this lists and logs."""
+        _log_program(program)
+        self._on_program(program)
+        self._pool_group = self._pool_group or PoolGroup(traced.device)
+        writes = bool(written_inputs(traced.graph))
+        order = _ProgramOrder(traced, self.reporter) if writes else None
+        run = program.runner(traced.device, self._pool_group, self.reporter, capture, order)
+        run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
+        run.reporter = self.reporter  # type: ignore[attr-defined]  # likewise
+        return run
+
+    def unscheduled(
+        self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
+    ) -> Boxed:
+        """The callable that runs the graph as traced, which this reports."""
+        self.reporter.report(Fallback.caused_by(error, name, AS_TRACED))
+        run = self.as_traced(gm)
         run.reporter = self.reporter  # type: ignore[attr-defined]  # keeps it alive, and so listed
         return run
 
@@ -116,21 +122,6 @@ class ThisMachine(Target):
     def inductor_kernels(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
         """The graph with Inductor's kernels for the model's device."""
         return with_inductor_kernels(gm, predicted_us)
-
-    def _runner(self, traced: TracedProgram, program: Program, capture: CaptureOptions) -> Boxed:
-        if _log.isEnabledFor(logging.INFO):  # the width takes time
-            _log.info("%s", program.summary())
-        _log.debug("%s: its module:\n%s", program.name, program.source)
-        trace_artifact("nimble_summary", program.summary)
-        trace_artifact("nimble_schedule", lambda: str(program.graph))
-        trace_artifact("nimble_module", lambda: program.source)
-        self._on_program(program)
-        self._pool_group = self._pool_group or PoolGroup(traced.device)
-        writes = bool(written_inputs(traced.graph))
-        order = _ProgramOrder(traced, self.reporter) if writes else None
-        run = program.runner(traced.device, self._pool_group, self.reporter, capture, order)
-        run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
-        return run
 
 
 class _ProgramOrder:
@@ -153,6 +144,15 @@ class _ProgramOrder:
             device = self._traced.device
             self._launcher = Launcher(made.graph, module, made.constants, device)
         return self._launcher
+
+
+def _log_program(program: Program) -> None:
+    if _log.isEnabledFor(logging.INFO):  # the width takes time
+        _log.info("%s", program.summary())
+    _log.debug("%s: its module:\n%s", program.name, program.source)
+    trace_artifact("nimble_summary", program.summary)
+    trace_artifact("nimble_schedule", lambda: str(program.graph))
+    trace_artifact("nimble_module", lambda: program.source)
 
 
 def constants_here(device: torch.device) -> torch.device | None:

@@ -11,7 +11,7 @@ from nimble_fx.options import Options
 from nimble_fx.pipeline import Policy
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
-from nimble_fx.target import ProgramMaker
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
@@ -55,12 +55,12 @@ class _Recording(ThisMachine):
         super().__init__(options, programs.append)
         self._programs, self._last = programs, last
 
-    def compile_graph(
-        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    def runner(
+        self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
     ) -> Boxed:
         """The program, wrapped so that it records its inputs."""
-        key = f"{len(self._programs)} {name}"
-        run = super().compile_graph(maker, gm, name, capture)
+        key = f"{len(self._programs)} {program.name}"
+        run = super().runner(gm, traced, program, capture)
 
         @boxed
         def recording(args: list[Any]) -> Any:

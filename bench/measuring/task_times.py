@@ -16,7 +16,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
-from nimble_fx.target import ProgramMaker
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 
@@ -51,14 +51,12 @@ class _Timing(ThisMachine):
         super().__init__(options, unlisted.append)
         self._graphs = graphs
 
-    def compile_graph(
-        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    def runner(
+        self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
     ) -> Boxed:
         """The program, wrapped so that it records its runs."""
-        traced = maker.trace(gm, name)
-        graph = traced.graph
-        timed = graph, _seconds(graph, traced.device)
-        run = super().compile_graph(maker, gm, name, capture)
+        timed = traced.graph, _seconds(traced.graph, traced.device)
+        run = super().runner(gm, traced, program, capture)
 
         @boxed
         def noting(args: list[Any]) -> Any:

@@ -9,8 +9,9 @@ from torch.fx import GraphModule
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
+from nimble_fx.program import Program
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
-from nimble_fx.target import ProgramMaker
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
@@ -27,7 +28,7 @@ class Traces:
         self.graphs: list[TaskGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = Options(fold_weights=False)
+        options = Options(policy="serial", freeze=False, fold_weights=False)
         return lower(gm, example_inputs, Compiler(gm, options, _Unscheduled(options, self.graphs)))
 
 
@@ -38,9 +39,9 @@ class _Unscheduled(ThisMachine):
         super().__init__(options)
         self._graphs = graphs
 
-    def compile_graph(
-        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    def runner(
+        self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
     ) -> Boxed:
         """The graph itself; keeps its trace."""
-        self._graphs.append(maker.trace(gm, name).graph)
+        self._graphs.append(traced.graph)
         return make_boxed_func(gm.forward)  # type: ignore[no-any-return]

@@ -22,7 +22,8 @@ from nimble_fx.program import Program
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import check_capturable
-from nimble_fx.target import CaptureDecision, ProgramMaker, Target
+from nimble_fx.selection.traced_program import TracedProgram
+from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.this_machine import constants_here
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
@@ -83,16 +84,21 @@ class PlannedDevice(Target):
         reason = f"it is planned for {where}, which need not be here"
         return CaptureDecision(reason, self._options.freeze and _can_be_captured(graph))
 
-    def compile_graph(
-        self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+    def runner(
+        self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
     ) -> Boxed:
-        """The ATen graph itself, which runs on tensors without data; schedules its program."""
-        try:
-            self._on_program(maker.program(maker.trace(gm, name)))
-        except ScheduleError as error:
-            report = "This is a bug in nimble_fx, please report it"
-            raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
+        """The callable of the ATen graph itself, which runs on tensors without data."""
+        self._on_program(program)
         return self.as_traced(without_kernels(gm))
+
+    def unscheduled(
+        self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
+    ) -> Boxed:
+        """Raises the error: there is nothing to plan."""
+        if isinstance(error, UnsupportedError):
+            raise error
+        report = "This is a bug in nimble_fx, please report it"
+        raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
 
     def as_traced(self, gm: GraphModule) -> Boxed:
         """The callable of the graph, with constants moved to the device that it was traced on."""

@@ -12,8 +12,9 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from nimble_fx.ir.types import Size, TensorType
 from nimble_fx.options import Options
+from nimble_fx.program import Program
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
-from nimble_fx.target import ProgramMaker
+from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
@@ -50,13 +51,13 @@ def one_task(
 def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> TaskGraph:
     """The one graph that a model's inference is, with PyTorch's kernels."""
     graphs: list[TaskGraph] = []
-    options = Options(fold_weights=False)
+    options = Options(policy="serial", freeze=False, fold_weights=False)
 
     class Kept(ThisMachine):
-        def compile_graph(
-            self, maker: ProgramMaker, gm: GraphModule, name: str, capture: CaptureOptions
+        def runner(
+            self, gm: GraphModule, traced: TracedProgram, program: Program, capture: CaptureOptions
         ) -> Boxed:
-            graphs.append(maker.trace(gm, name).graph)
+            graphs.append(traced.graph)
             return make_boxed_func(gm.forward)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
