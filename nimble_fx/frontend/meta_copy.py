@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.torch_internals.storages import key_of_storage, with_math_bits
+from nimble_fx.torch_internals.storages import key_of_storage
+from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -41,13 +42,7 @@ class ToMeta:
                 f"a tensor of shape {list(tensor.shape)} and {kind} is among the parameters, "
                 "buffers or example inputs; a plan only takes strided tensors"
             )
-        storage, offset = self._storage(tensor), tensor.storage_offset()
-        empty = torch.empty(0, dtype=tensor.dtype, device="meta")
-        bare = with_math_bits(
-            empty.set_(storage, offset, tensor.shape, tensor.stride()),
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
+        bare = TensorMetadata.of(tensor).on(self._storage(tensor))
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(bare, tensor.requires_grad)
         return bare.requires_grad_(tensor.requires_grad)

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from nimble_fx.devices.virtual.memory import POISON, weak_alias
 from nimble_fx.devices.virtual.queues import Kernel
-from nimble_fx.devices.virtual.results import Geometry, Result, Returned, returned_by
+from nimble_fx.devices.virtual.results import Result, Returned, returned_by
 from nimble_fx.errors import OperatorError
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import TorchDispatchMode, pytree
 from nimble_fx.torch_internals.operators import is_composite, schema_of
+from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 _DRAW_UNKNOWN_AMOUNTS = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
 _WRITE_NOTHING = {
@@ -116,12 +117,12 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return pytree.tree_unflatten(results, returned.nesting)
 
     def _result(self, result: Result, operands: Sequence[Tensor]) -> Any:
-        if result.geometry is None:
+        if result.metadata is None:
             return result.value
         if result.base is None:
-            return self._allocate(result.geometry)
+            return self._allocate(result.metadata, result.nbytes)
         base = operands[result.base]
-        return base if result.is_argument else _view_of(base, result.geometry)
+        return base if result.is_argument else _view_of(base, result.metadata)
 
     def _enqueue(
         self,
@@ -171,16 +172,17 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._target.launch(kernel)
 
-    def _allocate(self, geometry: Geometry) -> Tensor:
+    def _allocate(self, metadata: TensorMetadata, nbytes: int) -> Tensor:
         """A new tensor in memory of the current stream."""
-        if geometry.nbytes == 0:
+        if nbytes == 0:
             return torch.empty_strided(
-                geometry.shape, geometry.stride, dtype=geometry.dtype, device="cpu"
+                metadata.shape, metadata.stride, dtype=metadata.dtype, device="cpu"
             )
-        return geometry.on(self._target.allocate(geometry.nbytes))
+        return metadata.on(self._target.allocate(nbytes))
 
     def _upload(self, tensor: Tensor) -> Tensor:
-        return self._allocate(Geometry.of(tensor)).copy_(tensor)
+        nbytes = tensor.untyped_storage().nbytes()
+        return self._allocate(TensorMetadata.of(tensor), nbytes).copy_(tensor)
 
     def _weak_alias(self, tensor: Tensor) -> Tensor:
         return tensor.detach() if self._target.keeps_alive(tensor) else weak_alias(tensor)
@@ -206,7 +208,7 @@ def _code(file: str, line: int) -> str:
     return linecache.getline(file, line).strip()
 
 
-def _view_of(tensor: Tensor, geometry: Geometry) -> Tensor:
+def _view_of(tensor: Tensor, view: TensorMetadata) -> Tensor:
     """A view of an argument, at an offset relative to the argument's."""
-    offset = int(tensor.storage_offset()) + geometry.offset
-    return tensor.as_strided(geometry.shape, geometry.stride, offset)
+    offset = int(tensor.storage_offset()) + view.offset
+    return tensor.as_strided(view.shape, view.stride, offset)

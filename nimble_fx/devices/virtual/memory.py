@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from nimble_fx.torch_internals.dynamo.untraced import when_freed
-from nimble_fx.torch_internals.storages import with_math_bits
+from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 POISON = 0xFF
 """Each byte of uninitialized memory: NaN as floating-point numbers, -1 as integers."""
@@ -88,9 +88,7 @@ def weak_alias(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor on the same memory that does not keep it alive."""
     storage = tensor.untyped_storage()
     same = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
-    bare = torch.empty(0, dtype=tensor.dtype, device="cpu")
-    bare.set_(_storage_of(same), tensor.storage_offset(), tensor.shape, tensor.stride())
-    return with_math_bits(bare, tensor.is_conj(), tensor.is_neg())
+    return TensorMetadata.of(tensor).on(_storage_of(same))
 
 
 def _storage_of(memory: ctypes.Array[ctypes.c_char]) -> torch.UntypedStorage:

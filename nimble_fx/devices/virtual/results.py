@@ -21,7 +21,8 @@ from nimble_fx.torch_internals.names import (
     pytree,
 )
 from nimble_fx.torch_internals.operators import does_what_its_schema_says, schema_of
-from nimble_fx.torch_internals.storages import storage_key, with_math_bits
+from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 _NEED_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _MAX_SIGNATURES = 8192
@@ -30,71 +31,28 @@ _ONE_BASED = {"LU_pivots", "pivots"}
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
-    """The metadata of a tensor: all but its values.
-
-    Attributes:
-        nbytes: the bytes of its storage.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    nbytes: int
-    is_conj: bool
-    is_neg: bool
-
-    @staticmethod
-    def of(tensor: Tensor) -> "Geometry":
-        return Geometry(
-            tensor.dtype,
-            tuple(tensor.shape),
-            tensor.stride(),
-            int(tensor.storage_offset()),
-            tensor.untyped_storage().nbytes(),
-            tensor.is_conj(),
-            tensor.is_neg(),
-        )
-
-    def on(self, storage: torch.UntypedStorage) -> Tensor:
-        """A tensor with this metadata in a storage."""
-        bare = torch.empty(0, dtype=self.dtype, device="cpu")
-        bare.set_(storage, self.offset, self.shape, self.stride)
-        return with_math_bits(bare, self.is_conj, self.is_neg)
-
-    def fits(self, tensor: Tensor) -> bool:
-        """Whether a tensor has this metadata; strides of dimensions of size 1 do not count."""
-        if tensor.dtype != self.dtype or tuple(tensor.shape) != self.shape:
-            return False
-        steps = zip(self.shape, self.stride, tensor.stride(), strict=True)
-        return 0 in self.shape or all(ours == theirs for n, ours, theirs in steps if n > 1)
-
-    def __str__(self) -> str:
-        return f"{self.dtype} of shape {list(self.shape)} and strides {list(self.stride)}"
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """One of an operator's results.
 
     Attributes:
         value: the result if it is not a tensor.
-        geometry: its metadata if it is a tensor.
+        metadata: its metadata if it is a tensor; the offset of a view is relative to its base.
+        nbytes: the bytes of its storage.
         base: the position, among the tensor arguments, of the one that it aliases; None for new
             memory.
         is_argument: whether it is that argument itself.
     """
 
     value: Any = None
-    geometry: Geometry | None = None
+    metadata: TensorMetadata | None = None
+    nbytes: int = 0
     base: int | None = None
     is_argument: bool = False
 
     @property
     def is_fresh(self) -> bool:
         """Whether it is a tensor in new memory."""
-        return self.geometry is not None and self.base is None
+        return self.metadata is not None and self.base is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +142,7 @@ def _synthetic(tensor: Tensor, is_one_based: bool) -> Tensor:
     """A tensor with the same metadata: of ones, or of zeros if it may be zero-based indices."""
     nbytes = tensor.untyped_storage().nbytes()
     storage = torch.zeros(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
-    same = Geometry.of(tensor).on(storage)
+    same = TensorMetadata.of(tensor).on(storage)
     whole = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(storage)
     is_number = tensor.is_floating_point() or tensor.is_complex()
     whole.fill_(1 if is_number or is_one_based else 0)
@@ -212,15 +170,16 @@ def _run(
 def _result(
     value: Any, operands: Sequence[Tensor], bases: Mapping[int, int], offsets: Sequence[int]
 ) -> Result:
-    """One of an operator's results; the offset of a view is relative to its base."""
+    """One of an operator's results."""
     if not isinstance(value, Tensor):
         return Result(value)
-    geometry, base = Geometry.of(value), bases.get(storage_key(value))
+    metadata, nbytes = TensorMetadata.of(value), value.untyped_storage().nbytes()
+    base = bases.get(storage_key(value))
     if base is None:
-        return Result(geometry=geometry)
-    shifted = replace(geometry, offset=geometry.offset - offsets[base])
+        return Result(metadata=metadata, nbytes=nbytes)
+    shifted = replace(metadata, offset=metadata.offset - offsets[base])
     same = next((k for k, tensor in enumerate(operands) if tensor is value), None)
-    return Result(None, shifted, base if same is None else same, same is not None)
+    return Result(None, shifted, nbytes, base if same is None else same, same is not None)
 
 
 def _one_based_arguments(func: Any, args: Any, kwargs: dict[str, Any]) -> set[int]:
@@ -233,7 +192,7 @@ def _one_based_arguments(func: Any, args: Any, kwargs: dict[str, Any]) -> set[in
 def _key(value: Any) -> Any:
     """The part of an argument that results may depend on and that is known before kernels run."""
     if isinstance(value, Tensor):
-        return Geometry.of(value)
+        return TensorMetadata.of(value), value.untyped_storage().nbytes()
     if isinstance(value, (list, tuple)):
         return tuple([_key(item) for item in value])
     if isinstance(value, dict):
@@ -242,14 +201,22 @@ def _key(value: Any) -> Any:
 
 
 def _is(value: Any, result: Result) -> bool:
-    if isinstance(value, Tensor) and result.geometry is not None:
-        return result.geometry.fits(value)
-    return result.geometry is None and type(value) is type(result.value) and value == result.value
+    if isinstance(value, Tensor) and result.metadata is not None:
+        return _fits(value, result.metadata)
+    return result.metadata is None and type(value) is type(result.value) and value == result.value
+
+
+def _fits(tensor: Tensor, metadata: TensorMetadata) -> bool:
+    """Whether types, shapes and strides are equal; strides of dimensions of size 1 do not count."""
+    if tensor.dtype != metadata.dtype or tuple(tensor.shape) != metadata.shape:
+        return False
+    steps = zip(metadata.shape, metadata.stride, tensor.stride(), strict=True)
+    return 0 in metadata.shape or all(ours == theirs for n, ours, theirs in steps if n > 1)
 
 
 def _described(value: Any) -> str:
-    return str(Geometry.of(value)) if isinstance(value, Tensor) else repr(value)
+    return str(TensorMetadata.of(value)) if isinstance(value, Tensor) else repr(value)
 
 
 def _expected(result: Result) -> str:
-    return str(result.geometry or result.value)
+    return str(result.metadata or result.value)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nimble_fx.runtime.capture.grouped_copies import GroupedClone
-from nimble_fx.torch_internals.storages import storage_key, with_math_bits
+from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 
 @dataclass(slots=True)
@@ -116,16 +117,17 @@ class OutputBuilder:
         """
         if not isinstance(value, Tensor):
             return partial(_non_tensor, value)
-        storage, view = storage_key(value), _View.of(value)
+        storage, view = storage_key(value), TensorMetadata.of(value)
         if storage in self._static:
             j = self._static[storage]
-            base = _View.of(static[j])
+            base = TensorMetadata.of(static[j])
             begin = base.offset * base.dtype.itemsize // view.dtype.itemsize
             relative = replace(view, offset=view.offset - begin)
             return partial(_static_input if view == base else _view_of_static, j, relative)
         if storage in self._buffers:
             k = self._buffers[storage]
-            return partial(_input if view == _View.of(buffers[k]) else _view_of_input, k, view)
+            is_whole = view == TensorMetadata.of(buffers[k])
+            return partial(_input if is_whole else _view_of_input, k, view)
         if self._is_in_place(value):
             return partial(_graph_memory, value)
         if storage in copies:
@@ -136,73 +138,57 @@ class OutputBuilder:
         return partial(_whole_copy if is_whole else _first_view_of_copy, n, view)
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """The metadata of a tensor: everything but its storage."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-    is_conj: bool
-    is_neg: bool
-
-    @staticmethod
-    def of(value: Tensor) -> "_View":
-        shape, stride = tuple(value.shape), value.stride()
-        offset = int(value.storage_offset())
-        return _View(shape, stride, offset, value.dtype, value.is_conj(), value.is_neg())
-
-    def on(self, base: Tensor, shift: int = 0) -> Tensor:
-        """A tensor with this metadata in the storage of `base`, `shift` elements further on."""
-        same_kind = (base.dtype, base.is_conj(), base.is_neg()) == (self.dtype, False, False)
-        if same_kind and not (self.is_conj or self.is_neg):
-            return base.as_strided(self.shape, self.stride, shift + self.offset)
-        shift = shift * base.itemsize // self.dtype.itemsize
-        bare = torch.empty(0, dtype=self.dtype, device=base.device)
-        bare.set_(base.untyped_storage(), shift + self.offset, self.shape, self.stride)
-        return with_math_bits(bare, self.is_conj, self.is_neg)
-
-
 def _non_tensor(value: object, call: Call) -> object:
     return value
 
 
-def _static_input(j: int, view: _View, call: Call) -> Tensor:
+def _static_input(j: int, view: TensorMetadata, call: Call) -> Tensor:
     return call.static[j]
 
 
-def _view_of_static(j: int, view: _View, call: Call) -> Tensor:
+def _view_of_static(j: int, view: TensorMetadata, call: Call) -> Tensor:
     base = call.static[j]
-    return view.on(base, shift=int(base.storage_offset()))
+    return _view_on(base, view, shift=int(base.storage_offset()))
 
 
-def _input(k: int, view: _View, call: Call) -> Tensor:
+def _input(k: int, view: TensorMetadata, call: Call) -> Tensor:
     tensor: Tensor = call.inputs[k]
     return tensor
 
 
-def _view_of_input(k: int, view: _View, call: Call) -> Tensor:
+def _view_of_input(k: int, view: TensorMetadata, call: Call) -> Tensor:
     base = call.inputs[k]
-    return view.on(base, shift=base.storage_offset())
+    return _view_on(base, view, shift=base.storage_offset())
 
 
 def _graph_memory(value: Tensor, call: Call) -> Tensor:
     return value.detach()
 
 
-def _whole_copy(n: int, view: _View, call: Call) -> Tensor:
+def _whole_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     return call.copies[n]
 
 
-def _first_view_of_copy(n: int, view: _View, call: Call) -> Tensor:
+def _first_view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     """The first output in the copy of a whole storage; others in it become views of this one."""
-    call.copies[n] = view.on(call.copies[n])
+    call.copies[n] = _view_on(call.copies[n], view)
     return call.copies[n]
 
 
-def _view_of_copy(n: int, view: _View, call: Call) -> Tensor:
-    return view.on(call.copies[n])
+def _view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
+    return _view_on(call.copies[n], view)
+
+
+def _view_on(base: Tensor, view: TensorMetadata, shift: int = 0) -> Tensor:
+    """A tensor in the storage of `base`, `shift` elements of `base` further on.
+
+    Autograd knows it as a view of `base`, unless types or math bits differ.
+    """
+    has_bits = base.is_conj() or base.is_neg() or view.is_conj or view.is_neg
+    if base.dtype == view.dtype and not has_bits:
+        return base.as_strided(view.shape, view.stride, shift + view.offset)
+    shift = shift * base.itemsize // view.dtype.itemsize
+    return replace(view, offset=shift + view.offset).on(base.untyped_storage())
 
 
 def _fills_its_storage(value: Tensor) -> bool:

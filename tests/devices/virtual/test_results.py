@@ -66,8 +66,8 @@ def test_a_result_in_an_argument_is_known_as_that_argument_or_a_view_of_it() -> 
     assert view is not None
     assert (same.results[0].base, same.results[0].is_argument) == (0, True)
     assert (view.results[0].base, view.results[0].is_argument) == (0, False)
-    assert view.results[0].geometry is not None
-    assert view.results[0].geometry.offset == 0  # from the argument's
+    assert view.results[0].metadata is not None
+    assert view.results[0].metadata.offset == 0  # from the argument's
 
 
 def test_results_that_depend_on_values_are_not_known() -> None:
@@ -91,8 +91,8 @@ def test_another_default_dtype_is_another_result() -> None:
         finally:
             torch.set_default_dtype(torch.float32)
         assert returned is not None
-        assert returned.results[0].geometry is not None
-        dtypes.append(returned.results[0].geometry.dtype)
+        assert returned.results[0].metadata is not None
+        dtypes.append(returned.results[0].metadata.dtype)
     assert dtypes == [torch.float32, torch.float64]
 
 
