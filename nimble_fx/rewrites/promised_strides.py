@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.ir.layout import Layout
 from nimble_fx.ir.operator_aliasing import is_view
+from nimble_fx.rewrites.layout import Layout
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.leaves import tensors_in

@@ -20,7 +20,7 @@ from nimble_fx.rewrites.inductor.opaque_operators import (
     PRODUCTS,
     with_opaque_operators,
 )
-from nimble_fx.rewrites.inductor.same_program import check_same_program, inputs_and_constants
+from nimble_fx.rewrites.inductor.same_interface import check_same_interface, inputs_and_constants
 from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
 
@@ -74,7 +74,7 @@ def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
     if module is None:
         return gm
     graph = kernel_graph(gm, module)
-    check_same_program(gm.graph, graph)
+    check_same_interface(gm.graph, graph)
     return GraphModule(gm, graph)
 
 

@@ -15,10 +15,10 @@ from nimble_fx.rewrites.inductor.declarations import read_declarations
 from nimble_fx.rewrites.inductor.kernel_operators import kernel_operator, short_name
 from nimble_fx.rewrites.inductor.kernel_signature import (
     Argument,
-    Layout,
     NewTensor,
     Signature,
     Taken,
+    ViewLayout,
 )
 from nimble_fx.rewrites.inductor.kernel_sizes import (
     end_of,
@@ -29,7 +29,7 @@ from nimble_fx.rewrites.inductor.kernel_sizes import (
     value_of,
 )
 from nimble_fx.rewrites.inductor.opaque_operators import original_of
-from nimble_fx.rewrites.inductor.same_program import inputs_and_constants
+from nimble_fx.rewrites.inductor.same_interface import inputs_and_constants
 from nimble_fx.rewrites.inductor.statements import (
     Allocation,
     Calls,
@@ -84,7 +84,7 @@ class _Part:
     """A part of memory that is not written yet."""
 
     of: _Unwritten
-    layout: Layout
+    layout: ViewLayout
 
 
 class _Builder:
@@ -145,7 +145,7 @@ class _Builder:
             case Allocation(size, stride, dtype, device):
                 return _Unwritten(NewTensor(size, stride, dtype, device))
             case View(base, size, stride, offset):
-                return self._view(self._named(base), Layout(size, stride, offset))
+                return self._view(self._named(base), ViewLayout(size, stride, offset))
             case Expectation():
                 self._check_expectation(value, self._named(value.of))
                 return None
@@ -178,17 +178,17 @@ class _Builder:
             for i, n in enumerate(sizes)
         )
 
-    def _view(self, base: Any, layout: Layout) -> Any:
+    def _view(self, base: Any, layout: ViewLayout) -> Any:
         """A part of a value's memory."""
         match base:
             case _Part(of, outer):
                 offset = sum_of(outer.offset, layout.offset)
-                return self._view(of, Layout(layout.size, layout.stride, offset))
+                return self._view(of, ViewLayout(layout.size, layout.stride, offset))
             case _Unwritten() if base not in self._written:
                 return _Part(base, layout)
         return self._part(self._node(base), layout)
 
-    def _part(self, tensor: Node, layout: Layout) -> Node:
+    def _part(self, tensor: Node, layout: ViewLayout) -> Node:
         """A view whose offset counts from the tensor's beginning, not from its memory's.
 
         A transposed tensor is written as such, so that it is right for a weight of other strides

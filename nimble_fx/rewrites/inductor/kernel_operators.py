@@ -20,9 +20,9 @@ from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
     Argument,
-    Layout,
     Signature,
     Taken,
+    ViewLayout,
 )
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.names import part_of_tensor as _part
@@ -136,7 +136,7 @@ def _numeric_launcher(
     return launch
 
 
-def _places(signature: Signature) -> Iterator[tuple[int, Layout | None]]:
+def _places(signature: Signature) -> Iterator[tuple[int, ViewLayout | None]]:
     """For each argument of a kernel, the value that it is or is part of, and which part.
 
     The value is a position in the list of the taken tensors, the new tensors and the numbers.

@@ -15,11 +15,11 @@ MAX_PARAMETERS = 64
 """The maximum number of parameters that PyTorch allows an operator."""
 
 T = TypeVar("T")
-Sized = TypeVar("Sized", "Layout", "NewTensor", "Taken")
+Sized = TypeVar("Sized", "ViewLayout", "NewTensor", "Taken")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ViewLayout:
     """A tensor's sizes, strides and offset (in elements) in the memory of another tensor."""
 
     size: tuple[Size, ...]
@@ -65,7 +65,7 @@ class Argument:
 
     is_new: bool
     index: int
-    layout: Layout | None = None
+    layout: ViewLayout | None = None
 
     def mapped(self, of: Callable[[Size], Any]) -> "Argument":
         """The argument with `of(size)` for each size of its layout."""

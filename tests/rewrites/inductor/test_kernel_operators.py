@@ -22,10 +22,10 @@ from nimble_fx.rewrites.inductor.kernel_operators import (
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
     Argument,
-    Layout,
     NewTensor,
     Signature,
     Taken,
+    ViewLayout,
 )
 from nimble_fx.torch_internals.names import OpOverload
 
@@ -80,7 +80,7 @@ def test_what_a_kernel_writes_besides_is_in_the_schema() -> None:
 
 
 def test_a_kernel_sees_the_part_that_it_is_given_wherever_the_memory_begins() -> None:
-    part = Layout((3,), (1,), 3)
+    part = ViewLayout((3,), (1,), 3)
     arguments = [Argument(False, 0, part), Argument(True, 0, part)]
     operator = made(False, new=1, arguments=arguments, kernel=add_into)
     x = torch.arange(10.0)[4:].view(2, 3)
@@ -148,7 +148,11 @@ def test_symbolic_sizes_are_parameters() -> None:
     signature = Signature(
         (Taken(("s1", "s0"), ("s0", 1), torch.float32, is_written=False),),
         (NewTensor(("2 * s1", "s0"), ("s0", 1), torch.float32, "cpu"),),
-        (Argument(False, 0), Argument(True, 0, Layout(("s1", "s0"), ("s0", 1), "s0 * s1")), "s0"),
+        (
+            Argument(False, 0),
+            Argument(True, 0, ViewLayout(("s1", "s0"), ("s0", 1), "s0 * s1")),
+            "s0",
+        ),
     )
     operator = kernel_operator("cpp_fused_test_0", halves, f"text {next(TEXTS)}", signature)
     for rows, columns in ((2, 3), (4, 5), (2, 3)):

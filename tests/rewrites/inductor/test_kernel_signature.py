@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
     Argument,
-    Layout,
     NewTensor,
     Signature,
     Taken,
+    ViewLayout,
 )
 
 OFTEN_TOO_MANY = st.lists(st.booleans(), min_size=1, max_size=2 * MAX_PARAMETERS)
@@ -59,7 +59,7 @@ def test_a_signature_at_some_sizes_has_numbers_everywhere() -> None:
         return Signature(
             (Taken((s0, 4), (4, 1), torch.float32, is_written=True),),
             (NewTensor((twice,), (1,), torch.float32, "cpu"),),
-            (Argument(False, 0), Argument(True, 0, Layout((s0,), (twice,), s0)), twice, 7),
+            (Argument(False, 0), Argument(True, 0, ViewLayout((s0,), (twice,), s0)), twice, 7),
         )
 
     assert signature("s0", "2 * s0").at([5]) == signature(5, 10)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from nimble_fx.ir.layout import Layout
+from nimble_fx.rewrites.layout import Layout
 from nimble_fx.torch_internals.symbolic import hint
 
 SHAPES = st.lists(st.integers(0, 3), max_size=4)

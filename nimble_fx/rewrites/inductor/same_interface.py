@@ -20,7 +20,7 @@ _SAME_DRAWS = {  # by Inductor's decompositions in PyTorch 2.11
 }
 
 
-def check_same_program(before: Graph, after: Graph) -> None:
+def check_same_interface(before: Graph, after: Graph) -> None:
     """Compares all but values: layouts and memory sharing of outputs, and random draws.
 
     Args:

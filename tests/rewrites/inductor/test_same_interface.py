@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.rewrites.inductor.same_program import check_same_program
+from nimble_fx.rewrites.inductor.same_interface import check_same_interface
 
 Program = Callable[[Tensor], tuple[object, ...]]
 
@@ -16,7 +16,7 @@ Program = Callable[[Tensor], tuple[object, ...]]
 def check(before: Program, after: Program) -> None:
     x = torch.randn(3, 3)
     graphs = [make_fx(each, tracing_mode="fake")(x).graph for each in (before, after)]
-    check_same_program(*graphs)
+    check_same_interface(*graphs)
 
 
 @pytest.mark.parametrize(
