@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nimble_fx.ir.dependencies import hazards
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
-from nimble_fx.ir.types import TensorType
+from nimble_fx.ir.types import ScalarType, TensorType
 
 SCALAR = TensorType((2, 3), (3, 1), torch.float32, torch.device("cpu"))
 aten = torch.ops.aten
@@ -27,7 +27,7 @@ def dags(draw: st.DrawFn, max_vertices: int = 12) -> list[int]:
 
 @st.composite
 def task_graphs(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
-    """Traced graphs: tasks that read, views, in-place writes, random draws, several outputs."""
+    """Traced graphs: tasks that read, views, sizes, writes, random draws, several outputs."""
     tensors = [Input("x", SCALAR, ("x",)), Input("w", SCALAR, ("w",), static=True)]
     values: dict[str, tuple[str, ...]] = {value.name: value.holds for value in tensors}
     tasks: list[Task] = []
@@ -46,18 +46,21 @@ def task_graphs(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
 def _task(
     draw: st.DrawFn, name: str, index: int, used: list[str], values: dict[str, tuple[str, ...]]
 ) -> Task:
-    """A view, an in-place write, or an operator that makes a new value."""
+    """A view, a size, an in-place write, or an operator that makes a new value."""
     storages = tuple(dict.fromkeys(s for value in used for s in values[value]))
-    kind = draw(st.sampled_from(["new", "new", "new", "view", "in place", "random"]))
-    args = tuple(map(Ref, used))
-    if kind == "view" and used:
-        held = values[used[0]]
-        return Task(name, aten.alias.default, args[:1], type=SCALAR, index=index, holds=held)
-    if kind == "in place" and used:
-        written = values[used[0]]
-        read = tuple(dict.fromkeys(s for value in used[:2] for s in values[value]))
+    kind = draw(st.sampled_from(["new", "new", "new", "view", "size", "in place", "random"]))
+    args, tensors = tuple(map(Ref, used)), [value for value in used if values[value]]
+    if kind == "size" and tensors:
+        size = ScalarType(f"u{index}")
+        return Task(name, aten.sym_size.int, (Ref(tensors[0]), 0), type=size, index=index)
+    if kind == "view" and tensors:
+        held, base = values[tensors[0]], (Ref(tensors[0]),)
+        return Task(name, aten.alias.default, base, type=SCALAR, index=index, holds=held)
+    if kind == "in place" and tensors:
+        written = values[tensors[0]]
+        read = tuple(dict.fromkeys(s for value in tensors[:2] for s in values[value]))
         return Task(
-            name, aten.add_.Tensor, args[:2], type=SCALAR, index=index,
+            name, aten.add_.Tensor, tuple(map(Ref, tensors[:2])), type=SCALAR, index=index,
             reads=read, writes=written, holds=written,
         )  # fmt: skip
     return Task(
