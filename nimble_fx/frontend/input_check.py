@@ -129,11 +129,12 @@ def _names(example: Arguments) -> list[str]:
 
 
 def _is_equal(value: Any, expected: Any) -> bool:
-    """Whether two values are of one type and equal; NaN is equal to NaN."""
+    """Whether two values are of one type and equal; NaN is equal to NaN, but 0.0 not to -0.0."""
     if type(value) is not type(expected):
         return False
-    are_nan = value != value and expected != expected
-    return are_nan or bool(value == expected)
+    if isinstance(value, (float, complex)):
+        return repr(value) == repr(expected)
+    return bool(value == expected)
 
 
 def _shown(value: Any) -> str:

@@ -271,6 +271,13 @@ def test_nan_is_nan(nan: complex) -> None:
         compiled(x, type(nan)(1))
 
 
+@pytest.mark.parametrize("zero", [0.0, complex(0, 0)])
+def test_zeros_of_different_signs_are_different(zero: complex) -> None:
+    compiled = nimble_fx.compile(lambda x, number: x / number, (torch.ones(2), zero), guards=False)
+    with pytest.raises(InputError, match="not"):
+        compiled(torch.ones(2), type(zero)(-zero))
+
+
 def test_the_order_of_keywords_does_not_matter_and_nan_is_nan() -> None:
     def program(x: Tensor, y: Tensor, scale: float) -> Tensor:
         return x - y if scale != scale else x + y

@@ -48,6 +48,19 @@ def test_random_draws_stay_where_they_are(graph: TaskGraph) -> None:
     assert [task.name for task in ChainBookkeeping()(graph).tasks if task.ordered] == draws
 
 
+def test_so_do_those_whose_results_only_go_to_state() -> None:
+    def program(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        left = x.exp()
+        drawn = left.bernoulli()
+        state.copy_(left.mean(0).bernoulli())
+        return drawn.sin(), left.sin()
+
+    graph = traced(program, torch.full((2, 3), -0.5), torch.ones(3), functional=False).graph
+    draws = [task.name for task in graph.tasks if task.ordered]
+    assert len(draws) == 2
+    assert [task.name for task in scheduled(graph).tasks if task.ordered] == draws
+
+
 @given(task_graphs())
 def test_the_program_stays_the_same(graph: TaskGraph) -> None:
     chained = ChainBookkeeping()(graph)
