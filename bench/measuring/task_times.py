@@ -39,7 +39,7 @@ class TimedTasks:
         self.graphs: list[TimedGraph] = []
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = Options(policy="serial", freeze=False, fold_weights=False)
+        options = Options(policy="serial", freeze=False, on_fallback="error", fold_weights=False)
         return lower(gm, example_inputs, Compiler(gm, options, _Timing(options, self.graphs)))
 
 

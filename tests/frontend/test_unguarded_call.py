@@ -274,7 +274,7 @@ def test_nan_is_nan(nan: complex) -> None:
 @pytest.mark.parametrize("zero", [0.0, complex(0, 0)])
 def test_zeros_of_different_signs_are_different(zero: complex) -> None:
     compiled = nimble_fx.compile(lambda x, number: x / number, (torch.ones(2), zero), guards=False)
-    with pytest.raises(InputError, match="not"):
+    with pytest.raises(InputError, match=r"-0.*, not .*0"):
         compiled(torch.ones(2), type(zero)(-zero))
 
 

@@ -51,7 +51,7 @@ def one_task(
 def traced(model: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False) -> TaskGraph:
     """The one graph that a model's inference is, with PyTorch's kernels."""
     graphs: list[TaskGraph] = []
-    options = Options(policy="serial", freeze=False, fold_weights=False)
+    options = Options(policy="serial", freeze=False, on_fallback="error", fold_weights=False)
 
     class Kept(ThisMachine):
         def runner(

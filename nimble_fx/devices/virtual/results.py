@@ -37,7 +37,7 @@ class Result:
     Attributes:
         value: the result if it is not a tensor.
         metadata: its metadata if it is a tensor; the offset of a view is relative to its base.
-        nbytes: the bytes of its storage.
+        nbytes: the bytes of its memory if that is new.
         base: the position, among the tensor arguments, of the one that it aliases; None for new
             memory.
         is_argument: whether it is that argument itself.
@@ -173,13 +173,13 @@ def _result(
     """One of an operator's results."""
     if not isinstance(value, Tensor):
         return Result(value)
-    metadata, nbytes = TensorMetadata.of(value), value.untyped_storage().nbytes()
-    base = bases.get(storage_key(value))
+    metadata, base = TensorMetadata.of(value), bases.get(storage_key(value))
     if base is None:
-        return Result(metadata=metadata, nbytes=nbytes)
+        return Result(metadata=metadata, nbytes=value.untyped_storage().nbytes())
     shifted = replace(metadata, offset=metadata.offset - offsets[base])
     same = next((k for k, tensor in enumerate(operands) if tensor is value), None)
-    return Result(None, shifted, nbytes, base if same is None else same, same is not None)
+    base = base if same is None else same
+    return Result(metadata=shifted, base=base, is_argument=same is not None)
 
 
 def _one_based_arguments(func: Any, args: Any, kwargs: dict[str, Any]) -> set[int]:

@@ -1,4 +1,4 @@
-"""A graph counts as a different program if more than values differ for its callers."""
+"""A graph has another interface if more than values differ for its callers."""
 
 from collections.abc import Callable
 
