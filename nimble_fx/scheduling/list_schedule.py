@@ -87,8 +87,9 @@ def list_schedule(work: Workload, n_streams: int) -> Plan:
     idle. A task goes to the stream of the predecessor that ended last, where it starts soonest; if
     that is busy, to the stream of another predecessor, which saves a wait; else to the stream that
     was busy last. Kernels that run at the same time slow each other down as in `simulate`: the
-    plan's times are those of a simulated run, unless the order of random draws or of side effects
-    delayed a task, which then starts sooner than planned. Streams 0..n-1 are used; if n is less
+    plan's times are those of a simulated run, unless a task was delayed because another had to be
+    launched before it, without data between them (random draws, side effects, the sizes of its
+    results); it then starts sooner than planned. Streams 0..n-1 are used; if n is less
     than `n_streams`, more streams would not change the plan.
 
     Cost: O((tasks + edges) log tasks), about 10 microseconds a task.

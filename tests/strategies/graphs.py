@@ -26,15 +26,16 @@ def dags(draw: st.DrawFn, max_vertices: int = 12) -> list[int]:
 
 
 @st.composite
-def task_graphs(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
+def task_graphs(draw: st.DrawFn, max_tasks: int = 14, has_sizes: bool = True) -> TaskGraph:
     """Traced graphs: tasks that read, views, sizes, writes, random draws, several outputs."""
+    kinds = ["new", "new", "new", "view", "in place", "random", *(["size"] if has_sizes else [])]
     tensors = [Input("x", SCALAR, ("x",)), Input("w", SCALAR, ("w",), static=True)]
     values: dict[str, tuple[str, ...]] = {value.name: value.holds for value in tensors}
     tasks: list[Task] = []
     for i in range(draw(st.integers(1, max_tasks))):
         recent = list(values)[-draw(st.integers(1, 6)) :]
         used = draw(st.lists(st.sampled_from(recent), min_size=0, max_size=3, unique=True))
-        task = _task(draw, f"t{i}", i, used, values)
+        task = _task(draw(st.sampled_from(kinds)), f"t{i}", i, used, values)
         values[task.name] = task.holds
         tasks.append(task)
     after = hazards(task for task in tasks if task.launches)
@@ -44,11 +45,10 @@ def task_graphs(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
 
 
 def _task(
-    draw: st.DrawFn, name: str, index: int, used: list[str], values: dict[str, tuple[str, ...]]
+    kind: str, name: str, index: int, used: list[str], values: dict[str, tuple[str, ...]]
 ) -> Task:
     """A view, a size, an in-place write, or an operator that makes a new value."""
     storages = tuple(dict.fromkeys(s for value in used for s in values[value]))
-    kind = draw(st.sampled_from(["new", "new", "new", "view", "size", "in place", "random"]))
     args, tensors = tuple(map(Ref, used)), [value for value in used if values[value]]
     if kind == "size" and tensors:
         size = ScalarType(f"u{index}")
