@@ -58,9 +58,9 @@ class OperatorResults:
         operands: list[Tensor] = []
         positional = [_with_fakes(arg, operands) for arg in args]
         by_keyword = {name: _with_fakes(arg, operands) for name, arg in kwargs.items()}
-        geometries = list(map(_geometry, operands))
+        before = list(map(_shape_and_stride, operands))
         returned = target(*positional, **by_keyword)
-        if geometries != list(map(_geometry, operands)):
+        if before != list(map(_shape_and_stride, operands)):
             raise ValueError("it changes the shape of an argument, which is not supported")
         owners = {storage_key(tensor): -1 - i for i, tensor in reversed(list(enumerate(operands)))}
         aliases = [owners.setdefault(storage_key(t), i) for i, t in enumerate(_tensors(returned))]
@@ -88,8 +88,8 @@ def _with_fakes(arg: Arg, operands: list[Tensor]) -> Any:
     return arg
 
 
-def _geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
-    return tensor.shape, tensor.stride(), int(tensor.storage_offset())
+def _shape_and_stride(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    return tensor.shape, tensor.stride()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

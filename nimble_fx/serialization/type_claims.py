@@ -12,6 +12,7 @@ from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in, unnamed_symbols
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
+from nimble_fx.serialization.enum_arguments import wrong_enums
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
 from nimble_fx.serialization.split_counts import n_parts
 from nimble_fx.torch_internals.names import OpOverload
@@ -105,6 +106,8 @@ class TypeClaims:
     def _called(self, target: OpOverload, task: Task, kind: Type | None) -> CallResult | None:
         args = self._with_types(task.args)
         kwargs = {k: self._with_types(arg) for k, arg in task.kwargs}
+        if wrong := wrong_enums(target, args, kwargs):
+            raise FileError(f"{task.name} cannot call {target}: {', '.join(wrong)}")
         n_claimed = len(kind.items) if isinstance(kind, TupleType) else 0
         n = n_parts(target, args, kwargs)
         if n > 2 * n_claimed + 2:

@@ -152,6 +152,26 @@ def test_a_lie_is_named_with_what_is_so(task: Task, message: str) -> None:
         check_claims(graph_of(task, x=x), {})
 
 
+ENUMS = {
+    "dtype": [99, -1, torch.strided],
+    "layout": [77, -1, torch.float32],
+    "memory_format": [-1, 99, torch.float32],
+}
+
+
+@pytest.mark.parametrize(("name", "arg"), [(name, arg) for name in ENUMS for arg in ENUMS[name]])
+def test_what_is_no_dtype_layout_or_memory_format_is_named(name: str, arg: object) -> None:
+    """PyTorch would end the process."""
+    copy = replace(RELU, target=aten._to_copy.default, kwargs=((name, arg),))
+    with pytest.raises(FileError, match=f"y cannot call aten._to_copy.default: {name} is .*{arg}"):
+        check_claims(graph_of(copy, x=of(4)), {})
+    unsure = replace(copy, type=replace(of("u0"), stride=(1,)))
+    found = made("z", aten.masked_select.default, Ref("x"), Ref("m"), type=of("u0"))
+    of_found = replace(unsure, args=(Ref("z"),), reads=("z",))
+    with pytest.raises(FileError, match=f"y cannot call .*: {name} is"):
+        check_claims(graph_of(found, of_found, x=of(4), m=of(4, dtype=torch.bool)), {})
+
+
 @pytest.mark.parametrize("task", [RELU, DROPOUT, VIEW], ids=lambda task: str(task.target))
 def test_claims_that_match_the_operator_are_accepted(task: Task) -> None:
     check_claims(graph_of(task, x=of(4)), {})
