@@ -62,10 +62,25 @@ def test_a_value_freed_elsewhere_is_caught_exactly_if_it_is_unsafe(
     at, name = data.draw(st.sampled_from(freed))
     made = next((i for i, task in enumerate(graph.tasks) if task.name == name), 0)
     elsewhere = data.draw(st.sampled_from(graph.tasks[made:]))
-    moved = edited(graph, at, frees=tuple(n for n in graph.by_name[at].frees if n != name))
-    frees = (*moved.by_name[elsewhere.name].frees, name)
-    moved = edited(moved, elsewhere.name, frees=frees)
+    moved = freed_at(graph, name, at, elsewhere.name)
     assert verifier_accepts(moved) == oracle_accepts(moved)
+
+
+@given(schedules())
+def test_an_input_freed_elsewhere_is_caught_exactly_if_it_is_unsafe(graph: TaskGraph) -> None:
+    """The caller allocated it, so that work on any stream may get its memory."""
+    name = graph.inputs[0].name
+    for at in (task.name for task in graph.tasks if name in task.frees):
+        for elsewhere in graph.tasks:
+            moved = freed_at(graph, name, at, elsewhere.name)
+            assert verifier_accepts(moved) == oracle_accepts(moved)
+
+
+def freed_at(graph: TaskGraph, name: str, before: str, after: str) -> TaskGraph:
+    """The graph in which another task frees a value."""
+    frees = tuple(n for n in graph.by_name[before].frees if n != name)
+    graph = edited(graph, before, frees=frees)
+    return edited(graph, after, frees=(*graph.by_name[after].frees, name))
 
 
 @given(schedules(), st.data())
