@@ -41,6 +41,20 @@ def test_no_memory_could_be_handed_out_earlier(graph: TaskGraph, data: st.DataOb
     assert unsafe_frees(earlier) or uses_after_free(earlier)
 
 
+@given(schedules())
+def test_what_lives_until_the_call_returns_could_not_be_handed_out_before(
+    graph: TaskGraph,
+) -> None:
+    """Results that nobody reads are freed too."""
+    dropped = {name for task in graph.tasks for name in task.frees}
+    *before, last = graph.tasks
+    for storage in {s for task in graph.tasks for s in task.allocates}:
+        holders = {task.name for task in graph.tasks if storage in task.holds}
+        if holders.isdisjoint(ref_names(graph.outputs)) and not holders <= dropped:
+            freed = replace(last, frees=(*last.frees, *(holders - dropped)))
+            assert storage in unsafe_frees(replace(graph, tasks=(*before, freed)))
+
+
 def test_a_value_read_on_another_stream_lives_until_its_own_stream_has_waited() -> None:
     def program(x: Tensor) -> Tensor:
         a = x.exp()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -33,6 +33,8 @@ MADE: dict[str, Callable[[], Tensor]] = {
     "no numbers": lambda: torch.full((3,), torch.nan),
     "half": lambda: torch.arange(3, dtype=torch.bfloat16),
     "complex": lambda: torch.full((3,), 1 + 2j),
+    "equal": lambda: torch.full((3, 2), 1.0),
+    "equal by columns": lambda: torch.full((2, 3), 1.0).t(),
     "identity": lambda: torch.eye(3),
     "columns": lambda: torch.arange(9.0).view(3, 3).t(),
     "gaps": lambda: torch.arange(6)[::2],
@@ -157,6 +159,7 @@ def test_what_is_computed_with_is_left_to_no_call(steps: list[Step]) -> None:
 
 
 @given(st.lists(st.sampled_from(sorted(MADE)), min_size=1, max_size=6))
+@example(list(MADE))
 def test_there_are_as_many_constants_as_different_tensors(names: list[str]) -> None:
     gm = folded(program_of([(name, [], "computed with") for name in names]), torch.rand(2))
     assert len(constants(gm)) == len(set(names))
