@@ -7,6 +7,10 @@ CUDA_TORCH := $(or $(TORCH),2.13.0)
 TORCH ?= 2.11.0
 MINUTES ?= 5
 
+# Tests start processes that import PyTorch, which takes three times as long where Python may not keep
+# what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Of pure functions from graph to graph or text, which hardly compile a model: quick to run after each
 # edit. A test is among them if its file is one of these or lies in one of these folders.
 QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verify/test_verify.py test_house.py)
