@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import nimble_fx
 from nimble_fx import this_machine
@@ -119,6 +120,28 @@ def test_what_the_host_goes_on_to_write_has_been_copied() -> None:
     copied = copy_to_device(value, device=torch.device("cpu"), dtype=torch.float64)
     assert_same_bits(copied, torch.ones(2, dtype=torch.float64))
     assert copy_to_device(value, device=GPU).device == GPU
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+@pytest.mark.parametrize("kwargs", [{}, {"non_blocking": False}, {"non_blocking": True}], ids=str)
+def test_the_host_waits_for_copies_from_pinned_memory_unless_the_model_says_not_to(
+    is_pinned: bool, kwargs: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA copies from there after it returns, when the host may have written there."""
+    asked = list[bool]()
+
+    class Asked(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            asked.append(kwargs.get("non_blocking", False))
+            return func(*args, **kwargs)
+
+    x = torch.ones(2)
+    monkeypatch.setattr(Tensor, "is_pinned", lambda _: is_pinned)
+    with Asked():
+        copy_to_device(x, device=torch.device("meta"), **kwargs)
+    assert asked == [not is_pinned or kwargs.get("non_blocking", False)]
 
 
 @pytest.fixture
