@@ -62,3 +62,8 @@ def schedule_of(function: Callable[..., Any], *inputs: Any) -> TaskGraph:
 def two_branches(x: Tensor) -> Tensor:
     """A program that has a schedule on two streams, with one wait."""
     return torch.relu(x) + torch.sigmoid(x)
+
+
+def branchy() -> TaskGraph:
+    """The schedule of `two_branches`."""
+    return schedule_of(two_branches, torch.randn(2, 2))
