@@ -149,7 +149,7 @@ VIEWS: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"policy": "nimble"}, {"device": "virtual"}], ids=str)
+@pytest.mark.parametrize("options", [{"policy": "nimble"}, {"device": "virtual"}], ids=str)
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_of_a_convolutions_result_are_scheduled(view: str, options: dict[str, Any]) -> None:
     def first_and_last(y: Tensor) -> Tensor:
