@@ -136,6 +136,15 @@ def test_a_schedule_with_priorities_is_not_taken_without(policy: str, tmp_path: 
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("policy", ["auto", "critical-path"])
+def test_a_schedule_by_measured_times_is_not_taken_for_one_by_predicted_times(
+    policy: str, tmp_path: Path
+) -> None:
+    for times in ({"cost_dir": tmp_path / "times"}, {}, {"cost_dir": tmp_path / "times"}):
+        compiled(Branchy(), tmp_path / "schedules", policy=policy, **times)
+    assert len(list((tmp_path / "schedules").iterdir())) == 2
+
+
 def test_what_does_not_matter_has_not(tmp_path: Path, made: list[str]) -> None:
     compiled(Branchy(), tmp_path)
     compiled(Branchy(), tmp_path, freeze=False, dump=tmp_path / "dump")
@@ -243,13 +252,14 @@ def test_a_file_with_more_streams_than_may_be_is_not_used(tmp_path: Path) -> Non
     assert program.graph.n_streams == 1
 
 
-def test_what_is_chosen_for_some_sizes_is_not_taken_for_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["auto", "critical-path"])
+def test_what_is_chosen_for_some_sizes_is_not_taken_for_others(policy: str, tmp_path: Path) -> None:
     def program(x: Tensor) -> Tensor:
         return torch.stack([(x * i).exp() for i in range(6)]).sum() + (x @ x.t()).sum()
 
     for n in (4, 4096):
         torch.compiler.reset()
-        options: dict[str, Any] = {"device": "virtual", "cache_dir": tmp_path}
+        options: dict[str, Any] = {"policy": policy, "device": "virtual", "cache_dir": tmp_path}
         torch.compile(program, backend="nimble", dynamic=True, options=options)(torch.ones(n, 8))
     assert len(list(tmp_path.iterdir())) == 2
 
