@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,13 @@ def test_what_is_overwritten_too_early_is_named(
 ) -> None:
     before, _ = graphs(program, torch.randn(4, 4))
     with pytest.raises(ScheduleError, match=message):
+        verify_contents(recklessly(before, 0), before)
+
+
+def test_a_constant_is_not_overwritten() -> None:
+    before, _ = graphs(lambda x: x.relu(), torch.randn(4))
+    before = replace(before, inputs=(), constants=before.inputs)
+    with pytest.raises(ScheduleError, match="the caller reads x_1 where"):
         verify_contents(recklessly(before, 0), before)
 
 

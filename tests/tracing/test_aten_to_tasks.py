@@ -53,6 +53,18 @@ def test_an_in_place_write_comes_after_readers_and_before_later_ones() -> None:
     assert only(graph, "sin").after == ("mul_",)
 
 
+def test_a_write_to_an_argument_by_keyword_is_one() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return torch.sin(x, out=y).cos()
+
+    graph = graph_of(program, torch.randn(3), torch.randn(3), functional=False)
+    write = only(graph, "sin")
+    assert write.target == torch.ops.aten.sin.out
+    assert write.writes == write.holds == ("y_1",)
+    assert write.allocates == ()
+    assert only(graph, "cos").after == ("sin",)
+
+
 def test_a_view_that_had_to_copy_launches_and_may_still_alias_its_base() -> None:
     gm = aten_graph(lambda x: x.view(-1).relu(), torch.randn(2, 3))
     view = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default)[0]
