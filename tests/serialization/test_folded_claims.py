@@ -27,6 +27,7 @@ def first_task(document: dict[str, Any]) -> dict[str, Any]:
     return task
 
 
+VIRTUAL = {"device": "virtual (seed 0)", "hardware": "virtual"}
 EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fewer results": lambda d: d["folded"]["outputs"].pop(),
     "results in another order": lambda d: d["folded"]["outputs"].reverse(),
@@ -36,8 +37,8 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights that are not static": lambda d: d["inputs"][-1].pop("static"),
     "an unknown name": lambda d: first_task(d).__setitem__("args", [{"ref": "nobody"}, 1]),
     "a renamed task": lambda d: first_task(d).__setitem__("name", "other"),
-    "another device": lambda d: d["folded"].__setitem__("device", "virtual (seed 0)"),
-    "another main device": lambda d: d.__setitem__("device", "virtual (seed 0)"),
+    "another device": lambda d: d["folded"].update(VIRTUAL),
+    "another main device": lambda d: d.update(VIRTUAL),
     "weights of folded weights": lambda d: d["folded"].__setitem__("folded", dict(d["folded"])),
     "a member too many": lambda d: d["folded"].__setitem__("more", 1),
     "a member too few": lambda d: d["folded"].pop("tasks"),
