@@ -38,7 +38,7 @@ class ReadySet:
     """Topological sorting step by step: the tasks whose predecessors have all been taken."""
 
     def __init__(self, earlier: Earlier) -> None:
-        self._sorter = TopologicalSorter({name: set(before) for name, before in earlier.items()})
+        self._sorter = TopologicalSorter(earlier)
         self._sorter.prepare()
 
     def first(self) -> Iterable[str]:
@@ -88,7 +88,7 @@ def in_launch_order(graph: TaskGraph, order: Iterable[str]) -> TaskGraph:
             placed[name] = None
             for task in eager.get(name, ()):
                 ready = all(used in placed for used in task.uses if used in graph.by_name)
-                if ready and task.name not in placed and task.name not in queue:
+                if ready and task.name not in placed:
                     queue.append(task.name)
 
     for task in graph.tasks:

@@ -72,7 +72,7 @@ def allocated(task: Task) -> Iterator[tuple[str, int]]:
     results = list(_leaves(task.type))
     for storage in task.allocates:
         position = storage.removeprefix(f"{task.name}.")
-        if position.isdecimal() and storage != task.name:
+        if position.isdecimal():
             yield storage, _nbytes(results[int(position)])
         else:
             yield storage, sum(map(_nbytes, results))

@@ -192,7 +192,7 @@ class _Tracer:
             "holds": tuple(dict.fromkeys([*results, *aliased])),
             "ordered": _keeps_program_order(op),
         }
-        reads_no_data = not operands or is_view(op) or name in _READ_NO_DATA
+        reads_no_data = is_view(op) or name in _READ_NO_DATA
         if reads_no_data and not written and not fresh:
             return effects
         writes = tuple(dict.fromkeys([*written, *fresh]))
