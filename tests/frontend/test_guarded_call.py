@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -21,7 +21,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
+@pytest.mark.slow
 @given(st.sampled_from(DEVICES), STEPS)
 def test_calls_are_eagers_after_any_change(
     options: dict[str, Any], steps: list[tuple[str, str, str]]
@@ -73,7 +73,7 @@ def gradients(net: Net, call: Callable[..., Any], arguments: tuple[Any, ...]) ->
     return [results, found]
 
 
-@settings(deadline=None)
+@pytest.mark.slow
 @given(
     st.sampled_from(DEVICES),
     st.lists(

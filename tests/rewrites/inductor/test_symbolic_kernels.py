@@ -104,6 +104,7 @@ CORNERS: dict[Callable[..., Any], list[tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", CORNERS)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_sizes_may_become_0_or_1_or_equal(
