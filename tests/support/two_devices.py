@@ -15,13 +15,16 @@ GPU = torch.device("meta")
 
 
 def graph_of(
-    function: Callable[..., Any], on_gpu: Sequence[Tensor], on_cpu: Sequence[Tensor]
+    function: Callable[..., Any],
+    on_gpu: Sequence[Tensor],
+    on_cpu: Sequence[Tensor],
+    functional: bool = True,
 ) -> GraphModule:
     """The ATen graph of a function of tensors on the GPU, then on the CPU."""
     with FakeTensorMode() as mode:
         moved = [torch.empty_like(mode.from_tensor(x), device=GPU) for x in on_gpu]
         here = [mode.from_tensor(x) for x in on_cpu]
-    return aten_graph(function, *moved, *here)
+    return aten_graph(function, *moved, *here, functional=functional)
 
 
 def with_values(gm: GraphModule) -> GraphModule:
