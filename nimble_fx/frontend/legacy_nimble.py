@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from nimble_fx.errors import NotPreparedError, OptionError
 from nimble_fx.frontend.aot import Compiled, compile  # noqa: A004  # as torch.compile
-from nimble_fx.frontend.meta_copy import copy_with
 from nimble_fx.frontend.model_function import name_of
+from nimble_fx.frontend.shared_copy import shared_copy
 from nimble_fx.program import Program
 
 
@@ -44,8 +44,8 @@ class Nimble:
     ) -> None:
         """Traces, schedules and captures the module; see `nimble_fx.compile`.
 
-        As in the original, calls use the module as it is now: its parameters and buffers are
-        shared, and later changes to its structure or mode have no effect.
+        Calls use the module's parameters and buffers, also those that replace them later. As in the
+        original, later changes to its structure, mode or other attributes have no effect.
 
         Args:
             dummy_inputs: a tensor, or a tuple or list of the positional arguments.
@@ -64,7 +64,7 @@ class Nimble:
             OptionError: the dummy inputs are not tensors.
         """
         _check_dummy_inputs(dummy_inputs)
-        module = copy_with(self.original_module, lambda tensor: tensor).train(training)
+        module = shared_copy(self.original_module).train(training)
         policy = "nimble" if use_multi_stream else "serial"
         self._compiled = compile(module, dummy_inputs, training=training, policy=policy)
         if training:

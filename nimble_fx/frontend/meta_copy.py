@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.storages import key_of_storage
 from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
@@ -16,9 +17,14 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def copy_with(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
-    """A deep copy of the module in which each parameter and buffer `x` is `replaced(x)`."""
+    """A deep copy of the module in which each parameter and buffer `x` is `replaced(x)`.
+
+    Results that it has kept, which PyTorch does not copy, are copied without their history.
+    """
+    others = [tensor for part in model.modules() for tensor in tensors_in(vars(part))]
+    memo = {id(tensor): tensor.detach().clone() for tensor in others if not tensor.is_leaf}
     tensors = chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, {id(tensor): replaced(tensor) for tensor in tensors})
+    return copy.deepcopy(model, memo | {id(tensor): replaced(tensor) for tensor in tensors})
 
 
 class ToMeta:

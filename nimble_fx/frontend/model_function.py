@@ -33,13 +33,16 @@ class Arguments:
         """The arguments that example inputs stand for.
 
         Raises:
-            OptionError: they are neither a tensor, nor a tuple or list, nor a dict.
+            OptionError: they are neither a tensor, nor a tuple or list, nor a dict by name.
         """
         if isinstance(example_inputs, Tensor):
             return Arguments((example_inputs,), {})
         if isinstance(example_inputs, (tuple, list)):
             return Arguments(tuple(example_inputs), {})
         if isinstance(example_inputs, Mapping):
+            for name in example_inputs:
+                if not isinstance(name, str):
+                    raise OptionError(f"example_inputs has the key {name!r:.99}, which is no name")
             return Arguments((), dict(example_inputs))
         raise OptionError(
             f"example_inputs is {type(example_inputs).__name__}; it takes a tensor (the one "

@@ -16,6 +16,9 @@ from tests.support.models import Branchy
 def test_inputs_of_another_kind_are_refused() -> None:
     with pytest.raises(OptionError, match="example_inputs is int; it takes a tensor"):
         nimble_fx.compile(Branchy(), 3)
+    for take in (nimble_fx.compile, nimble_fx.plan):
+        with pytest.raises(OptionError, match="example_inputs has the key 1, which is no name"):
+            take(Branchy(), {1: torch.ones(2, 4)})
     with pytest.raises(
         OptionError, match=r"an object of type str is not a model; it takes a torch.nn.Module"
     ):

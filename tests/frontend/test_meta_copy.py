@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import nimble_fx
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.meta_copy import ToMeta, copy_with
 from tests.support.models import GoogLeNet
@@ -24,14 +25,15 @@ def test_a_twin_has_other_tensors_and_shares_nothing_else() -> None:
     assert model.cells.training
 
 
-def test_a_twin_may_have_the_very_same_tensors() -> None:
-    model = GoogLeNet()
-    copied = copy_with(model, lambda tensor: tensor)
-    for ours, theirs in (
-        (copied.parameters(), model.parameters()),
-        (copied.buffers(), model.buffers()),
-    ):
-        assert [id(x) for x in ours] == [id(x) for x in theirs]
+def test_results_that_a_module_has_kept_are_no_hindrance() -> None:
+    """As by the hooks of `torch.nn.utils.weight_norm`; PyTorch copies no such tensors."""
+    layer = nn.utils.weight_norm(nn.Linear(4, 3))
+    copied = copy_with(layer, ToMeta())
+    assert {p.device.type for p in copied.parameters()} == {"meta"}
+    assert torch.equal(copied.weight, layer.weight)
+    assert copied.weight.is_leaf
+    program = nimble_fx.plan(layer, torch.randn(2, 4), device="h100")
+    assert len(program.graph.tasks) > 1
 
 
 def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> None:
