@@ -47,7 +47,7 @@ def _kernels(graph: TaskGraph, costs: Mapping[str, Cost], device: Device) -> Ite
         cost = costs[task.name]
         after = [(name, event) for name in task.waits]
         after += [(FORK, event)] if task.name in forks else []
-        after += [(name, 0.0) for name in task.after]
+        after += [(name, 0.0) for name in task.after if name not in task.waits]
         yield Activity(
             task.name,
             _queue(task.stream or 0, device),
