@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Of pure functions from graph to graph or text, which hardly compile a model: quick to run after each
 # edit. A test is among them if its file is one of these or lies in one of these folders.
-QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verify/test_verify.py test_house.py)
+QUICK := $(addprefix tests/,codegen ir passes scheduling simulation traces verify/test_verify.py \
+	verify/test_diagnostics.py test_house.py)
 
 IN_PARALLEL := --numprocesses auto --dist worksteal
 

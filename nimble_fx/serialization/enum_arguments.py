@@ -9,7 +9,7 @@ import torch
 
 from nimble_fx.ir.task_graph import Arg
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import arguments_by_name, schema_of
 
 _CLASSES = {
     "ScalarType": torch.dtype,
@@ -29,11 +29,9 @@ def wrong_enums(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) 
     Returns:
         For each, what it is and should be: "memory_format is -1, not a torch.memory_format".
     """
-    parameters = schema_of(op).arguments
-    names = [parameter.name for parameter in parameters]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = arguments_by_name(op, args, kwargs)
     wrong = []
-    for parameter in parameters:
+    for parameter in schema_of(op).arguments:
         kind = str(parameter.real_type).removeprefix("Optional[").removesuffix("]")
         arg = given.get(parameter.name)
         if kind in _CLASSES and not isinstance(arg, _CLASSES[kind] | None):

@@ -61,7 +61,9 @@ class OperatorResults:
         before = list(map(_shape_and_stride, operands))
         returned = target(*positional, **by_keyword)
         if before != list(map(_shape_and_stride, operands)):
-            raise ValueError("it changes the shape of an argument, which is not supported")
+            raise ValueError(
+                "it changes the shape or strides of an argument, which is not supported"
+            )
         owners = {storage_key(tensor): -1 - i for i, tensor in reversed(list(enumerate(operands)))}
         aliases = [owners.setdefault(storage_key(t), i) for i, t in enumerate(_tensors(returned))]
         return CallResult(_type_of(returned), tuple(aliases))

@@ -8,7 +8,7 @@ import torch
 from nimble_fx.ir.task_graph import Arg
 from nimble_fx.ir.types import TensorType
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import arguments_by_name, schema_of
 
 _aten = torch.ops.aten
 _BY_LENGTH = {_aten.split.Tensor, _aten.split_copy.Tensor, _aten.unsafe_split.Tensor}
@@ -27,9 +27,8 @@ def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> i
     """
     if op not in _BY_LENGTH | _ONE_BY_ONE | _AT_MOST | _BY_NUMBER:
         return 0
-    names = [parameter.name for parameter in schema_of(op).arguments]
-    by_name: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
-    whole = by_name.pop(names[0], None)
+    by_name = arguments_by_name(op, args, kwargs)
+    whole = by_name.pop(schema_of(op).arguments[0].name, None)
     dim = by_name.pop("dim", 0)
     number = next((n for n in by_name.values() if isinstance(n, int)), 1)
     length = _length(whole, dim)

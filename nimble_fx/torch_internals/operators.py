@@ -1,5 +1,6 @@
 """Properties of operators, as PyTorch's dispatcher knows them."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_key
@@ -22,6 +23,14 @@ def does_what_its_schema_says(op: OpOverload) -> bool:
 def schema_of(op: OpOverload) -> Any:
     """The operator's schema: its arguments and returns, and which of them alias."""
     return op._schema
+
+
+def arguments_by_name(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments that a call passes, by their names in the schema."""
+    names = [parameter.name for parameter in schema_of(op).arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def is_composite(op: OpOverload) -> bool:

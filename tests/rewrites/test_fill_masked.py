@@ -43,7 +43,8 @@ class Fill(nn.Module):
         return y
 
 
-@settings(max_examples=50)
+@pytest.mark.slow
+@settings(max_examples=100)
 @given(st.data(), st.sampled_from(SHAPES), st.sampled_from(list(NUMBERS)), st.integers(0, 2**20))
 def test_any_mask_of_any_dimensions_fills_eagers_bits(
     data: st.DataObject, shape: tuple[int, ...], dtype: torch.dtype, seed: int

@@ -20,7 +20,11 @@ from nimble_fx.torch_internals.names import (
     disable_modes,
     pytree,
 )
-from nimble_fx.torch_internals.operators import does_what_its_schema_says, schema_of
+from nimble_fx.torch_internals.operators import (
+    arguments_by_name,
+    does_what_its_schema_says,
+    schema_of,
+)
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
@@ -184,8 +188,7 @@ def _result(
 
 def _one_based_arguments(func: Any, args: Any, kwargs: dict[str, Any]) -> set[int]:
     """The ids of the arguments with LAPACK's one-based indices."""
-    parameters = [parameter.name for parameter in schema_of(func).arguments]
-    named = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    named = arguments_by_name(func, args, kwargs)
     return {id(value) for name, value in named.items() if name in _ONE_BASED}
 
 
