@@ -24,7 +24,7 @@ import nimble_fx
 from bench.command_line.console import print_table
 from bench.command_line.record import Target, finish, parser
 from bench.overhead import Net, now
-from nimble_fx.frontend.model_function import unique_function
+from nimble_fx.frontend.models.model_function import unique_function
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 
 N_LIVES = 2000

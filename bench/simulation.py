@@ -32,7 +32,7 @@ from nimble_fx.cost.measured import Measured
 from nimble_fx.devices import device_for
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
-from nimble_fx.frontend.model_function import unique_function
+from nimble_fx.frontend.models.model_function import unique_function
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.simulation.schedule_model import predict
 

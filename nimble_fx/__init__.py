@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from nimble_fx import traces
     from nimble_fx.frontend.aot import Compiled, compile  # noqa: A004  # as torch.compile
     from nimble_fx.frontend.legacy_nimble import Nimble
-    from nimble_fx.frontend.planning import plan
+    from nimble_fx.frontend.planning.plan import plan
     from nimble_fx.what_if.prediction import whatif
 
 _LAZY = {
     "Compiled": "nimble_fx.frontend.aot",
     "compile": "nimble_fx.frontend.aot",
     "Nimble": "nimble_fx.frontend.legacy_nimble",
-    "plan": "nimble_fx.frontend.planning",
+    "plan": "nimble_fx.frontend.planning.plan",
     "traces": "nimble_fx.traces",
     "whatif": "nimble_fx.what_if.prediction",
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import nimble_fx
 from bench.policies import find_policy
 from nimble_fx.backend import nimble
-from nimble_fx.frontend.model_function import unique_function
+from nimble_fx.frontend.models.model_function import unique_function
 
 Run = Callable[..., Tensor]
 """Takes a model's arguments and returns its output."""

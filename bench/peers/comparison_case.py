@@ -19,7 +19,7 @@ from bench.models.model import Form, Inputs, Model
 from bench.peers.baselines import Compile, Run
 from bench.tables.rows import Result, Row, Schedule
 from nimble_fx.errors import one_line
-from nimble_fx.frontend.model_function import unique_function
+from nimble_fx.frontend.models.model_function import unique_function
 from nimble_fx.ir.types import dtype_name
 
 N_SETS = 3

@@ -17,7 +17,7 @@ from bench.models.registry import find
 from bench.problems.model_graphs import Traces
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device
-from nimble_fx.frontend.model_function import unique_function
+from nimble_fx.frontend.models.model_function import unique_function
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
 
 LIMIT = 0.1766

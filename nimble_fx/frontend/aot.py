@@ -14,18 +14,18 @@ from nimble_fx.backend import reset
 from nimble_fx.compiler import Compiler, lower
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
 from nimble_fx.fallback import Fallback, Reporter
-from nimble_fx.frontend.example_run import check_call, check_training, run_example
+from nimble_fx.frontend.calls.guarded_call import GuardedCalls
+from nimble_fx.frontend.calls.unguarded_call import UnguardedCall
 from nimble_fx.frontend.graph_breaks import GraphBreaks
-from nimble_fx.frontend.guarded_call import GuardedCalls
-from nimble_fx.frontend.model_function import (
+from nimble_fx.frontend.models.example_run import check_call, check_training, run_example
+from nimble_fx.frontend.models.model_function import (
     Arguments,
     argument_names,
     as_callable,
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.preserve_state import preserve_state
-from nimble_fx.frontend.unguarded_call import UnguardedCall
+from nimble_fx.frontend.models.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program, register

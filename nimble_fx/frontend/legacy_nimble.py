@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from nimble_fx.errors import NotPreparedError, OptionError
 from nimble_fx.frontend.aot import Compiled, compile  # noqa: A004  # as torch.compile
-from nimble_fx.frontend.model_function import name_of
-from nimble_fx.frontend.shared_copy import shared_copy
+from nimble_fx.frontend.models.model_function import name_of
+from nimble_fx.frontend.models.shared_copy import shared_copy
 from nimble_fx.program import Program
 
 

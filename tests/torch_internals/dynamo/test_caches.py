@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._dynamo import eval_frame, pgo
 from torch.fx import GraphModule
 
-from nimble_fx.frontend.model_function import unique_function
+from nimble_fx.frontend.models.model_function import unique_function
 from nimble_fx.torch_internals.dynamo.caches import BACKENDS, drop_compiled
 
 

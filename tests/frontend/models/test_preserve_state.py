@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nimble_fx.frontend.preserve_state import preserve_state
+from nimble_fx.frontend.models.preserve_state import preserve_state
 from tests.support.bits import bytes_of
 
 

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 import nimble_fx
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.errors import NimbleWarning, UnsupportedError
-from nimble_fx.frontend import planned_kernels
+from nimble_fx.frontend.planning import planned_kernels
 from nimble_fx.ir.types import TensorType
 from nimble_fx.rewrites.inductor.inductor_kernels import with_inductor_kernels
 from nimble_fx.rewrites.inductor.opaque_operators import CONCATENATIONS

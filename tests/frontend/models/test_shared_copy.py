@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.frontend.shared_copy import shared_copy
+from nimble_fx.frontend.models.shared_copy import shared_copy
 from tests.support.eager import assert_same
 
 

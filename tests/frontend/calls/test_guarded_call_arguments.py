@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nimble_fx
 from nimble_fx.errors import InputError
-from nimble_fx.frontend.guarded_call import MAX_ENTRIES
+from nimble_fx.frontend.calls.guarded_call import MAX_ENTRIES
 from tests.support.changing_net import DEVICES, Net
 from tests.support.eager import assert_same
 from tests.support.models import Branchy

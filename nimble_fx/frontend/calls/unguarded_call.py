@@ -6,12 +6,12 @@ from traceback import walk_tb
 from typing import Any
 
 from nimble_fx.errors import InputError, UnsupportedError
-from nimble_fx.frontend.compiled_weights import CompiledWeights
-from nimble_fx.frontend.graph_call import graph_call
-from nimble_fx.frontend.guarded_call import GuardedCalls
-from nimble_fx.frontend.input_check import InputCheck
-from nimble_fx.frontend.model_function import Arguments, name_of, named_parameters
-from nimble_fx.frontend.preserve_state import tensors_of
+from nimble_fx.frontend.calls.compiled_weights import CompiledWeights
+from nimble_fx.frontend.calls.graph_call import graph_call
+from nimble_fx.frontend.calls.guarded_call import GuardedCalls
+from nimble_fx.frontend.calls.input_check import InputCheck
+from nimble_fx.frontend.models.model_function import Arguments, name_of, named_parameters
+from nimble_fx.frontend.models.preserve_state import tensors_of
 from nimble_fx.runtime.folding.folded_run import FoldedRun
 from nimble_fx.torch_internals.dynamo.entries import PytorchState
 from nimble_fx.torch_internals.leaves import tensors_in

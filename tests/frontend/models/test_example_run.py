@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import OptionError
-from nimble_fx.frontend.example_run import run_example
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.models.example_run import run_example
+from nimble_fx.frontend.models.model_function import Arguments
 
 
 def test_every_backward_runs_once_and_accumulates_nowhere() -> None:

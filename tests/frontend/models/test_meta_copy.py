@@ -6,7 +6,7 @@ from torch import nn
 
 import nimble_fx
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.frontend.meta_copy import ToMeta, copy_with
+from nimble_fx.frontend.models.meta_copy import ToMeta, copy_with
 from tests.support.models import GoogLeNet
 
 

@@ -12,17 +12,17 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import GPUS, Device, find_device
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
-from nimble_fx.frontend.example_run import check_call, check_training, run_example
-from nimble_fx.frontend.meta_copy import ToMeta, copy_with
-from nimble_fx.frontend.model_function import (
+from nimble_fx.frontend.models.example_run import check_call, check_training, run_example
+from nimble_fx.frontend.models.meta_copy import ToMeta, copy_with
+from nimble_fx.frontend.models.model_function import (
     Arguments,
     argument_names,
     as_callable,
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.planned_device import META, PlannedDevice
-from nimble_fx.frontend.preserve_state import tensors_of
+from nimble_fx.frontend.models.preserve_state import tensors_of
+from nimble_fx.frontend.planning.planned_device import META, PlannedDevice
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program

@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.frontend.meta_copy import ToMeta
-from nimble_fx.frontend.model_function import Arguments, argument_names, name_of, unique_function
+from nimble_fx.frontend.models.meta_copy import ToMeta
+from nimble_fx.frontend.models.model_function import (
+    Arguments,
+    argument_names,
+    name_of,
+    unique_function,
+)
 from tests.support.eager import assert_same
 from tests.support.kinds import exported, graph_module, jit_traced, scripted
 from tests.support.models import Branchy

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import nimble_fx
-from nimble_fx.frontend import guarded_call
-from nimble_fx.frontend.direct_call import direct_call
-from nimble_fx.frontend.guarded_call import MAX_ENTRIES
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.calls import guarded_call
+from nimble_fx.frontend.calls.direct_call import direct_call
+from nimble_fx.frontend.calls.guarded_call import MAX_ENTRIES
+from nimble_fx.frontend.models.model_function import Arguments
 from tests.support.eager import assert_same
 
 

@@ -16,8 +16,8 @@ from torch._C._dynamo import eval_frame
 from torch._dynamo.types import ConvertFrameReturn
 
 import nimble_fx
-from nimble_fx.frontend.direct_call import direct_call
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.calls.direct_call import direct_call
+from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.runtime.compiled_graph import CompiledGraph, WatchedProgram
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.names import pytree

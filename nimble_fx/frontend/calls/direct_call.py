@@ -11,9 +11,9 @@ import torch
 from nimble_fx.codegen.emit_call import emit_call
 from nimble_fx.codegen.traceback_text import show_text
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.frontend.call_expressions import CallExpressions, call_expressions
-from nimble_fx.frontend.graph_call import graph_call
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.calls.call_expressions import CallExpressions, call_expressions
+from nimble_fx.frontend.calls.graph_call import graph_call
+from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.ir.scheduled_program import file_name
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.compiled_graph import are_same

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.runtime.compiled_graph import CompiledGraph
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.names import lookup

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from nimble_fx.frontend.direct_call import direct_call
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.calls.direct_call import direct_call
+from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.torch_internals.dynamo.entries import (
     DynamoEntry,
     is_evaluating_frames,

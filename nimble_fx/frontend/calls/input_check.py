@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import InputError, UnsupportedError
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.ir.display import plural
 from nimble_fx.torch_internals.dynamo.tensor_guards import TensorGuards
 from nimble_fx.torch_internals.names import pytree

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.errors import OptionError
-from nimble_fx.frontend.model_function import Arguments, name_of
+from nimble_fx.frontend.models.model_function import Arguments, name_of
 from nimble_fx.internal_files import is_internal
 from nimble_fx.torch_internals.leaves import tensors_in
 

@@ -13,7 +13,7 @@ from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Reporter
-from nimble_fx.frontend.planned_kernels import planned_kernels, without_kernels
+from nimble_fx.frontend.planning.planned_kernels import planned_kernels, without_kernels
 from nimble_fx.ir.arguments import map_leaves
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.types import TensorType, Type

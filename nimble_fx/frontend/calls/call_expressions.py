@@ -7,8 +7,8 @@ from types import CellType, FunctionType
 from typing import Any
 
 from nimble_fx.codegen.emit_call import Path
-from nimble_fx.frontend.graph_call import with_graph
-from nimble_fx.frontend.model_function import Arguments
+from nimble_fx.frontend.calls.graph_call import with_graph
+from nimble_fx.frontend.models.model_function import Arguments
 
 
 class Expression:

@@ -1,0 +1,1 @@
+"""Tests of nimble_fx.frontend.planning."""
