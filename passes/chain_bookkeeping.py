@@ -49,7 +49,7 @@ def bookkeeping(graph: TaskGraph) -> set[str]:
     returned = set(ref_names(graph.outputs))
     dependents = defaultdict(list)
     for task in graph.tasks:
-        for name in dict.fromkeys((*task.after, *task.uses)):
+        for name in (*task.after, *task.uses):
             dependents[name].append(task.name)
     types = {value.name: value.type for value in graph.values}
     found: set[str] = set()

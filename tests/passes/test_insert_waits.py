@@ -2,8 +2,10 @@
 
 import networkx as nx
 from hypothesis import given
+from hypothesis import strategies as st
 
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.passes.insert_waits import InsertWaits
 from tests.strategies import task_graphs
 from tests.support.oracle import fewest_waits, happens_before, races
 from tests.support.schedules import scheduled, schedules
@@ -26,6 +28,25 @@ def test_policy_nimble_waits_once_for_each_edge_that_a_maximum_matching_leaves(
 
 @given(schedules())
 def test_no_wait_follows_from_the_others(graph: TaskGraph) -> None:
+    _assert_that_no_wait_follows_from_the_others(graph)
+
+
+@given(task_graphs(), st.data())
+def test_no_wait_follows_from_the_others_for_a_policy_that_reduces_no_edges(
+    graph: TaskGraph, data: st.DataObject
+) -> None:
+    launching = [task.name for task in graph.launching]
+    streams = data.draw(st.tuples(*(st.integers(0, 2) for _ in launching)))
+    stream_of = dict(zip(launching, streams, strict=True))
+    on_streams = graph.replace_tasks(
+        task.updated(stream=stream_of.get(task.name)) for task in graph.tasks
+    )
+    made = InsertWaits()(on_streams)
+    assert not races(made)
+    _assert_that_no_wait_follows_from_the_others(made)
+
+
+def _assert_that_no_wait_follows_from_the_others(graph: TaskGraph) -> None:
     by_stream: dict[int | None, list[str]] = {}
     for task in graph.launching:
         by_stream.setdefault(task.stream, []).append(task.name)
