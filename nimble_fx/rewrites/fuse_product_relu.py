@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import only_user
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.operators import RESHAPES
 from nimble_fx.torch_internals.symbolic import are_same_sizes, known_number
 
 _aten = torch.ops.aten
@@ -63,4 +64,4 @@ def _relu_of(product: Node) -> Node | None:
 def _viewed(product: Node) -> Node:
     """The view that is a product's only reader; the product itself if there is none."""
     user = next(iter(product.users), product)
-    return user if len(product.users) == 1 and user.target is _aten.view.default else product
+    return user if len(product.users) == 1 and user.target in RESHAPES else product

@@ -53,7 +53,7 @@ def keep_promised_strides(gm: GraphModule, place: Place) -> GraphModule:
     whose arguments is not contiguous, on a device that can run it now. (Of contiguous arguments
     shape functions promise what kernels return.) Its result has no gaps.
     Ensures: the same values; each result has the strides that its fake tensor has, except where the
-    size is 1.
+    size is 1 or there are no elements.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.

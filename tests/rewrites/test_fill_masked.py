@@ -58,8 +58,9 @@ def test_any_mask_of_any_dimensions_fills_eagers_bits(
     mask = torch.rand([shape[i] for i in order][first:last]) > 0.5
     graph = inference_graph(model, x, mask)
     with torch.no_grad():
-        (ours,) = filled(graph)(*graph.arguments)
-        assert_same_bits(ours, model(x, mask))
+        (ours,), (traced,) = filled(graph)(*graph.arguments), graph.gm(*graph.arguments)
+        assert_same_bits(ours, traced)  # since 2.15, PyTorch traces other strides than eager's
+        assert_same_bits(ours.contiguous(), model(x, mask).contiguous())
     is_left = not COUNT.isdisjoint(node.target for node in graph.gm.graph.nodes)
     assert is_left == (number is None), graph.gm.graph
 

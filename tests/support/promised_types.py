@@ -21,8 +21,8 @@ class _Checked(Interpreter):
 def run_as_promised(gm: GraphModule, *arguments: Any) -> Any:
     """The graph's outputs; shapes, strides and dtypes between are those of `meta["val"]`.
 
-    But for the strides of dimensions of one element: of these PyTorch's fake tensors say others
-    than its operators return.
+    But for the strides of dimensions of one element, and of tensors without elements: of these
+    PyTorch's fake tensors say others than its operators return.
     """
     gm.graph.lint()
     with torch.no_grad():
@@ -35,4 +35,5 @@ def _tensors(value: Any) -> list[Tensor]:
 
 def _type(tensor: Tensor) -> tuple[object, ...]:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return tensor.shape, [stride for n, stride in pairs if n != 1], tensor.dtype
+    strides = [stride for n, stride in pairs if n != 1] if tensor.numel() else []
+    return tensor.shape, strides, tensor.dtype

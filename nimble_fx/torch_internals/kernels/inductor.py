@@ -21,6 +21,7 @@ from nimble_fx.torch_internals.dynamo.names import TracingContext
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.kernels.upsampling import UPSAMPLING
 from nimble_fx.torch_internals.names import FakeTensor, FakeTensorMode, lookup
+from nimble_fx.torch_internals.operators import RESHAPES
 from nimble_fx.torch_internals.symbolic import are_known, has_unbacked_size
 
 _SETTINGS = {
@@ -140,7 +141,7 @@ def _traced_to_names(gm: GraphModule) -> GraphModule:
     named = copied(gm)
     for node, copy in zip(gm.graph.nodes, named.graph.nodes, strict=True):
         copy.meta["stack_trace"] = node.name
-        if node.target is torch.ops.aten.view.default and _has_fixed_sizes(node.meta["val"]):
+        if node.target in RESHAPES and _has_fixed_sizes(node.meta["val"]):
             copy.target = torch.ops.aten.reshape.default  # decompositions may make other strides
     return named
 
