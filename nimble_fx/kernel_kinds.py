@@ -7,6 +7,7 @@ from torch.fx import GraphModule
 from nimble_fx.errors import ScheduleError, UnsupportedError
 from nimble_fx.fallback import Fallback
 from nimble_fx.ir.effects import Effects
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
 from nimble_fx.runtime.fastest import KernelChoice, fastest
@@ -36,24 +37,32 @@ class KernelKinds:
     def graphs(self, gm: GraphModule, name: str, choice: KernelChoice) -> dict[str, GraphModule]:
         """The graph with each kind of kernels that the options ask for.
 
+        A graph that PyTorch's kernels cannot be scheduled for has no others: Inductor would compile
+        custom operators that write to their arguments, but writes their calls where other kernels
+        still read those arguments.
+
         Args:
             gm: an ATen graph of one device.
             name: the program's name.
             choice: receives why it does not have a kind.
         """
-        kernels, graphs = self._options.kernels, dict[str, GraphModule]()
-        pytorchs = fuse_product_relu(gm) if self._options.assume_finite else gm
-        if kernels != "inductor":
-            graphs[PYTORCHS] = pytorchs
-        if kernels != "aten":
-            try:
-                is_one = self._has_one_stream(gm, name)
-                predicted_us = None if is_one else self._predicted_us
-                graphs[INDUCTORS] = self._target.inductor_kernels(gm, predicted_us)
-            except (UnsupportedError, ScheduleError) as error:
-                fallback = Fallback.caused_by(error, name, "with PyTorch's kernels")
-                self._report_left_out(fallback, choice)
-        return graphs or {PYTORCHS: pytorchs}
+        kernels = self._options.kernels
+        pytorchs = {PYTORCHS: fuse_product_relu(gm) if self._options.assume_finite else gm}
+        if kernels == "aten":
+            return pytorchs
+        try:
+            graph = trace(gm).graph
+        except UnsupportedError:  # reported where the graph is compiled; it runs as traced
+            return pytorchs
+        try:
+            is_one = self._has_one_stream(graph, name)
+            predicted_us = None if is_one else self._predicted_us
+            inductors = {INDUCTORS: self._target.inductor_kernels(gm, predicted_us)}
+        except (UnsupportedError, ScheduleError) as error:
+            fallback = Fallback.caused_by(error, name, "with PyTorch's kernels")
+            self._report_left_out(fallback, choice)
+            return pytorchs
+        return inductors if kernels == "inductor" else pytorchs | inductors
 
     def fastest(
         self, name: str, runs: Mapping[str, Boxed], gm: GraphModule, choice: KernelChoice
@@ -88,13 +97,12 @@ class KernelKinds:
         else:
             self._target.reporter.report(fallback)
 
-    def _has_one_stream(self, gm: GraphModule, name: str) -> bool:
-        """Whether the schedule has one stream, whatever the graph is."""
+    def _has_one_stream(self, graph: TaskGraph, name: str) -> bool:
+        """Whether the schedule has one stream, whatever its tasks are."""
         policy = self._options.policy
         if policy == "serial" or self._options.max_streams == 1:
             return True
         if policy not in ("auto", "critical-path"):
             return False
-        device = trace(gm).graph.device
-        specs = self._target.specs or self._target.runtime_for(device, name).specs
+        specs = self._target.specs or self._target.runtime_for(graph.device, name).specs
         return specs.max_streams == 1

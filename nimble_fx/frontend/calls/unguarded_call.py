@@ -55,8 +55,9 @@ class UnguardedCall:
             )
         if entry.effects:
             raise UnsupportedError(
-                "it reads or changes objects other than its parameters and buffers; PyTorch's code "
-                f"for it has the names {', '.join(entry.effects)}"
+                "it reads or changes objects other than its parameters and buffers, or assigns to "
+                "an attribute (for a buffer, `self.n.add_(1)` needs no guards, and `self.n += 1` "
+                f"does); PyTorch's code for it has the names {', '.join(entry.effects)}"
             )
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
         self.has_weights = True
