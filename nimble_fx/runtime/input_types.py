@@ -67,13 +67,14 @@ def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, An
     if any(shape[i] != expected.shape[i] for i in static):
         return [("shape", list(shape), f"[{', '.join(map(str, expected.shape))}]")]
     strided = [i for i in static if type(expected.stride[i]) is int and expected.shape[i] != 1]
-    if any(stride[i] != expected.stride[i] for i in strided):
-        return [("stride", list(stride), f"[{', '.join(map(str, expected.stride))}]")]
+    differs = any(stride[i] != expected.stride[i] for i in strided)
+    strides = ("stride", list(stride), f"[{', '.join(map(str, expected.stride))}]")
     return [
         ("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype)),
         ("conjugate bit", actual.is_conj(), expected.is_conj),
         ("negative bit", actual.is_neg(), expected.is_neg),
         ("device", actual.device, expected.device),
+        *([strides] if differs else []),
     ]
 
 

@@ -6,7 +6,7 @@ as the real ones will.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -147,7 +147,8 @@ class _Tracer:
         value = _attribute(self._gm, node)
         if not isinstance(value, torch.Tensor):
             user = next(iter(node.users), node)
-            raise _unsupported(user, f"takes a {type(value).__name__}: a higher-order operator")
+            kind = type(value).__name__
+            raise _unsupported(user, f"is a higher-order operator: it takes a {kind}")
         node.meta.setdefault("val", value)
         return self._input(node, static=True)
 
@@ -339,5 +340,6 @@ def _refuse_several_devices(gm: GraphModule) -> None:
 def _unsupported(node: Node, why: str) -> UnsupportedError:
     source = source_of(node)
     where = f"{source}: {source.code}" if source else "its line in the model is not recorded"
-    target: Callable[..., Any] | str = node.target
-    return UnsupportedError(f"{node.name} ({target}) {why} [{where}]", node.name, source)
+    target = str(node.target)
+    what = node.name if node.name == target else f"{node.name} ({target})"
+    return UnsupportedError(f"{what} {why} [{where}]", node.name, source)

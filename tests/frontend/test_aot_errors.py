@@ -63,6 +63,7 @@ def test_it_refuses_to_be_pickled_and_copied_and_says_what_to_do(copied: Any) ->
         (torch.ones(2, 4), r"RuntimeError: (addmm: )?mat1 and mat2 .*2x4 and 3x3"),
         ((torch.ones(2, 3), 3), "TypeError: .* takes 2 positional arguments"),
         ((), "TypeError: .* missing 1 required"),
+        ({"x": torch.ones(2, 3)}, r"TypeError: .* keyword argument 'x'.* pass \(dict,\)"),
     ],
 )
 @pytest.mark.parametrize("training", [False, True])

@@ -90,6 +90,7 @@ def test_no_gradients_are_recorded() -> None:
         (torch.ones(4), r"a\.weight has the number of dimensions 1, .* compiled for 2"),
         (torch.ones(4, 4).t(), r"a\.weight has the stride \[1, 4\]"),
         (torch.ones(4, 4, dtype=torch.float64), r"a\.weight has the dtype f64"),
+        (torch.ones(4, 4, dtype=torch.float64).t(), r"a\.weight has the dtype f64"),
         (torch.ones(4, 4, device="meta"), r"a\.weight has the device meta, .* for cpu"),
         (torch.ones(4, 4).to_sparse(), r"a\.weight has the layout torch\.sparse_coo"),
         ([[1.0]], r"a\.weight is of type list, not a tensor"),

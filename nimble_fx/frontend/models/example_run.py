@@ -43,9 +43,12 @@ def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
     except Exception as error:
         if isinstance(error, NotImplementedError) or re.search(r"\bmeta\b", str(error), re.I):
             return  # the inputs are valid; eager fails because they have no data
+        hint = (
+            ". A dict is taken as keyword arguments: for an argument that is a dict, pass (dict,)"
+        )
         raise OptionError(
             f"{name_of(function)} does not take these example inputs; called with them it raises "
-            f"{type(error).__name__}: {error}{_user_line(error)}"
+            f"{type(error).__name__}: {error}{_user_line(error)}{hint if arguments.kwargs else ''}"
         ) from error
 
 
