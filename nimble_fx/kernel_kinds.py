@@ -37,9 +37,9 @@ class KernelKinds:
     def graphs(self, gm: GraphModule, name: str, choice: KernelChoice) -> dict[str, GraphModule]:
         """The graph with each kind of kernels that the options ask for.
 
-        A graph that PyTorch's kernels cannot be scheduled for has no others: Inductor would compile
-        custom operators that write to their arguments, but writes their calls where other kernels
-        still read those arguments.
+        A graph that cannot be scheduled with PyTorch's kernels has no others: Inductor compiles
+        custom operators that write to their arguments, but may call them before other kernels have
+        read those arguments.
 
         Args:
             gm: an ATen graph of one device.
