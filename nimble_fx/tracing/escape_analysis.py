@@ -50,13 +50,18 @@ def _bases(node: Node) -> Iterator[Node]:
 
 def _escaping_args(node: Node) -> Iterator[Node]:
     """The arguments that the node writes, returns to the caller, or passes to a custom operator."""
-    target = node.target
-    if isinstance(target, OpOverload) and keeps_to_its_schema(target):
-        for i, parameter, is_written, _ in written_or_returned(target):
+    if isinstance(node.target, OpOverload) and keeps_to_its_schema(node.target):
+        yield from written_args(node)
+    elif node.target is not operator.getitem:
+        yield from node.all_input_nodes
+
+
+def written_args(node: Node) -> Iterator[Node]:
+    """The arguments that a node writes to, by its operator's schema."""
+    if isinstance(node.target, OpOverload):
+        for i, parameter, is_written, _ in written_or_returned(node.target):
             if is_written:
                 yield from _argument(node, i, parameter)
-    elif target is not operator.getitem:
-        yield from node.all_input_nodes
 
 
 def keeps_to_its_schema(op: OpOverload) -> bool:

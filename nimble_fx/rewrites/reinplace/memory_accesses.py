@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.torch_internals.in_place_forms import allocates_results
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.tracing.escape_analysis import aliases, keeps_to_its_schema
+from nimble_fx.tracing.escape_analysis import aliases, keeps_to_its_schema, written_args
 
 
 @dataclass(eq=False)
@@ -21,7 +21,8 @@ class Memory:
         makers: the nodes that introduce it: operators that allocate it, or inputs.
         values: the nodes whose results lie in it.
         readers: the nodes that read or write it, including the graph's output, with their
-            positions; infinite for a node that may keep a reference to it.
+            positions; infinite for a node that may keep a reference to it. (A custom operator that
+            writes to an argument may keep it, but then finds there what eager calls leave there.)
     """
 
     makers: list[Node]
@@ -72,9 +73,10 @@ def memories_of(graph: Graph) -> dict[Node, Memory]:
         by_key.update(dict.fromkeys(keys, node))
     for node in graph.nodes:
         if not _reads_nothing(node):
-            position = inf if _may_keep(node) else positions[node]
+            written = {memories[arg] for arg in written_args(node)}
             for memory in {memories[arg] for arg in node.all_input_nodes}:
-                memory.readers.append((position, node))
+                is_kept = _may_keep(node) and memory not in written
+                memory.readers.append((inf if is_kept else positions[node], node))
     return memories
 
 

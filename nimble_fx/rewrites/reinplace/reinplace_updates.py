@@ -9,9 +9,16 @@ After:  a = slice(y, 1, 0, 2); add_(a, x); the readers of c read y
 Before: b = index_put(y, [i], x); c = mul(b, 2); copy_(y, c), of an input y
 After:  index_put_(y, [i], x); mul_(y, 2)
 
+Custom operators that write to their arguments are made functional as well, by a wrapper:
+
+Before: pair = auto_functionalized_v2(push, row=x, _rows_base_index=0, _all_bases=[rows])
+        copy_(rows, pair[1]), of an input rows
+After:  push(rows, x)
+
 Inductor does the same for its own kernels (`torch._inductor.fx_passes.reinplace`).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,12 +28,14 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.new_nodes import call, fake_call, fake_result
 from nimble_fx.rewrites.reinplace.memory_accesses import memories_of
+from nimble_fx.rewrites.reinplace.mutating_operators import call_mutating_operators
 from nimble_fx.rewrites.reinplace.parts_of_memory import (
     are_disjoint,
     have_same_layout,
     is_same_part,
     is_whole,
 )
+from nimble_fx.torch_internals.auto_functionalized import WRAPPER
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form, in_place_form
 from nimble_fx.torch_internals.leaves import nodes_in
@@ -68,19 +77,20 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
     Requires: an update of a whole tensor that the graph allocates; or any elementwise operator on
     an input to which the graph copies the result back. No node reads the tensor or a view of it
     after the update, nor after the values to write are computed. Neither is returned to the caller
-    or passed to a custom operator.
-    Ensures: the same bits and strides; outputs alias inputs and each other as before.
+    or passed to a custom operator that does not write to it.
+    Ensures: the same bits and strides; outputs alias inputs and each other as before. Custom
+    operators that write to their arguments are called on copies if they cannot be called in place.
 
     Args:
         gm: a functional ATen graph with fake tensors in `meta["val"]`; it is not changed.
 
     Cost: O(nodes + edges) and an operator on fake tensors for each update.
     """
-    updates = _CHANGE_FIRST | _VIEWS.keys() | {_aten.copy_.default}
+    updates = _CHANGE_FIRST | _VIEWS.keys() | {_aten.copy_.default, WRAPPER}
     if not any(node.target in updates for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
-    _Reinplacing(gm.graph).run()
+    _Reinplacing(gm.graph, call_mutating_operators(gm.graph)).run()
     gm.recompile()
     return gm
 
@@ -88,10 +98,11 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
 class _Reinplacing:
     """Rewrites a graph, in program order."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, copies: Mapping[Node, Node]) -> None:
         self._graph = graph
+        self._copies = copies
         self._memories = memories_of(graph)
-        self._copies_back = _updates_copied_back(graph)
+        self._copies_back = _updates_copied_back(graph, copies)
         self._gone: set[int] = set()  # storages of results that are no longer allocated
 
     def run(self) -> None:
@@ -104,6 +115,8 @@ class _Reinplacing:
                 self._graph.erase_node(node)
             elif not node.users:
                 continue
+            elif node in self._copies:
+                self._remove_copy(node)
             elif node.target in _VIEWS:
                 self._replace_view(node)
             elif node.target in _CHANGE_FIRST or node in self._copies_back:
@@ -111,6 +124,14 @@ class _Reinplacing:
         for node in reversed(self._graph.nodes):
             if not node.users and _is_pure(node.target):
                 self._graph.erase_node(node)
+
+    def _remove_copy(self, copy: Node) -> None:
+        """Lets a custom operator write to a tensor itself, instead of to a copy."""
+        first = self._copies[copy]
+        base: Any = first.args[0]
+        by = {first, copy, *copy.all_input_nodes, self._copies_back.get(copy)}
+        if self._may_lie_in(copy, base) and not self._is_read_from(first, base, by):
+            self._merge(copy, base)
 
     def _update(self, node: Node) -> None:
         """Makes an operator update its first argument in place."""
@@ -237,7 +258,8 @@ class _Reinplacing:
 
 def _is_pure(target: Any) -> bool:
     """Whether it makes a view or a copy, which an in-place update may leave without readers."""
-    return target is _aten.copy.default or (isinstance(target, OpOverload) and is_view(target))
+    is_copy = target in (_aten.copy.default, _aten.clone.default)
+    return is_copy or (isinstance(target, OpOverload) and is_view(target))
 
 
 def _others(node: Node) -> list[Node]:
@@ -258,14 +280,22 @@ def _part(node: Node) -> Tensor:
     return part
 
 
-def _updates_copied_back(graph: Graph) -> dict[Node, Node]:
-    """The copies back to inputs, by the operator that computes the copied value from the input."""
+def _updates_copied_back(graph: Graph, copies: Mapping[Node, Node]) -> dict[Node, Node]:
+    """The copies back to inputs, by the operator that computes the copied value from the input.
+
+    Args:
+        graph: an ATen graph.
+        copies: copies to which custom operators write, with the nodes that read the originals.
+    """
     found = {}
     for copy in graph.find_nodes(op="call_function", target=_aten.copy_.default):
         target, source = copy.args[:2]
         updates = []
-        while isinstance(source, Node) and (source.target in _VIEWS or _form(source) is not None):
+        while isinstance(source, Node) and (
+            source in copies or source.target in _VIEWS or _form(source) is not None
+        ):
             updates.append(source)
+            source = copies.get(source, source)
             source = source.args[0] if source.args else None
         if source is target and source.op == "placeholder":
             found.update(dict.fromkeys(updates, copy))

@@ -1,0 +1,160 @@
+"""Calls custom operators that write to their arguments (`mutates_args`) as the user's code does.
+
+AOTAutograd makes such a call functional: it wraps it in a higher-order operator, which no task can
+call, and which copies each tensor before the call writes to it.
+
+Before: pair = auto_functionalized_v2(push, row=x, _rows_base_index=0, _all_bases=[rows])
+        new = pair[1]; copy_(rows, new), of an input rows
+After:  new = clone(rows); push(new, x); copy_(rows, new)
+
+`reinplace_updates` then removes the copies that make no difference.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.rewrites.new_nodes import call, fake_call
+from nimble_fx.rewrites.reinplace.parts_of_memory import have_same_layout
+from nimble_fx.torch_internals.auto_functionalized import (
+    WRAPPER,
+    AsStrided,
+    Slice,
+    View,
+    WrappedCall,
+    wrapped_call,
+)
+from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.symbolic import are_known
+
+_aten = torch.ops.aten
+
+
+def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
+    """Replaces wrapped calls by calls of the operators on copies.
+
+    Requires: known sizes, where a tensor that is copied has gaps, or an argument is a view that is
+    no slice of it.
+    Ensures: the same bits and strides, and the fake tensors that the calls' results had.
+
+    Args:
+        graph: an ATen graph with fake tensors in `meta["val"]`; it is changed.
+
+    Returns:
+        The copies, each with the node that reads its original: a copy of a tensor with gaps takes
+        several nodes.
+
+    Cost: O(nodes + edges), and a clone on fake tensors for each tensor that is written.
+    """
+    copies: dict[Node, Node] = {}
+    for node in graph.find_nodes(op="call_function", target=WRAPPER):
+        wrapped = wrapped_call(node)
+        if wrapped is not None and all(_can_be_copied(base, wrapped) for base in wrapped.bases):
+            with graph.inserting_before(node):
+                own = [_copy(graph, node, base) for base in wrapped.bases]
+            _unwrap(node, wrapped, [copy for copy, _ in own])
+            copies.update(own)
+    return copies
+
+
+def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
+    """Whether a copy with the same strides can be made, and the views of it."""
+    value: Tensor = base.meta["val"]
+    views = [view for each in wrapped.written.values() for view in _listed(each)]
+    offsets = [view.storage_offset for view in views if isinstance(view, AsStrided)]
+    is_known = are_known((*value.shape, *value.stride(), value.storage_offset(), *offsets))
+    return is_known or (_has_no_gaps(value) and not offsets)
+
+
+def _has_no_gaps(value: Tensor) -> bool:
+    """Whether a clone has the same strides."""
+    return have_same_layout(fake_call(_aten.clone.default, value), value)
+
+
+def _copy(graph: Graph, node: Node, base: Node) -> tuple[Node, Node]:
+    """A copy with the same strides, and the node that reads the original."""
+    value: Tensor = base.meta["val"]
+    if _has_no_gaps(value):
+        copy = call(graph, node, _aten.clone.default, base)
+        return copy, copy
+    flat = _flat(node, base)
+    clone = call(graph, node, _aten.clone.default, flat)
+    sizes, strides = [*value.shape], [*value.stride()]
+    return call(graph, node, _aten.as_strided.default, clone, sizes, strides), flat
+
+
+def _flat(node: Node, tensor: Node) -> Node:
+    """A view with one dimension: the memory from a tensor's first element to its last."""
+    value: Tensor = tensor.meta["val"]
+    end = extent(value.shape, value.stride())
+    return call(node.graph, node, _aten.as_strided.default, tensor, [end], [1])
+
+
+def _unwrap(node: Node, wrapped: WrappedCall, copies: list[Node]) -> None:
+    """Replaces the node by a call of its operator, and its results by the call's and the copies.
+
+    The copies take over the fake tensors of the results that they replace, which share memory with
+    views of those.
+    """
+    results, n = node.meta["val"], wrapped.n_results
+    with node.graph.inserting_before(node):
+        unwrapped = _call(node, wrapped, copies)
+    is_single = len(schema_of(wrapped.operator).returns) <= 1
+    unwrapped.meta = node.meta | {"val": results[0] if is_single else tuple(results[:n])}
+    for copy, value in zip(copies, results[n:], strict=True):
+        copy.meta["val"] = value
+    for item in list(node.users):
+        index: Any = item.args[1]
+        if index >= n:
+            item.replace_all_uses_with(copies[index - n])
+        elif is_single:
+            item.replace_all_uses_with(unwrapped)
+        else:
+            item.args = (unwrapped, index)
+            continue
+        node.graph.erase_node(item)
+    node.graph.erase_node(node)
+
+
+def _call(node: Node, wrapped: WrappedCall, copies: list[Node]) -> Node:
+    """The operator's call, with views of the copies."""
+    op = wrapped.operator
+
+    def argument(name: str) -> Any:
+        if name not in wrapped.written:
+            return wrapped.others[name]
+        views = wrapped.written[name]
+        made = [_view(node, view, wrapped.bases, copies) for view in _listed(views)]
+        return made if isinstance(views, list) else made[0]
+
+    parameters = schema_of(op).arguments
+    args = tuple(argument(each.name) for each in parameters if not each.kwarg_only)
+    kwargs = {each.name: argument(each.name) for each in parameters if each.kwarg_only}
+    name = op.overloadpacket.__name__
+    return node.graph.create_node("call_function", op, args, kwargs, name)
+
+
+def _listed(views: Any) -> list[View | None]:
+    return views if isinstance(views, list) else [views]
+
+
+def _view(
+    node: Node, view: View | None, bases: Sequence[Node], copies: Sequence[Node]
+) -> Node | None:
+    """The view of a copy that a call takes; offsets count from its beginning, not its memory's."""
+    if view is None:
+        return None
+    copy: Node = copies[view.base_index]
+    if isinstance(view, AsStrided):
+        offset = view.storage_offset - bases[view.base_index].meta["val"].storage_offset()
+        if offset:
+            copy = call(node.graph, node, _aten.slice.Tensor, _flat(node, copy), 0, offset)
+        return call(node.graph, node, _aten.as_strided.default, copy, [*view.size], [*view.stride])
+    if isinstance(view, Slice):
+        parts = [view.dim, view.start, view.end]
+        return call(node.graph, node, _aten.slice.Tensor, copy, *parts)
+    return copy
