@@ -23,6 +23,7 @@ from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.promised_strides import keep_promised_strides
+from nimble_fx.rewrites.reinplace.mutating_operators import unwrapped
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
@@ -186,7 +187,9 @@ class Compiler:
         for kind, main in graphs.items():
             run = graph_compiler.compile(main)
             if self._target.runs_programs:
-                folded = folded_weights(trace(main).graph, weights, device, self._are_guarded)
+                folded = folded_weights(
+                    trace(unwrapped(main)).graph, weights, device, self._are_guarded
+                )
                 run = FoldedRun(
                     run,
                     folded,
@@ -214,7 +217,7 @@ class Compiler:
     def _placed(self, gm: GraphModule) -> tuple[TaskGraph, DeviceRuntime] | None:
         """The task graph of an ATen graph and what runs it; None if it cannot be scheduled."""
         try:
-            graph = trace(gm).graph
+            graph = trace(unwrapped(gm)).graph
             return graph, self._target.runtime_for(graph.device, self._name)
         except UnsupportedError:
             return None  # which `_build` reports

@@ -10,10 +10,13 @@ from nimble_fx.ir.effects import Effects
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
+from nimble_fx.rewrites.reinplace.mutating_operators import unwrapped
 from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.target import Target
+from nimble_fx.torch_internals.auto_functionalized import WRAPPER
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.aten_to_tasks import trace
+from nimble_fx.tracing.user_names import source_of
 
 PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inductor's"
 """Kinds of kernels, as a program's summary names them."""
@@ -37,9 +40,7 @@ class KernelKinds:
     def graphs(self, gm: GraphModule, name: str, choice: KernelChoice) -> dict[str, GraphModule]:
         """The graph with each kind of kernels that the options ask for.
 
-        A graph that cannot be scheduled with PyTorch's kernels has no others: Inductor compiles
-        custom operators that write to their arguments, but may call them before other kernels have
-        read those arguments.
+        A graph that cannot be scheduled with PyTorch's kernels has no others.
 
         Args:
             gm: an ATen graph of one device.
@@ -51,10 +52,11 @@ class KernelKinds:
         if kernels == "aten":
             return pytorchs
         try:
-            graph = trace(gm).graph
+            graph = trace(unwrapped(gm)).graph
         except UnsupportedError:  # reported where the graph is compiled; it runs as traced
             return pytorchs
         try:
+            _refuse_mutating_operators(gm)
             is_one = self._has_one_stream(graph, name)
             predicted_us = None if is_one else self._predicted_us
             inductors = {INDUCTORS: self._target.inductor_kernels(gm, predicted_us)}
@@ -78,7 +80,7 @@ class KernelKinds:
         if len(runs) == 1:
             ((choice.winner, run),) = runs.items()
             return run
-        graph = trace(gm).graph
+        graph = trace(unwrapped(gm)).graph
         effects = Effects.of(graph)
         if effects.may_be_more:
             choice.winner = FOLDED if FOLDED in runs else PYTORCHS
@@ -106,3 +108,19 @@ class KernelKinds:
             return False
         specs = self._target.specs or self._target.runtime_for(graph.device, name).specs
         return specs.max_streams == 1
+
+
+def _refuse_mutating_operators(gm: GraphModule) -> None:
+    """Raises UnsupportedError for a custom operator that writes to an argument.
+
+    The module that Inductor makes may call it before a kernel has read what it overwrites.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=WRAPPER):
+        source = source_of(node)
+        where = f"{source}: {source.code}" if source else "its line in the model is not recorded"
+        raise UnsupportedError(
+            f"{node.args[0]} writes to its arguments, which kernels of Inductor may still have to "
+            f"read [{where}]",
+            node.name,
+            source,
+        )

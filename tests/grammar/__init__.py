@@ -2,11 +2,13 @@
 
 from tests.grammar.computing import IMAGES, MATMUL, POINTWISE, REDUCTIONS
 from tests.grammar.memory import CONSTANTS, IN_PLACE, INDEXING, RANDOM, SHAPES
+from tests.grammar.mutating import MUTATING
 from tests.grammar.production import Operand, Production
 from tests.grammar.program import AtenProgram, Returned
 
 __all__ = [
     "IN_PLACE",
+    "MUTATING",
     "OPERATORS",
     "PRODUCTIONS",
     "RANDOM",

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.grammar import OPERATORS, PRODUCTIONS, AtenProgram, Production
+from tests.grammar import MUTATING, OPERATORS, PRODUCTIONS, AtenProgram, Production
 from tests.grammar.kinds import KINDS
 from tests.support.bits import assert_same_bits, layout
 from tests.support.schedules import traced
 
 ADDS = AtenProgram((("m0", "m"),), ("t0 = aten.add_.Tensor(m0, m0)",), ("t0", None, 7))
+
+ROWS = (*PRODUCTIONS, *MUTATING)
 
 
 def alone(production: Production) -> AtenProgram:
@@ -36,7 +38,7 @@ def test_each_row_is_there_once() -> None:
     assert len(set(PRODUCTIONS)) == len(PRODUCTIONS)
 
 
-@pytest.mark.parametrize("production", PRODUCTIONS, ids=lambda production: production.text)
+@pytest.mark.parametrize("production", ROWS, ids=lambda production: production.text)
 def test_a_row_gives_the_kinds_that_it_says_and_its_fake_results_look_like_the_real_ones(
     production: Production,
 ) -> None:
@@ -51,7 +53,7 @@ def test_a_row_gives_the_kinds_that_it_says_and_its_fake_results_look_like_the_r
     assert len(graph.outputs) == len(results)
 
 
-@pytest.mark.parametrize("production", PRODUCTIONS, ids=lambda production: production.text)
+@pytest.mark.parametrize("production", ROWS, ids=lambda production: production.text)
 def test_a_row_writes_what_it_marks_and_results_lie_only_in_what_it_marks(
     production: Production,
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.rewrites.new_nodes import call, fake_call
@@ -28,8 +28,9 @@ from nimble_fx.torch_internals.auto_functionalized import (
     WrappedCall,
     wrapped_call,
 )
+from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.operators import schema_of
-from nimble_fx.torch_internals.symbolic import are_known
+from nimble_fx.torch_internals.symbolic import are_known, is_same_size
 
 _aten = torch.ops.aten
 
@@ -61,13 +62,25 @@ def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
     return copies
 
 
+def unwrapped(gm: GraphModule) -> GraphModule:
+    """The graph with such operators called on copies; the graph itself if it has none."""
+    if not gm.graph.find_nodes(op="call_function", target=WRAPPER):
+        return gm
+    gm = copied(gm)
+    call_mutating_operators(gm.graph)
+    gm.recompile()
+    return gm
+
+
 def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
     """Whether a copy with the same strides can be made, and the views of it."""
     value: Tensor = base.meta["val"]
     views = [view for each in wrapped.written.values() for view in _listed(each)]
     offsets = [view.storage_offset for view in views if isinstance(view, AsStrided)]
-    is_known = are_known((*value.shape, *value.stride(), value.storage_offset(), *offsets))
-    return is_known or (_has_no_gaps(value) and not offsets)
+    starts = [view.start for view in views if isinstance(view, Slice)]
+    numbers = (*value.shape, *value.stride(), value.storage_offset(), *offsets, *starts)
+    is_first = is_same_size(value.storage_offset(), 0)
+    return are_known(numbers) or (_has_no_gaps(value) and is_first and not offsets)
 
 
 def _has_no_gaps(value: Tensor) -> bool:
@@ -149,12 +162,17 @@ def _view(
     if view is None:
         return None
     copy: Node = copies[view.base_index]
+    base: Tensor = bases[view.base_index].meta["val"]
     if isinstance(view, AsStrided):
-        offset = view.storage_offset - bases[view.base_index].meta["val"].storage_offset()
+        offset = view.storage_offset - base.storage_offset()
         if offset:
             copy = call(node.graph, node, _aten.slice.Tensor, _flat(node, copy), 0, offset)
         return call(node.graph, node, _aten.as_strided.default, copy, [*view.size], [*view.stride])
     if isinstance(view, Slice):
+        # PyTorch counts it from the beginning of the memory, and then slices the base there.
+        before = base.storage_offset() // base.stride(view.dim)
         parts = [view.dim, view.start, view.end]
+        if not is_same_size(before, 0):
+            parts = [view.dim, view.start - before, view.end - before]
         return call(node.graph, node, _aten.slice.Tensor, copy, *parts)
     return copy
