@@ -29,6 +29,7 @@ from nimble_fx.torch_internals.auto_functionalized import (
     wrapped_call,
 )
 from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.memory_formats import contiguous_order
 from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.torch_internals.symbolic import are_known, is_same_size
 
@@ -80,7 +81,13 @@ def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
     starts = [view.start for view in views if isinstance(view, Slice)]
     numbers = (*value.shape, *value.stride(), value.storage_offset(), *offsets, *starts)
     is_first = is_same_size(value.storage_offset(), 0)
-    return are_known(numbers) or (_has_no_gaps(value) and is_first and not offsets)
+    is_flat = not offsets or _is_contiguous(value)
+    return are_known(numbers) or (_has_no_gaps(value) and is_first and is_flat)
+
+
+def _is_contiguous(value: Tensor) -> bool:
+    order = contiguous_order(value)
+    return order is not None and order == sorted(order)
 
 
 def _has_no_gaps(value: Tensor) -> bool:
@@ -103,6 +110,8 @@ def _copy(graph: Graph, node: Node, base: Node) -> tuple[Node, Node]:
 def _flat(node: Node, tensor: Node) -> Node:
     """A view with one dimension: the memory from a tensor's first element to its last."""
     value: Tensor = tensor.meta["val"]
+    if _is_contiguous(value):
+        return call(node.graph, node, _aten.view.default, tensor, [-1])
     end = extent(value.shape, value.stride())
     return call(node.graph, node, _aten.as_strided.default, tensor, [end], [1])
 
@@ -164,8 +173,10 @@ def _view(
     copy: Node = copies[view.base_index]
     base: Tensor = bases[view.base_index].meta["val"]
     if isinstance(view, AsStrided):
-        offset = view.storage_offset - base.storage_offset()
-        if offset:
+        offset = view.storage_offset
+        if not is_same_size(base.storage_offset(), 0):
+            offset -= base.storage_offset()
+        if offset != 0:
             copy = call(node.graph, node, _aten.slice.Tensor, _flat(node, copy), 0, offset)
         return call(node.graph, node, _aten.as_strided.default, copy, [*view.size], [*view.stride])
     if isinstance(view, Slice):
