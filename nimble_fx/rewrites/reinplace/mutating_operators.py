@@ -10,28 +10,25 @@ After:  new = clone(rows); push(new, x); copy_(rows, new)
 `reinplace_updates` then removes the copies that make no difference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.rewrites.new_nodes import call, fake_call
 from nimble_fx.rewrites.reinplace.parts_of_memory import have_same_layout
+from nimble_fx.rewrites.reinplace.written_views import Step, step_to_flat, steps_to_view
 from nimble_fx.torch_internals.auto_functionalized import (
     WRAPPER,
-    AsStrided,
-    Slice,
     View,
     WrappedCall,
     wrapped_call,
 )
 from nimble_fx.torch_internals.graph_modules import copied
-from nimble_fx.torch_internals.memory_formats import contiguous_order
 from nimble_fx.torch_internals.operators import schema_of
-from nimble_fx.torch_internals.symbolic import are_known, is_same_size
+from nimble_fx.torch_internals.symbolic import are_known
 
 _aten = torch.ops.aten
 
@@ -57,7 +54,7 @@ def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
         wrapped = wrapped_call(node)
         if wrapped is not None and all(_can_be_copied(base, wrapped) for base in wrapped.bases):
             with graph.inserting_before(node):
-                own = [_copy(graph, node, base) for base in wrapped.bases]
+                own = [_copy(node, base) for base in wrapped.bases]
             _unwrap(node, wrapped, [copy for copy, _ in own])
             copies.update(own)
     return copies
@@ -77,17 +74,9 @@ def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
     """Whether a copy with the same strides can be made, and the views of it."""
     value: Tensor = base.meta["val"]
     views = [view for each in wrapped.written.values() for view in _listed(each)]
-    offsets = [view.storage_offset for view in views if isinstance(view, AsStrided)]
-    starts = [view.start for view in views if isinstance(view, Slice)]
-    numbers = (*value.shape, *value.stride(), value.storage_offset(), *offsets, *starts)
-    is_first = is_same_size(value.storage_offset(), 0)
-    is_flat = not offsets or _is_contiguous(value)
-    return are_known(numbers) or (_has_no_gaps(value) and is_first and is_flat)
-
-
-def _is_contiguous(value: Tensor) -> bool:
-    order = contiguous_order(value)
-    return order is not None and order == sorted(order)
+    theirs = [view for view in views if view and wrapped.bases[view.base_index] is base]
+    has_views = all(steps_to_view(view, value) is not None for view in theirs)
+    return has_views and (_has_no_gaps(value) or are_known((*value.shape, *value.stride())))
 
 
 def _has_no_gaps(value: Tensor) -> bool:
@@ -95,25 +84,25 @@ def _has_no_gaps(value: Tensor) -> bool:
     return have_same_layout(fake_call(_aten.clone.default, value), value)
 
 
-def _copy(graph: Graph, node: Node, base: Node) -> tuple[Node, Node]:
+def _copy(node: Node, base: Node) -> tuple[Node, Node]:
     """A copy with the same strides, and the node that reads the original."""
     value: Tensor = base.meta["val"]
-    if _has_no_gaps(value):
-        copy = call(graph, node, _aten.clone.default, base)
+    flat = step_to_flat(value)
+    if _has_no_gaps(value) or flat is None:
+        copy = call(node.graph, node, _aten.clone.default, base)
         return copy, copy
-    flat = _flat(node, base)
-    clone = call(graph, node, _aten.clone.default, flat)
-    sizes, strides = [*value.shape], [*value.stride()]
-    return call(graph, node, _aten.as_strided.default, clone, sizes, strides), flat
+    as_it_was = (_aten.as_strided.default, ([*value.shape], [*value.stride()]))
+    steps = [flat, (_aten.clone.default, ()), as_it_was]
+    first, _, copy = _called(node, base, steps)
+    return copy, first
 
 
-def _flat(node: Node, tensor: Node) -> Node:
-    """A view with one dimension: the memory from a tensor's first element to its last."""
-    value: Tensor = tensor.meta["val"]
-    if _is_contiguous(value):
-        return call(node.graph, node, _aten.view.default, tensor, [-1])
-    end = extent(value.shape, value.stride())
-    return call(node.graph, node, _aten.as_strided.default, tensor, [end], [1])
+def _called(node: Node, tensor: Node, steps: Iterable[Step]) -> list[Node]:
+    """Calls of operators, each on the result of the last."""
+    found = [tensor]
+    for operator, arguments in steps:
+        found.append(call(node.graph, node, operator, found[-1], *arguments))
+    return found[1:]
 
 
 def _unwrap(node: Node, wrapped: WrappedCall, copies: list[Node]) -> None:
@@ -167,23 +156,9 @@ def _listed(views: Any) -> list[View | None]:
 def _view(
     node: Node, view: View | None, bases: Sequence[Node], copies: Sequence[Node]
 ) -> Node | None:
-    """The view of a copy that a call takes; offsets count from its beginning, not its memory's."""
+    """The view of a copy that a call takes."""
     if view is None:
         return None
     copy: Node = copies[view.base_index]
-    base: Tensor = bases[view.base_index].meta["val"]
-    if isinstance(view, AsStrided):
-        offset = view.storage_offset
-        if not is_same_size(base.storage_offset(), 0):
-            offset -= base.storage_offset()
-        if offset != 0:
-            copy = call(node.graph, node, _aten.slice.Tensor, _flat(node, copy), 0, offset)
-        return call(node.graph, node, _aten.as_strided.default, copy, [*view.size], [*view.stride])
-    if isinstance(view, Slice):
-        # PyTorch counts it from the beginning of the memory, and then slices the base there.
-        before = base.storage_offset() // base.stride(view.dim)
-        parts = [view.dim, view.start, view.end]
-        if not is_same_size(before, 0):
-            parts = [view.dim, view.start - before, view.end - before]
-        return call(node.graph, node, _aten.slice.Tensor, copy, *parts)
-    return copy
+    steps = steps_to_view(view, bases[view.base_index].meta["val"]) or []
+    return [copy, *_called(node, copy, steps)][-1]

@@ -40,7 +40,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form, in_place_form
 from nimble_fx.torch_internals.leaves import nodes_in
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.symbolic import has_unbacked_size
+from nimble_fx.torch_internals.symbolic import NUMBERS, has_unbacked_size
 from nimble_fx.tracing.escape_analysis import storages
 
 _aten = torch.ops.aten
@@ -122,7 +122,7 @@ class _Reinplacing:
             elif node.target in _CHANGE_FIRST or node in self._copies_back:
                 self._update(node)
         for node in reversed(self._graph.nodes):
-            if not node.users and _is_pure(node.target):
+            if not node.users and _is_pure(node):
                 self._graph.erase_node(node)
 
     def _remove_copy(self, copy: Node) -> None:
@@ -256,8 +256,11 @@ class _Reinplacing:
         result.replace_all_uses_with(base)
 
 
-def _is_pure(target: Any) -> bool:
-    """Whether it makes a view or a copy, which an in-place update may leave without readers."""
+def _is_pure(node: Node) -> bool:
+    """Whether it makes a view, a copy or a size, which an update may leave without readers."""
+    target, value = node.target, node.meta.get("val")
+    if isinstance(value, NUMBERS):
+        return node.op == "call_function" and not has_unbacked_size(value)
     is_copy = target in (_aten.copy.default, _aten.clone.default)
     return is_copy or (isinstance(target, OpOverload) and is_view(target))
 
