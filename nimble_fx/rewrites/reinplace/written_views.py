@@ -5,7 +5,7 @@ tensors of later calls may begin elsewhere in theirs, so offsets here count from
 the tensor.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -40,7 +40,8 @@ def steps_to_view(view: View, base: Tensor) -> list[Step] | None:
         base: the fake tensor.
 
     Returns:
-        The calls, or None if symbolic sizes do not tell where the view begins.
+        The calls; None if symbolic sizes do not tell where the view begins, or if it has memory
+        outside of its base.
     """
     if isinstance(view, Slice):
         return _slice(view, base)
@@ -52,7 +53,7 @@ def steps_to_view(view: View, base: Tensor) -> list[Step] | None:
     if selected is not None:
         return [(_aten.select.int, step) for step in reversed(selected)]
     begin, flat = known_number(offset), step_to_flat(base)
-    if begin is None or flat is None:
+    if begin is None or flat is None or not _lies_in(base, size, stride, begin):
         return None
     part = (_aten.slice.Tensor, (0, begin))
     return [flat, part, (_aten.as_strided.default, ([*view.size], [*view.stride]))]
@@ -66,6 +67,18 @@ def step_to_flat(base: Tensor) -> Step | None:
     if are_known((*base.shape, *base.stride())):
         return _aten.as_strided.default, ([extent(base.shape, base.stride())], [1])
     return None
+
+
+def _lies_in(base: Tensor, size: Sequence[Size], stride: Sequence[Size], begin: int) -> bool:
+    """Whether a view has no memory outside of its base, in the first call."""
+    own, whole = _extent(size, stride), _extent(base.shape, base.stride())
+    return own is not None and whole is not None and 0 <= begin <= whole - own
+
+
+def _extent(size: Sequence[Size], stride: Sequence[Size]) -> int | None:
+    """The number of elements from the first to the last; None if it depends on data."""
+    numbers: Any = [*map(hint, size)], [*map(hint, stride)]
+    return None if any(None in each for each in numbers) else extent(*numbers)
 
 
 def _slice(view: Any, base: Tensor) -> list[Step] | None:
@@ -94,15 +107,16 @@ def _selected(
     return None
 
 
-def _indices(steps: Iterable[tuple[Size, Size]], offset: Size) -> list[int] | None:
+def _indices(steps: Sequence[tuple[Size, Size]], offset: Size) -> list[int] | None:
     """The indices in dimensions, by their sizes and strides, that an offset amounts to."""
-    found = []
-    for size, stride in steps:
-        total, step, n = hint(offset), hint(stride), hint(size)
-        if total is None or not step or not n:
+    found = [0] * len(steps)
+    for i in sorted(range(len(steps)), key=lambda i: hint(steps[i][1]) or 0, reverse=True):
+        size, stride = steps[i]
+        left, step, n = hint(offset), hint(stride), hint(size)
+        if left is None or not step or not n:
             return None
-        found.append(int(min(total // step, n - 1)))
-        offset = offset - found[-1] * stride
+        found[i] = int(min(left // step, n - 1))
+        offset = offset - found[i] * stride
     return found if is_same_size(offset, 0) else None
 
 

@@ -32,15 +32,23 @@ ROWS = [
 
 
 def compiled(
-    function: Callable[..., Any], rewrite: Callable[[GraphModule], GraphModule]
+    function: Callable[..., Any],
+    rewrite: Callable[[GraphModule], GraphModule],
+    changes: bool = False,
 ) -> tuple[Callable[..., Any], list[GraphModule]]:
-    """A function that runs as its rewritten ATen graph, and the graphs, when it has run."""
+    """A function that runs as its rewritten ATen graph, and the graphs, when it has run.
+
+    Args:
+        function: the function.
+        rewrite: the rewrite.
+        changes: whether the rewrite may change its argument.
+    """
     graphs: list[GraphModule] = []
 
     def compile_graph(gm: GraphModule, _: Any) -> Any:
         before = str(gm.graph)
         graphs.append(rewrite(gm))
-        assert str(gm.graph) == before
+        assert changes or str(gm.graph) == before
         return make_boxed_func(graphs[-1].forward)
 
     run = aot_function(function, fw_compiler=compile_graph, keep_inference_input_mutations=True)
@@ -211,3 +219,49 @@ def test_an_argument_may_lie_elsewhere_in_its_memory_in_a_later_call(
     run, _ = compiled(function, rewrite)
     for place in (alone, behind):
         assert_runs_as_in_eager(run, function, place)
+
+
+def test_an_input_to_which_the_graph_copies_nothing_back_is_not_written() -> None:
+    def without_copies(gm: GraphModule) -> GraphModule:
+        for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
+            gm.graph.erase_node(node)
+        return reinplace_updates(gm)
+
+    run, _ = compiled(whole, without_copies, changes=True)
+    x, expected = alone(), alone()
+    with torch.no_grad():
+        result = run(x, torch.arange(4.0))
+        assert_same_bits(result, whole(expected, torch.arange(4.0)))
+    assert_same_bits(x, alone())
+
+
+def test_the_caller_gets_another_tensor_than_the_input() -> None:
+    def returning_what_is_copied(gm: GraphModule) -> GraphModule:
+        (copy,) = gm.graph.find_nodes(op="call_function", target=aten.copy_.default)
+        (output,) = gm.graph.find_nodes(op="output")
+        output.args = ((copy.args[1],),)
+        return reinplace_updates(gm)
+
+    run, _ = compiled(whole, returning_what_is_copied, changes=True)
+    x, expected = alone(), alone()
+    with torch.no_grad():
+        result = run(x, torch.arange(4.0))
+        whole(expected, torch.arange(4.0))
+    assert_same_bits([x, result], [expected, expected])
+    assert result.untyped_storage()._cdata != x.untyped_storage()._cdata
+
+
+def test_equal_tensors_that_are_computed_once_are_copied_for_the_call_that_writes_to_one() -> None:
+    def function(x: Tensor, row: Tensor) -> Any:
+        one, other = x * 2, x * 2
+        push(one, row)
+        return one + other
+
+    def computed_once(gm: GraphModule) -> GraphModule:
+        first, second = gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
+        second.replace_all_uses_with(first)
+        gm.graph.erase_node(second)
+        return reinplace_updates(gm)
+
+    run, _ = compiled(function, computed_once, changes=True)
+    assert_runs_as_in_eager(run, function, alone)

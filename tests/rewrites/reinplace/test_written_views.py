@@ -74,12 +74,21 @@ def test_a_slice_is_counted_from_the_beginning_of_the_tensor(
         assert geometry(made(described, x, x)) == geometry(wanted)
 
 
-def test_rows_and_columns_are_selected() -> None:
-    x = torch.arange(40.0).reshape(5, 2, 4)[2:]
-    for part in (x[1], x[:, 1], x[..., 2], x[2, 1], x[1, :, 3], x[2, 1, 3]):
+@pytest.mark.parametrize("base", list(BASES.values())[:4], ids=list(BASES)[:4])
+def test_rows_and_columns_are_selected(base: Any) -> None:
+    x = base()
+    for part in (x[1], x[:, 1], x[..., 2], x[1, 1], x[1, :, 2], x[:, 1, 2], x[1, 1, 2]):
         steps = steps_to_view(as_strided(part), x)
         assert steps is not None
         assert {operator for operator, _ in steps} == {torch.ops.aten.select.int}
+        assert geometry(made(as_strided(part), x, x)) == geometry(part)
+
+
+def test_memory_beside_a_tensor_is_not_its_own() -> None:
+    x = BASES["with gaps"]()[:1]
+    for begin in (-7, 16, 30):
+        outside = x.as_strided((3, 4), (6, 1), x.storage_offset() + begin)
+        assert steps_to_view(as_strided(outside), x) is None
 
 
 def test_a_symbolic_offset_that_is_no_selection_is_not_guessed() -> None:
