@@ -28,7 +28,7 @@ STANDIN_TESTS := $(shell grep -rl --include='test_*.py' --exclude-dir=bench \
 TRITON_TESTS := tests/cuda_runtime/test_triton.py tests/rewrites/inductor/test_kernels_on_cuda.py
 ORDERS := lazy-1 random-1 random-2
 
-.PHONY: demo test test-slow test-cuda $(ORDERS) check check-quick lint bench fuzz compat clean
+.PHONY: demo test test-slow test-all test-cuda cuda-env $(ORDERS) check check-quick lint bench fuzz compat clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python -m bench.demo --no-write
@@ -39,6 +39,10 @@ test: check
 # What takes seconds a test, starts processes or needs large packages.
 test-slow: $(VENV)/.installed-test $(VENV)/.installed-test-slow
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m slow
+
+# Both, which collects them once.
+test-all: check $(VENV)/.installed-test-slow
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 check: lint
 	$(BIN)/mypy
@@ -77,6 +81,8 @@ else
 test-cuda: $(CUDA_VENV)/.built
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target TORCH=$(CUDA_TORCH) $(ORDERS)
 endif
+
+cuda-env: $(CUDA_VENV)/.built
 
 # One order of work, by mode and seed: all tests, those that need a second device, and those that
 # need Triton, whose kernels compute only there.
