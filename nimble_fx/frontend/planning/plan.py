@@ -1,6 +1,6 @@
 """`nimble_fx.plan(model, example_inputs)`: schedules a model for a GPU that may be elsewhere."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
@@ -26,9 +26,12 @@ from nimble_fx.frontend.planning.planned_device import META, PlannedDevice
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
 from nimble_fx.program import Program
+from nimble_fx.runtime.capture.checks import about_task
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled
 from nimble_fx.torch_internals.dynamo.names import BackendCompilerFailed
 from nimble_fx.torch_internals.names import pytree
+
+_DEPEND_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 @overload
@@ -190,14 +193,24 @@ def _trace(
         cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
         if isinstance(cause, NimbleError) or not isinstance(cause, RuntimeError):
             raise cause from None
+        _check_sizes(name_of(function), planner.programs)
         check_call(function, arguments)
         raise UnsupportedError(
             f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
-            f"'meta' device, to which a plan moves parameters and inputs. {_left_behind(function)}"
-            f"{cause}"
+            "'meta' device, to which a plan moves parameters and inputs, but no tensors that the "
+            f"model itself makes on another device. {_left_behind(function)}{cause}"
         ) from cause
     finally:
         drop_compiled(unique.__code__, planner)
+
+
+def _check_sizes(name: str, programs: Iterable[Program]) -> None:
+    """Raises UnsupportedError if the size of a result depends on data, which a plan lacks."""
+    for task in (task for program in programs for task in program.graph.tasks):
+        if not _DEPEND_ON_DATA.isdisjoint(getattr(task.target, "tags", ())):
+            what = "the size or value of its result depends on data, which a plan does not have"
+            why = about_task(task, what)
+            raise UnsupportedError(f"{name} cannot be planned: {why}", task.name, task.source)
 
 
 def _left_behind(function: Callable[..., Any]) -> str:

@@ -96,7 +96,8 @@ class PlannedDevice(Target):
     ) -> Boxed:
         """Raises the error: there is nothing to plan."""
         if isinstance(error, UnsupportedError):
-            raise error
+            what = f"{name} cannot be planned: {error}. Plan the model's other parts without it"
+            raise UnsupportedError(what, error.node, error.source) from error
         report = "This is a bug in nimble_fx, please report it"
         raise UnsupportedError(f"{name} has no legal schedule. {report}: {error}") from error
 
