@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -73,6 +73,7 @@ class FoldedWeights:
         check: Callable[[Sequence[Any]], None] = lambda weights: None,
         are_guarded: bool = True,
         device: DeviceRuntime = _CPU,
+        names: Sequence[str] = (),
     ) -> None:
         """Nothing is computed yet.
 
@@ -83,7 +84,9 @@ class FoldedWeights:
             are_guarded: whether PyTorch's guards notice changes of the weights' shapes, strides and
                 types, such as by an assignment to `.data`; if not, each call compares these.
             device: the weights' device.
+            names: the weights' names, for errors.
         """
+        self._names = names
         self._compute, self._packings, self._check = compute, packings, check
         self._are_guarded, self._device = are_guarded, device
         self._lock = threading.Lock()
@@ -150,7 +153,7 @@ class FoldedWeights:
         if not (free and self.can_be_kept(weights)):
             return 0
         kept = self._kept(weights)
-        released = _Released(kept.results, kept.memory, free)
+        released = _Released(kept.results, kept.memory, {i: self._names[i] for i in free})
         with self._lock:
             self._known, self._released = {}, released
         nbytes = {storage_key(weights[i]): weights[i].untyped_storage().nbytes() for i in free}
@@ -268,12 +271,12 @@ class _Released:
     Attributes:
         results: the results.
         memory: their memory pool, if they have one.
-        freed: the positions of the weights that are empty.
+        freed: the names of the weights that are empty, by their positions.
     """
 
     results: Sequence[Tensor]
     memory: object
-    freed: Sequence[int]
+    freed: Mapping[int, str]
 
     def results_for(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results.
@@ -281,10 +284,11 @@ class _Released:
         Raises:
             UnsupportedError: a new weight has taken the place of a released one.
         """
-        if any(weights[i].numel() for i in self.freed):
+        new = [name for i, name in self.freed.items() if weights[i].numel()]
+        if new:
             raise UnsupportedError(
-                "a weight was put in the place of one that was released, and is not read: compile "
-                "the model with its new weights, or without release_weights"
+                f"a weight was put in the place of {', '.join(new)}, which was released, and is "
+                "not read: compile the model with its new weights, or without release_weights"
             )
         return self.results
 
@@ -308,4 +312,5 @@ def folded_weights(
         return launcher(list(values))
 
     check = partial(check_weights, weights.graph.inputs, weights.parameters)
-    return FoldedWeights(compute, pack_each, check, are_guarded, device)
+    names = [weights.parameters.get(value.name, value.name) for value in weights.graph.inputs]
+    return FoldedWeights(compute, pack_each, check, are_guarded, device, names)
