@@ -25,7 +25,7 @@ def test_a_program_takes_what_it_keeps_and_then_the_folded_weights() -> None:
 
 def test_a_capture_of_the_users_runs_unfolded_unless_the_weights_are_gone() -> None:
     device, weight, x = Virtual(), torch.ones(1), torch.zeros(1)
-    folded = FoldedWeights(Doubling(), [None], device=device)
+    folded = FoldedWeights(Doubling(), [None], device=device, names=["weight"])
     run = FoldedRun(list, folded, [0], [1], unfolded=list, report_unfolded=unexpected)
     assert [value.item() for value in run([weight, x])] == [0, 2]
     device.begin_capture(device.streams(1)[0], device.pool())  # type: ignore[arg-type]
