@@ -18,7 +18,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program_summary import described_inputs, summary
-from nimble_fx.rewrites.inductor.kernel_operators import kernel_source
+from nimble_fx.rewrites.kernel_registry import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
 from nimble_fx.runtime.capture.autotuning import AutotuneResult
 from nimble_fx.runtime.capture.capture_options import CaptureOptions

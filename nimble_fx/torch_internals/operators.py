@@ -8,7 +8,7 @@ import torch
 from nimble_fx.torch_internals.names import OpOverload, has_kernel_for_dispatch_key
 
 KERNELS = "nimble_kernels"
-"""The namespace of kernels that Inductor compiled; see `rewrites.inductor.kernel_operators`."""
+"""The namespace of kernels of Inductor, and of the model; see `rewrites.kernel_registry`."""
 
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
 """Views with another shape. PyTorch 2.15 traces a linear layer on sequences with the unsafe one."""

@@ -9,6 +9,7 @@ so that pointers are good as they are. There is no inline assembly, and no argum
 import ctypes
 import threading
 from collections import Counter
+from functools import wraps
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _locked(function: Any) -> Any:
     """The function, never while a kernel is interpreted: Inductor compiles in other threads too."""
 
+    @wraps(function)  # PyTorch looks at the parameters
     def locked(*args: Any, **kwargs: Any) -> Any:
         with _lock:
             return function(*args, **kwargs)

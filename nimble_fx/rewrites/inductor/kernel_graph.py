@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.declarations import read_declarations
-from nimble_fx.rewrites.inductor.kernel_operators import kernel_operator, short_name
+from nimble_fx.rewrites.inductor.kernel_operators import kernel_operator
 from nimble_fx.rewrites.inductor.kernel_signature import (
     Argument,
     NewTensor,
@@ -44,6 +44,7 @@ from nimble_fx.rewrites.inductor.statements import (
     read_calls,
 )
 from nimble_fx.rewrites.inductor.triton_launch import triton_launch
+from nimble_fx.rewrites.kernel_registry import short_name
 from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.kernels.inductor import InductorModule
 from nimble_fx.torch_internals.names import OpOverload

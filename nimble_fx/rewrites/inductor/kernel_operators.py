@@ -1,14 +1,11 @@
-"""Registers kernels as operators with PyTorch's dispatcher, so that a graph can call them.
+"""Makes operators of Inductor's kernels.
 
 An operator allocates and returns the tensors that its kernel writes first; its schema marks the
-arguments that the kernel also writes. Operators stay registered for the life of the process,
-because the compiled code stays loaded too; each kernel is registered once.
+arguments that the kernel also writes.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -24,27 +21,18 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
     Taken,
     ViewLayout,
 )
+from nimble_fx.rewrites.kernel_registry import registered
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.names import part_of_tensor as _part
-from nimble_fx.torch_internals.operators import KERNELS
 
-MAX_NAME = 32
-"""The maximum length of a kernel's name; the rest is cut."""
 MAX_SIZES = 64
 """For how many values of its symbolic sizes an operator caches its kernel's launcher."""
-
-_lock = threading.Lock()
-_operators: dict[str, OpOverload] = {}
-"""By the digest of all that distinguishes kernels."""
-_sources: dict[str, str] = {}
-"""By names of operators."""
-_library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def kernel_operator(
     name: str, kernel: Callable[..., Any], source: str, signature: Signature
 ) -> OpOverload:
-    """The operator of a kernel; registers it if necessary.
+    """The operator of a kernel.
 
     Args:
         name: the kernel's name, such as "cpp_fused_relu_0".
@@ -60,34 +48,14 @@ def kernel_operator(
             f"Inductor's kernel {name} writes to more tensors than an operator of PyTorch may "
             f"take: {MAX_PARAMETERS}, symbolic sizes included"
         )
-    identity = repr((name, source, signature, torch.get_num_threads()))
-    digest = sha256(identity.encode()).hexdigest()
-    with _lock:
-        if digest not in _operators:
-            full = _unused_name(short_name(name), digest)
-            _library.define(full + signature.schema)
-            _library.impl(full, _launcher(kernel, signature), "CompositeExplicitAutograd")
-            torch.library.register_fake(f"{KERNELS}::{full}", _fake(signature), lib=_library)
-            _operators[digest] = getattr(getattr(torch.ops, KERNELS), full).default
-            _sources[full] = source
-    return _operators[digest]
-
-
-def _unused_name(kernel: str, digest: str) -> str:
-    """A name with as much of the digest as makes it unique."""
-    names = (f"{kernel}_{digest[:n]}" for n in range(8, len(digest) + 1))
-    return next(name for name in names if name not in _sources)
-
-
-def short_name(kernel: str) -> str:
-    """A kernel's name, with the list of fused operators cut to a readable length."""
-    fused, _, number = kernel.rpartition("_")
-    return kernel if len(kernel) <= MAX_NAME else f"{fused[:MAX_NAME].rstrip('_')}_{number}"
-
-
-def kernel_source(name: str) -> str | None:
-    """The text of a kernel, by its operator's name; None if there is no such kernel."""
-    return _sources.get(name)
+    return registered(
+        name,
+        (name, source, signature, torch.get_num_threads()),
+        signature.schema,
+        _launcher(kernel, signature),
+        _fake(signature),
+        source,
+    )
 
 
 def _launcher(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:

@@ -1,6 +1,5 @@
 """A kernel's operator does what its schema says, according to PyTorch's own checks."""
 
-import hashlib
 from collections.abc import Sequence
 from itertools import count
 
@@ -11,13 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nimble_fx.errors import OperatorError, UnsupportedError
-from nimble_fx.rewrites.inductor import kernel_operators
 from nimble_fx.rewrites.inductor.kernel_operators import (
-    MAX_NAME,
     has_layout,
     kernel_operator,
-    kernel_source,
-    short_name,
 )
 from nimble_fx.rewrites.inductor.kernel_signature import (
     MAX_PARAMETERS,
@@ -27,6 +22,7 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
     Taken,
     ViewLayout,
 )
+from nimble_fx.rewrites.kernel_registry import kernel_source
 from nimble_fx.torch_internals.names import OpOverload
 
 NEW = NewTensor((2, 3), (3, 1), torch.float32, "cpu")
@@ -190,38 +186,3 @@ def test_a_kernel_is_registered_once_and_its_text_is_kept() -> None:
     assert one is same
     assert one is not other
     assert kernel_source(one.__name__.removesuffix(".default")) == "text"
-    assert kernel_source("no kernel") is None
-
-
-def test_kernels_whose_digests_begin_alike_are_not_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Digest:
-        def __init__(self, text: bytes) -> None:
-            self._text = text
-
-        def hexdigest(self) -> str:
-            return "a" * 40 + real(self._text).hexdigest()
-
-    def add_two_into(x: Tensor, out: Tensor) -> None:
-        torch.add(x, 2, out=out)
-
-    real = hashlib.sha256
-    monkeypatch.setattr(f"{kernel_operators.__name__}.sha256", Digest)
-    arguments, x = [Argument(False, 0), Argument(True, 0)], torch.randn(2, 3)
-    for kernel, n in ((add_into, 1), (add_two_into, 2), (add_into, 1)):
-        operator = made(False, new=1, arguments=arguments, kernel=kernel)
-        assert torch.equal(operator(x), x + n)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "short"),
-    [
-        ("cpp_fused_relu_0", "cpp_fused_relu_0"),
-        (
-            "cpp_fused__native_batch_norm_legit_no_training_relu_12",
-            "cpp_fused__native_batch_norm_leg_12",
-        ),
-    ],
-)
-def test_long_names_are_cut_and_keep_their_number(kernel: str, short: str) -> None:
-    assert short_name(kernel) == short
-    assert len(short) <= MAX_NAME + len("_12")
