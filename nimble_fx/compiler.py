@@ -23,7 +23,7 @@ from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.promised_strides import keep_promised_strides
-from nimble_fx.rewrites.reinplace.mutating_operators import unwrapped
+from nimble_fx.rewrites.reinplace.wrapped_calls import unwrapped
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.capture_options import CaptureOptions

@@ -10,10 +10,9 @@ from nimble_fx.ir.effects import Effects
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.options import Options
 from nimble_fx.rewrites.fuse_product_relu import fuse_product_relu
-from nimble_fx.rewrites.reinplace.mutating_operators import unwrapped
+from nimble_fx.rewrites.reinplace.wrapped_calls import unwrapped, wrapped_nodes
 from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.target import Target
-from nimble_fx.torch_internals.auto_functionalized import WRAPPER
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.user_names import source_of
@@ -56,7 +55,7 @@ class KernelKinds:
         except UnsupportedError:  # reported where the graph is compiled; it runs as traced
             return pytorchs
         try:
-            _refuse_mutating_operators(gm)
+            _refuse_wrapped_calls(gm)
             is_one = self._has_one_stream(graph, name)
             predicted_us = None if is_one else self._predicted_us
             inductors = {INDUCTORS: self._target.inductor_kernels(gm, predicted_us)}
@@ -110,17 +109,17 @@ class KernelKinds:
         return specs.max_streams == 1
 
 
-def _refuse_mutating_operators(gm: GraphModule) -> None:
-    """Raises UnsupportedError for a custom operator that writes to an argument.
+def _refuse_wrapped_calls(gm: GraphModule) -> None:
+    """Raises UnsupportedError for a custom operator or a Triton kernel that writes to an argument.
 
     The module that Inductor makes may call it before a kernel has read what it overwrites.
     """
-    for node in gm.graph.find_nodes(op="call_function", target=WRAPPER):
-        source = source_of(node)
+    for node in wrapped_nodes(gm.graph):
+        source, name = source_of(node), next(iter(node.args), "a Triton kernel of the model")
         where = f"{source}: {source.code}" if source else "its line in the model is not recorded"
         raise UnsupportedError(
-            f"{node.args[0]} writes to its arguments, which kernels of Inductor may still have to "
-            f"read [{where}]",
+            f"{name} writes to its arguments, which kernels of Inductor may still have to read "
+            f"[{where}]",
             node.name,
             source,
         )

@@ -10,27 +10,25 @@ After:  new = clone(rows); push(new, x); copy_(rows, new)
 `reinplace_updates` then removes the copies that make no difference.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
-from nimble_fx.rewrites.new_nodes import call, fake_call
-from nimble_fx.rewrites.reinplace.parts_of_memory import have_same_layout
-from nimble_fx.rewrites.reinplace.written_views import Step, step_to_flat, steps_to_view
+from nimble_fx.rewrites.reinplace.written_copies import (
+    calls_before,
+    can_be_copied,
+    copy_before,
+)
+from nimble_fx.rewrites.reinplace.written_views import steps_to_view
 from nimble_fx.torch_internals.auto_functionalized import (
     WRAPPER,
     View,
     WrappedCall,
     wrapped_call,
 )
-from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.operators import schema_of
-from nimble_fx.torch_internals.symbolic import are_known
-
-_aten = torch.ops.aten
 
 
 def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
@@ -54,20 +52,10 @@ def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
         wrapped = wrapped_call(node)
         if wrapped is not None and all(_can_be_copied(base, wrapped) for base in wrapped.bases):
             with graph.inserting_before(node):
-                own = [_copy(node, base) for base in wrapped.bases]
+                own = [copy_before(node, base) for base in wrapped.bases]
             _unwrap(node, wrapped, [copy for copy, _ in own])
             copies.update(own)
     return copies
-
-
-def unwrapped(gm: GraphModule) -> GraphModule:
-    """The graph with such operators called on copies; the graph itself if it has none."""
-    if not gm.graph.find_nodes(op="call_function", target=WRAPPER):
-        return gm
-    gm = copied(gm)
-    call_mutating_operators(gm.graph)
-    gm.recompile()
-    return gm
 
 
 def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
@@ -76,33 +64,7 @@ def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
     views = [view for each in wrapped.written.values() for view in _listed(each)]
     theirs = [view for view in views if view and wrapped.bases[view.base_index] is base]
     has_views = all(steps_to_view(view, value) is not None for view in theirs)
-    return has_views and (_has_no_gaps(value) or are_known((*value.shape, *value.stride())))
-
-
-def _has_no_gaps(value: Tensor) -> bool:
-    """Whether a clone has the same strides."""
-    return have_same_layout(fake_call(_aten.clone.default, value), value)
-
-
-def _copy(node: Node, base: Node) -> tuple[Node, Node]:
-    """A copy with the same strides, and the node that reads the original."""
-    value: Tensor = base.meta["val"]
-    flat = step_to_flat(value)
-    if _has_no_gaps(value) or flat is None:
-        copy = call(node.graph, node, _aten.clone.default, base)
-        return copy, copy
-    as_it_was = (_aten.as_strided.default, ([*value.shape], [*value.stride()]))
-    steps = [flat, (_aten.clone.default, ()), as_it_was]
-    first, _, copy = _called(node, base, steps)
-    return copy, first
-
-
-def _called(node: Node, tensor: Node, steps: Iterable[Step]) -> list[Node]:
-    """Calls of operators, each on the result of the last."""
-    found = [tensor]
-    for operator, arguments in steps:
-        found.append(call(node.graph, node, operator, found[-1], *arguments))
-    return found[1:]
+    return has_views and can_be_copied(value)
 
 
 def _unwrap(node: Node, wrapped: WrappedCall, copies: list[Node]) -> None:
@@ -161,4 +123,4 @@ def _view(
         return None
     copy: Node = copies[view.base_index]
     steps = steps_to_view(view, bases[view.base_index].meta["val"]) or []
-    return [copy, *_called(node, copy, steps)][-1]
+    return [copy, *calls_before(node, copy, steps)][-1]

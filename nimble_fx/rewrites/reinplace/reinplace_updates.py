@@ -9,7 +9,7 @@ After:  a = slice(y, 1, 0, 2); add_(a, x); the readers of c read y
 Before: b = index_put(y, [i], x); c = mul(b, 2); copy_(y, c), of an input y
 After:  index_put_(y, [i], x); mul_(y, 2)
 
-Custom operators that write to their arguments are made functional as well, by a wrapper:
+Custom operators that write to their arguments, and Triton kernels, are made functional by a wrapper:
 
 Before: pair = auto_functionalized_v2(push, row=x, _rows_base_index=0, _all_bases=[rows])
         copy_(rows, pair[1]), of an input rows
@@ -28,14 +28,13 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.new_nodes import call, fake_call, fake_result
 from nimble_fx.rewrites.reinplace.memory_accesses import memories_of
-from nimble_fx.rewrites.reinplace.mutating_operators import call_mutating_operators
 from nimble_fx.rewrites.reinplace.parts_of_memory import (
     are_disjoint,
     have_same_layout,
     is_same_part,
     is_whole,
 )
-from nimble_fx.torch_internals.auto_functionalized import WRAPPER
+from nimble_fx.rewrites.reinplace.wrapped_calls import WRAPPERS, unwrap
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form, in_place_form
 from nimble_fx.torch_internals.leaves import nodes_in
@@ -79,18 +78,18 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
     after the update, nor after the values to write are computed. Neither is returned to the caller
     or passed to a custom operator that does not write to it.
     Ensures: the same bits and strides; outputs alias inputs and each other as before. Custom
-    operators that write to their arguments are called on copies if they cannot be called in place.
+    operators, and Triton kernels of the model, write to copies if they may not write in place.
 
     Args:
         gm: a functional ATen graph with fake tensors in `meta["val"]`; it is not changed.
 
     Cost: O(nodes + edges) and an operator on fake tensors for each update.
     """
-    updates = _CHANGE_FIRST | _VIEWS.keys() | {_aten.copy_.default, WRAPPER}
+    updates = _CHANGE_FIRST | _VIEWS.keys() | {_aten.copy_.default, *WRAPPERS}
     if not any(node.target in updates for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
-    _Reinplacing(gm.graph, call_mutating_operators(gm.graph)).run()
+    _Reinplacing(gm.graph, unwrap(gm.graph)).run()
     gm.recompile()
     return gm
 
@@ -126,7 +125,7 @@ class _Reinplacing:
                 self._graph.erase_node(node)
 
     def _remove_copy(self, copy: Node) -> None:
-        """Lets a custom operator write to a tensor itself, instead of to a copy."""
+        """Lets a call write to a tensor itself, instead of to a copy."""
         first = self._copies[copy]
         base: Any = first.args[0]
         by = {first, copy, *copy.all_input_nodes, self._copies_back.get(copy)}
@@ -288,7 +287,7 @@ def _updates_copied_back(graph: Graph, copies: Mapping[Node, Node]) -> dict[Node
 
     Args:
         graph: an ATen graph.
-        copies: copies to which custom operators write, with the nodes that read the originals.
+        copies: copies to which calls write, with the nodes that read the originals.
     """
     found = {}
     for copy in graph.find_nodes(op="call_function", target=_aten.copy_.default):

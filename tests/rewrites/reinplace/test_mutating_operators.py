@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from nimble_fx.rewrites.reinplace.mutating_operators import unwrapped
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
+from nimble_fx.rewrites.reinplace.wrapped_calls import unwrapped
 from nimble_fx.torch_internals.auto_functionalized import WRAPPER
 from tests.grammar import MUTATING, PRODUCTIONS, RANDOM, AtenProgram
 from tests.strategies import aten_programs
