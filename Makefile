@@ -25,7 +25,8 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
 CUDA_VENV := .venv-cuda-$(CUDA_TORCH)
 STANDIN_TESTS := $(shell grep -rl --include='test_*.py' --exclude-dir=bench \
 	'pytest[.]mark[.]gpu$$' tests)
-TRITON_TESTS := tests/cuda_runtime/test_triton.py tests/rewrites/inductor/test_kernels_on_cuda.py
+TRITON_TESTS := tests/cuda_runtime/test_triton.py tests/rewrites/inductor/test_kernels_on_cuda.py \
+	tests/scenarios/test_triton_kernels.py
 ORDERS := lazy-1 random-1 random-2
 
 .PHONY: demo test test-slow test-all test-cuda cuda-env $(ORDERS) check check-quick lint bench fuzz compat clean

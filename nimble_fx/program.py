@@ -120,7 +120,7 @@ class Program:
         return self.scheduled.sizes
 
     def kernel_source(self, name: str) -> str:
-        """The text, in C++ or Triton, of a kernel that Inductor compiled; see the option `kernels`.
+        """The text of a kernel that Inductor compiled (C++ or Triton), or that the model launches.
 
         Args:
             name: a task of the graph, such as "cpp_fused_relu_0".

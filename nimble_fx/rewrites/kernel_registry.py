@@ -14,6 +14,8 @@ import torch
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import KERNELS
 
+MAX_PARAMETERS = 64
+"""The maximum number of parameters that PyTorch allows an operator."""
 MAX_NAME = 32
 """The maximum length of a kernel's name; the rest is cut."""
 

@@ -94,18 +94,19 @@ def _plain(value: Any) -> Any:
 
 def _encode_target(target: Callable[..., Any]) -> str:
     name = serialized_name(target)
-    if _is_inductors(target):
+    if _is_compiled(target):
         raise FileError(
-            f"{name} is a kernel that Inductor compiled, which no file holds; to save the program, "
-            "compile it with kernels='aten'"
+            f"{name} is a kernel of this process, compiled by Inductor or Triton, which no file "
+            "holds; to save the program, compile it with kernels='aten', and without Triton "
+            "kernels of the model's own"
         )
     if name is None:
         raise FileError(f"{target} is neither an operator nor a function of sizes")
     return name
 
 
-def _is_inductors(target: Callable[..., Any]) -> bool:
-    """Whether it is a kernel that Inductor compiled in this process."""
+def _is_compiled(target: Callable[..., Any]) -> bool:
+    """Whether it is a kernel that was compiled in this process."""
     return getattr(target, "namespace", None) == KERNELS
 
 
@@ -139,7 +140,7 @@ def _decode_operators(field: Field) -> dict[str, OpOverload]:
     targets = operators_by_name(schemas)
     for name, schema in schemas.items():
         target = targets.get(name)
-        if target is None or _is_inductors(target):
+        if target is None or _is_compiled(target):
             raise FileError(
                 f"operator {name!r} is not known in this process; import what defines it, or "
                 "compile the program again"

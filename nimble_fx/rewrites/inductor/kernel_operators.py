@@ -15,13 +15,12 @@ from torch import Tensor
 from nimble_fx.errors import OperatorError, UnsupportedError
 from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_signature import (
-    MAX_PARAMETERS,
     Argument,
     Signature,
     Taken,
     ViewLayout,
 )
-from nimble_fx.rewrites.kernel_registry import registered
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, registered
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.names import part_of_tensor as _part
 

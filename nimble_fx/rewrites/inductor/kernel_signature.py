@@ -10,9 +10,7 @@ from torch import Tensor
 
 from nimble_fx.ir.types import Size
 from nimble_fx.rewrites.inductor.kernel_sizes import symbols_in, value_of
-
-MAX_PARAMETERS = 64
-"""The maximum number of parameters that PyTorch allows an operator."""
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS
 
 T = TypeVar("T")
 Sized = TypeVar("Sized", "ViewLayout", "NewTensor", "Taken")

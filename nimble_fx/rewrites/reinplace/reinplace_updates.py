@@ -9,7 +9,7 @@ After:  a = slice(y, 1, 0, 2); add_(a, x); the readers of c read y
 Before: b = index_put(y, [i], x); c = mul(b, 2); copy_(y, c), of an input y
 After:  index_put_(y, [i], x); mul_(y, 2)
 
-Custom operators that write to their arguments, and Triton kernels, are made functional by a wrapper:
+Custom operators that write to their arguments, and Triton kernels, are wrapped to be functional:
 
 Before: pair = auto_functionalized_v2(push, row=x, _rows_base_index=0, _all_bases=[rows])
         copy_(rows, pair[1]), of an input rows

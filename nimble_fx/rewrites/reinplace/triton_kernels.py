@@ -17,8 +17,9 @@ import torch
 from torch import SymInt, Tensor
 from torch.fx import Graph, Node
 
-from nimble_fx.rewrites.kernel_registry import registered
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, registered
 from nimble_fx.rewrites.reinplace.written_copies import can_be_copied, copy_before
+from nimble_fx.torch_internals.leaves import nodes_in
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.triton_calls import (
     TRITON_WRAPPER,
@@ -33,7 +34,8 @@ _LITERALS = (int, float, str, bool, type(None), torch.dtype)
 def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
     """Replaces wrapped launches by calls of the kernels' operators on copies.
 
-    Requires: arguments that are tensors, integers or known; known sizes of tensors with gaps.
+    Requires: at most `MAX_PARAMETERS` arguments that are tensors or integers, others are literals;
+    known sizes of tensors with gaps.
     Ensures: the same bits and strides, and the fake tensors that the launches' results had.
 
     Args:
@@ -49,7 +51,7 @@ def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
         launch = wrapped_launch(node)
         originals: dict[str, Node] = {name: launch.arguments[name] for name in launch.written}
         has_copies = all(can_be_copied(each.meta["val"]) for each in originals.values())
-        if not has_copies or not all(map(_may_be_passed, node.all_input_nodes)):
+        if not has_copies or not _may_be_passed(launch):
             continue
         with graph.inserting_before(node):
             own = {name: copy_before(node, each) for name, each in originals.items()}
@@ -58,8 +60,11 @@ def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
     return copies
 
 
-def _may_be_passed(node: Node) -> bool:
-    return isinstance(node.meta["val"], (Tensor, SymInt, int))
+def _may_be_passed(launch: WrappedLaunch) -> bool:
+    """Whether an operator can take the arguments."""
+    nodes = nodes_in((launch.grid, launch.arguments))
+    are_known = all(isinstance(node.meta["val"], (Tensor, SymInt, int)) for node in nodes)
+    return are_known and len(nodes) <= MAX_PARAMETERS
 
 
 def _unwrap(node: Node, launch: WrappedLaunch, copies: dict[str, Node]) -> None:

@@ -16,8 +16,8 @@ import nimble_fx
 from nimble_fx.errors import FileError, InputError, NimbleWarning, UnsupportedError
 from nimble_fx.rewrites.inductor import inductor_kernels
 from nimble_fx.rewrites.inductor.inductor_kernels import PredictedTime, with_inductor_kernels
-from nimble_fx.rewrites.inductor.kernel_signature import MAX_PARAMETERS
 from nimble_fx.rewrites.inductor.opaque_operators import CONCATENATIONS
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS
 from nimble_fx.torch_internals.kernels.inductor import InductorModule
 from nimble_fx.torch_internals.operators import KERNELS
 from nimble_fx.tracing.aten_to_tasks import trace

@@ -15,14 +15,13 @@ from nimble_fx.rewrites.inductor.kernel_operators import (
     kernel_operator,
 )
 from nimble_fx.rewrites.inductor.kernel_signature import (
-    MAX_PARAMETERS,
     Argument,
     NewTensor,
     Signature,
     Taken,
     ViewLayout,
 )
-from nimble_fx.rewrites.kernel_registry import kernel_source
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, kernel_source
 from nimble_fx.torch_internals.names import OpOverload
 
 NEW = NewTensor((2, 3), (3, 1), torch.float32, "cpu")

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nimble_fx.rewrites.inductor.kernel_signature import (
-    MAX_PARAMETERS,
     Argument,
     NewTensor,
     Signature,
     Taken,
     ViewLayout,
 )
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS
 
 OFTEN_TOO_MANY = st.lists(st.booleans(), min_size=1, max_size=2 * MAX_PARAMETERS)
 
