@@ -1,0 +1,171 @@
+"""Launches of Triton kernels become operators; the kernels here are functions of CPU tensors.
+
+`tests/scenarios/test_triton_kernels.py` has real ones.
+"""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, kernel_source
+from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
+from nimble_fx.rewrites.reinplace.wrapped_calls import wrapped_nodes
+from nimble_fx.torch_internals import triton_calls
+from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.torch_internals.triton_calls import TRITON_WRAPPER
+from tests.support.bits import assert_same_bits
+
+aten = torch.ops.aten
+table = triton_calls._table
+
+
+class Kernel:
+    """Looks like a Triton kernel, and runs a function of CPU tensors."""
+
+    def __init__(self, function: Callable[..., None], arg_names: Sequence[str]) -> None:
+        self._function, self.arg_names = function, list(arg_names)
+        self.fn = SimpleNamespace(__name__="stub", src=f"text of {function.__name__}")
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: self._function(grid, *args, **kwargs)
+
+
+def wrapped(kernel: Any, written: Sequence[str], grid: Any = (1, 1, 1), **kwargs: Any) -> Any:
+    """The results of a wrapped launch."""
+    return TRITON_WRAPPER(
+        kernel_idx=table.add_kernel(kernel),
+        constant_args_idx=table.add_constant_args({"factor": 3}),
+        grid=[grid],
+        tma_descriptor_metadata={},
+        kwargs=kwargs,
+        tensors_to_clone=list(written),
+    )
+
+
+def _scale(grid: Any, x: Tensor, out: Tensor, n: int, factor: int) -> None:
+    out.view(-1)[:n].copy_((x * factor + grid[0]).view(-1)[:n])
+
+
+scale = Kernel(_scale, ("x", "out", "n", "factor"))
+
+
+def into_new(x: Tensor) -> Tensor:
+    out: Tensor = wrapped(scale, ["out"], x=x, out=torch.zeros_like(x), n=x.numel())["out"]
+    return out.relu()
+
+
+def into_an_input(x: Tensor) -> Tensor:
+    new = wrapped(scale, ["out"], x=x * 2, out=x, n=5)["out"]
+    x.copy_(new)
+    return new + 1
+
+
+def into_what_is_read_later(x: Tensor) -> Any:
+    old = x.relu()
+    new = wrapped(scale, ["out"], x=x, out=old, n=5)["out"]
+    return old + new
+
+
+def into_a_part(x: Tensor) -> Any:
+    out = torch.zeros_like(x)
+    new = wrapped(scale, ["out"], x=x[1:], out=out[1:], n=3)["out"]
+    return out.slice_scatter(new, 0, 1)
+
+
+def into_two(x: Tensor) -> Any:
+    def both(grid: Any, x: Tensor, one: Tensor, other: Tensor, factor: int) -> None:
+        one.copy_(x * factor)
+        other.add_(one)
+
+    kernel = Kernel(both, ("x", "one", "other", "factor"))
+    results = wrapped(kernel, ["one", "other"], x=x, one=x.sin(), other=x.cos())
+    return results["other"], results["one"]
+
+
+PROGRAMS = {
+    into_new: 0,
+    into_an_input: 0,
+    into_what_is_read_later: 1,
+    into_a_part: 1,
+    into_two: 0,
+}
+
+
+def traced(program: Callable[..., Any], x: Tensor, mode: Any = "fake") -> GraphModule:
+    gm: GraphModule = make_fx(program, tracing_mode=mode)(x)
+    assert wrapped_nodes(gm.graph)
+    return gm
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_they_write_what_the_wrapper_writes(program: Callable[..., Any], mode: str) -> None:
+    gm = traced(program, torch.randn(3, 4), mode)
+    unwrapped = reinplace_updates(gm)
+    assert not wrapped_nodes(unwrapped.graph)
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        ours, expected = x.clone(), x.clone()
+        assert_same_bits(unwrapped(ours), gm(expected))
+        assert_same_bits(ours, expected)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_copies_are_made_only_where_they_make_a_difference(program: Callable[..., Any]) -> None:
+    unwrapped = reinplace_updates(traced(program, torch.randn(3, 4)))
+    copies = unwrapped.graph.find_nodes(op="call_function", target=aten.clone.default)
+    assert len(copies) == PROGRAMS[program]
+
+
+def test_the_operator_has_the_kernels_name_and_text() -> None:
+    unwrapped = reinplace_updates(traced(into_new, torch.randn(3, 4)))
+    (operator,) = [n.target for n in unwrapped.graph.nodes if KERNELS in str(n.target)]
+    name = operator.__name__.removesuffix(".default")
+    assert name.startswith("stub_")
+    assert kernel_source(name) == "text of _scale"
+
+
+def test_a_kernel_is_launched_after_the_table_of_kernels_was_emptied() -> None:
+    gm = traced(into_new, torch.randn(3, 4))
+    unwrapped, x = reinplace_updates(gm), torch.randn(3, 4)
+    expected = gm(x)
+    table.reset_table()
+    table.add_kernel(Kernel(lambda *_: None, ()))
+    table.add_constant_args({"factor": 5})
+    assert_same_bits(unwrapped(x), expected)
+
+
+def test_kernels_of_one_name_and_text_are_two() -> None:
+    def adding(n: int) -> Callable[[Tensor], Any]:
+        def add(grid: Any, x: Tensor, out: Tensor, factor: int) -> None:
+            out.copy_(x + n)
+
+        kernel = Kernel(add, ("x", "out", "factor"))
+        return lambda x: wrapped(kernel, ["out"], x=x, out=x.sin())["out"]
+
+    x = torch.randn(3, 4)
+    for n in (1, 2):
+        assert_same_bits(reinplace_updates(traced(adding(n), x))(x), x + n)
+
+
+def test_more_tensors_than_an_operator_takes_stay_wrapped() -> None:
+    names = [f"x{i}" for i in range(MAX_PARAMETERS)]
+
+    def add_all(grid: Any, out: Tensor, *xs: Tensor, factor: int) -> None:
+        out.copy_(sum(xs, start=torch.zeros_like(out)))
+
+    kernel = Kernel(add_all, ("out", *names))
+
+    def program(x: Tensor) -> Any:
+        return wrapped(kernel, ["out"], out=x.sin(), **dict.fromkeys(names, x))["out"]
+
+    x = torch.randn(3)
+    gm = traced(program, x)
+    assert wrapped_nodes(reinplace_updates(gm).graph)
+    assert_same_bits(reinplace_updates(gm)(x), gm(x))
