@@ -17,7 +17,7 @@ from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, kernel_source
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.reinplace.wrapped_calls import wrapped_nodes
 from nimble_fx.torch_internals import triton_calls
-from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.torch_internals.operators import KERNELS, schema_of
 from nimble_fx.torch_internals.triton_calls import TRITON_WRAPPER
 from tests.support.bits import assert_same_bits
 
@@ -36,12 +36,12 @@ class Kernel:
         return lambda *args, **kwargs: self._function(grid, *args, **kwargs)
 
 
-def wrapped(kernel: Any, written: Sequence[str], grid: Any = (1, 1, 1), **kwargs: Any) -> Any:
-    """The results of a wrapped launch."""
+def wrapped(kernel: Any, written: Sequence[str], factor: int = 3, **kwargs: Any) -> Any:
+    """The results of a wrapped launch; the factor is a constant of the kernel."""
     return TRITON_WRAPPER(
         kernel_idx=table.add_kernel(kernel),
-        constant_args_idx=table.add_constant_args({"factor": 3}),
-        grid=[grid],
+        constant_args_idx=table.add_constant_args({"factor": factor}),
+        grid=[(1, 1, 1)],
         tma_descriptor_metadata={},
         kwargs=kwargs,
         tensors_to_clone=list(written),
@@ -57,6 +57,11 @@ scale = Kernel(_scale, ("x", "out", "n", "factor"))
 
 def into_new(x: Tensor) -> Tensor:
     out: Tensor = wrapped(scale, ["out"], x=x, out=torch.zeros_like(x), n=x.numel())["out"]
+    return out.relu()
+
+
+def times_five(x: Tensor) -> Tensor:
+    out: Tensor = wrapped(scale, ["out"], 5, x=x, out=torch.zeros_like(x), n=x.numel())["out"]
     return out.relu()
 
 
@@ -129,6 +134,15 @@ def test_the_operator_has_the_kernels_name_and_text() -> None:
     name = operator.__name__.removesuffix(".default")
     assert name.startswith("stub_")
     assert kernel_source(name) == "text of _scale"
+    written = [each.alias_info is not None for each in schema_of(operator).arguments]
+    assert written == [False, True]
+
+
+def test_a_kernel_with_another_constant_is_another_operator() -> None:
+    x = torch.randn(3, 4)
+    for program, factor in ((into_new, 3), (times_five, 5)):
+        expected = (x * factor + 1).relu()
+        assert_same_bits(reinplace_updates(traced(program, x))(x), expected)
 
 
 def test_a_kernel_is_launched_after_the_table_of_kernels_was_emptied() -> None:
