@@ -177,7 +177,8 @@ def test_more_tensors_than_an_operator_takes_stay_wrapped() -> None:
     kernel = Kernel(add_all, ("out", *names))
 
     def program(x: Tensor) -> Any:
-        return wrapped(kernel, ["out"], out=x.sin(), **dict.fromkeys(names, x))["out"]
+        xs: dict[str, Any] = dict.fromkeys(names, x)
+        return wrapped(kernel, ["out"], out=x.sin(), **xs)["out"]
 
     x = torch.randn(3)
     gm = traced(program, x)
