@@ -29,6 +29,7 @@ if "nimble" not in torch._dynamo.list_backends(()):  # run from a checkout, not 
 NEEDS = {
     "scenarios/test_generation.py": "transformers",
     "scenarios/test_operator_samples.py": "expecttest",
+    "scenarios/test_triton_kernels.py": "triton",
     "bench/test_commands.py": "matplotlib",
     "bench/test_optimality.py": "ortools",
     "bench/test_report.py": "matplotlib",

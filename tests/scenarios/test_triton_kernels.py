@@ -2,21 +2,16 @@
 
 import copy
 import os
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.torch_internals.operators import KERNELS
-
-if not find_spec("triton"):
-    pytest.skip("needs Triton", allow_module_level=True)
-
-import triton
-import triton.language as tl
 
 _IS_STAND_IN = "STANDIN_MODE" in os.environ
 pytestmark = [
