@@ -19,7 +19,7 @@ Inductor does the same for its own kernels (`torch._inductor.fx_passes.reinplace
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -162,6 +162,8 @@ class _Reinplacing:
         if self._is_read_from(inner, base, by):
             return
         part = _part(inner)
+        if source in self._copies:
+            source = self._original(source, part, base, by)
         form = self._form_that_writes(source, inner, part, base)
         if form is not None and self._is_read_from(source, base, by):
             form = None
@@ -177,6 +179,16 @@ class _Reinplacing:
         self._merge(node, base)
         for each in chain:
             self._graph.erase_node(each)
+
+    def _original(self, copy: Node, part: Tensor, base: Node, by: set[Node | None]) -> Node:
+        """The part of a tensor, if a call may write there; the copy, if it must write to that."""
+        first = self._copies[copy]
+        original: Any = first.args[0]
+        by = {*by, first, *copy.all_input_nodes}
+        if self._is_part(original, part, base) and not self._is_read_from(first, base, by):
+            self._merge(copy, original)
+            return cast(Node, original)
+        return copy
 
     def _copy(self, source: Node, inner: Node, part: Tensor, base: Node) -> bool:
         """Copies values to the replaced view of a tensor; False if the values may lie in it."""

@@ -83,6 +83,34 @@ def into_a_part(x: Tensor) -> Any:
     return out.slice_scatter(new, 0, 1)
 
 
+def into_a_row_of_an_input(x: Tensor) -> Any:
+    row = x[1]
+    new = wrapped(scale, ["out"], x=x[0] * 2, out=row, n=3)["out"]
+    x.copy_(x.select_scatter(new, 0, 1))
+    return new + 1
+
+
+def into_a_row_that_is_read_later(x: Tensor) -> Any:
+    row = x[1]
+    new = wrapped(scale, ["out"], x=x[0] * 2, out=row, n=3)["out"]
+    old = row + 1
+    x.copy_(x.select_scatter(new, 0, 1))
+    return old
+
+
+def into_a_row_from_itself(x: Tensor) -> Any:
+    row = x[1]
+    new = wrapped(scale, ["out"], x=row, out=row, n=3)["out"]
+    x.copy_(x.select_scatter(new, 0, 1))
+    return new + 1
+
+
+def into_another_row(x: Tensor) -> Any:
+    new = wrapped(scale, ["out"], x=x[0] * 2, out=x[1], n=3)["out"]
+    x.copy_(x.select_scatter(new, 0, 2))
+    return new + 1
+
+
 def into_two(x: Tensor) -> Any:
     def both(grid: Any, x: Tensor, one: Tensor, other: Tensor, factor: int) -> None:
         one.copy_(x * factor)
@@ -97,7 +125,11 @@ PROGRAMS = {
     into_new: 0,
     into_an_input: 0,
     into_what_is_read_later: 1,
-    into_a_part: 1,
+    into_a_part: 0,
+    into_a_row_of_an_input: 0,
+    into_a_row_that_is_read_later: 1,
+    into_a_row_from_itself: 1,
+    into_another_row: 1,
     into_two: 0,
 }
 
