@@ -23,6 +23,7 @@ from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.promised_strides import keep_promised_strides
+from nimble_fx.rewrites.reinplace.mutating_operators import leave_wrapped
 from nimble_fx.rewrites.reinplace.wrapped_calls import unwrapped
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
@@ -37,7 +38,7 @@ from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.dynamo.errors import for_user
 from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd, compiling
 from nimble_fx.torch_internals.dynamo.tensor_guards import COMPARE_STRIDES_OF_WEIGHTS
-from nimble_fx.torch_internals.graph_modules import copied
+from nimble_fx.torch_internals.graph_modules import calls, copied
 from nimble_fx.torch_internals.kernels import cudnn
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.aot_metadata import (
@@ -110,6 +111,7 @@ class Compiler:
         self._options, self._target = options, target
         self._are_guarded = has_guards and COMPARE_STRIDES_OF_WEIGHTS
         self._name = program_name(gm)
+        self._has_absolute_views = calls(gm, "as_strided")
         self._inputs = InputNames(gm, names or {})
         self._capture = CaptureOptions(
             options.max_graphs, options.copy_outputs, are_guarded=self._are_guarded
@@ -259,8 +261,13 @@ class Compiler:
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
-        """Moves a graph to one device, folds its constants and keeps strides, in place."""
+        """Moves a graph to one device, folds its constants and keeps strides, in place.
+
+        Calls on views stay wrapped if the model makes views at offsets in the memory.
+        """
         place = self._target.constants_on
+        if self._has_absolute_views:
+            leave_wrapped(gm.graph)
         gm = fill_masked(fold_constants(move_to_device(gm), place), place)
         return keep_promised_strides(gm, place)
 

@@ -29,3 +29,13 @@ def copied(gm: GraphModule) -> GraphModule:
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     return GraphModule(gm, graph)
+
+
+def calls(gm: GraphModule, name: str) -> bool:
+    """Whether a graph, or one inside of it, calls a function, method or operator of that name."""
+    graphs = [module.graph for module in gm.modules() if isinstance(module, GraphModule)]
+    return any(_name(node.target) == name for graph in graphs for node in graph.nodes)
+
+
+def _name(target: object) -> str:
+    return str(getattr(target, "__name__", target)).partition(".")[0]

@@ -94,6 +94,22 @@ def test_inductors_kernels_are_left_out_with_one_warning(kernels: str, policy: s
     assert len(nimble_fx.programs()) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*as traced, without a schedule.*push")
+@pytest.mark.parametrize("strided", [torch.as_strided, Tensor.as_strided])
+def test_a_view_at_an_offset_in_the_memory_stays_there(strided: Any) -> None:
+    def program(x: Tensor, row: Tensor) -> Tensor:
+        push(strided(x, (2, 2), (4, 1), 1), row)
+        return x * 2
+
+    compiled = torch.compile(program, backend="nimble")
+    for begin in (0, 8, 3):
+        ours, expected = torch.arange(40.0), torch.arange(40.0)
+        x, y = (each[begin : begin + 16].view(4, 4) for each in (ours, expected))
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, torch.ones(2)), program(y, torch.ones(2)))
+        torch.testing.assert_close(x, y)  # PyTorch loses what is written elsewhere
+
+
 class Duplicates(nn.Module):
     """Writes to one of two equal tensors, of which PyTorch computes one in training."""
 

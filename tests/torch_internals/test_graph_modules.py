@@ -2,12 +2,14 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import symbolic_trace
 
-from nimble_fx.torch_internals.graph_modules import function_of
+from nimble_fx.torch_internals.graph_modules import calls, function_of
 
 
 class Model(nn.Module):
@@ -31,3 +33,14 @@ def test_the_function_does_what_the_module_does_and_outlives_it() -> None:
     assert graph() is None
     assert module() is None
     assert torch.equal(function(x, scale=3.0), expected)
+
+
+@pytest.mark.parametrize("call", [torch.relu, Tensor.relu, torch.ops.aten.relu.default])
+def test_calls_are_found_by_name_whatever_is_called(call: Callable[[Tensor], Tensor]) -> None:
+    class Calls(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return call(x) + 1
+
+    gm = symbolic_trace(Calls())
+    assert calls(gm, "relu")
+    assert not calls(gm, "rel")

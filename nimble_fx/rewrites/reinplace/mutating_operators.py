@@ -24,18 +24,23 @@ from nimble_fx.rewrites.reinplace.written_copies import (
 from nimble_fx.rewrites.reinplace.written_views import steps_to_view
 from nimble_fx.torch_internals.auto_functionalized import (
     WRAPPER,
+    AsStrided,
+    Slice,
     View,
     WrappedCall,
     wrapped_call,
 )
 from nimble_fx.torch_internals.operators import schema_of
 
+_STAYS = "nimble_stays_wrapped"
+"""The key in a node's `meta`."""
+
 
 def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
     """Replaces wrapped calls by calls of the operators on copies.
 
     Requires: known sizes, where a tensor that is copied has gaps, or an argument is a view that is
-    no slice of it.
+    no slice of it. No view has an offset from the beginning of the memory (`leave_wrapped`).
     Ensures: the same bits and strides, and the fake tensors that the calls' results had.
 
     Args:
@@ -49,13 +54,26 @@ def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
     """
     copies: dict[Node, Node] = {}
     for node in graph.find_nodes(op="call_function", target=WRAPPER):
-        wrapped = wrapped_call(node)
+        wrapped = None if _STAYS in node.meta else wrapped_call(node)
         if wrapped is not None and all(_can_be_copied(base, wrapped) for base in wrapped.bases):
             with graph.inserting_before(node):
                 own = [copy_before(node, base) for base in wrapped.bases]
             _unwrap(node, wrapped, [copy for copy, _ in own])
             copies.update(own)
     return copies
+
+
+def leave_wrapped(graph: Graph) -> None:
+    """Marks the calls that take a view, which thus stay wrapped.
+
+    To be called if the model calls `as_strided`: its offsets count from the beginning of the
+    memory, those of other views from the beginning of the tensor, and the wrapper does not tell.
+    """
+    for node in graph.find_nodes(op="call_function", target=WRAPPER):
+        wrapped = wrapped_call(node)
+        views = [] if wrapped is None else list(wrapped.written.values())
+        if any(isinstance(view, (AsStrided, Slice)) for each in views for view in _listed(each)):
+            node.meta[_STAYS] = True
 
 
 def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
