@@ -35,7 +35,7 @@ def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
     """Replaces wrapped launches by calls of the kernels' operators on copies.
 
     Requires: at most `MAX_PARAMETERS` arguments that are tensors or integers, others are literals;
-    known sizes of tensors with gaps.
+    known sizes of tensors with gaps, and in descriptors.
     Ensures: the same bits and strides, and the fake tensors that the launches' results had.
 
     Args:
@@ -63,8 +63,8 @@ def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
 def _may_be_passed(launch: WrappedLaunch) -> bool:
     """Whether an operator can take the arguments."""
     nodes = nodes_in((launch.grid, launch.arguments))
-    are_known = all(isinstance(node.meta["val"], (Tensor, SymInt, int)) for node in nodes)
-    return are_known and len(nodes) <= MAX_PARAMETERS
+    are_typed = all(isinstance(node.meta["val"], (Tensor, SymInt, int)) for node in nodes)
+    return are_typed and len(nodes) <= MAX_PARAMETERS and not nodes_in(launch.descriptors)
 
 
 def _unwrap(node: Node, launch: WrappedLaunch, copies: dict[str, Node]) -> None:

@@ -36,13 +36,15 @@ class Kernel:
         return lambda *args, **kwargs: self._function(grid, *args, **kwargs)
 
 
-def wrapped(kernel: Any, written: Sequence[str], factor: int = 3, **kwargs: Any) -> Any:
+def wrapped(
+    kernel: Any, written: Sequence[str], factor: int = 3, descriptors: Any = None, **kwargs: Any
+) -> Any:
     """The results of a wrapped launch; the factor is a constant of the kernel."""
     return TRITON_WRAPPER(
         kernel_idx=table.add_kernel(kernel),
         constant_args_idx=table.add_constant_args({"factor": factor}),
         grid=[(1, 1, 1)],
-        tma_descriptor_metadata={},
+        tma_descriptor_metadata=descriptors or {},
         kwargs=kwargs,
         tensors_to_clone=list(written),
     )
@@ -198,6 +200,16 @@ def test_kernels_of_one_name_and_text_are_two() -> None:
     x = torch.randn(3, 4)
     for n in (1, 2):
         assert_same_bits(reinplace_updates(traced(adding(n), x))(x), x + n)
+
+
+def test_a_descriptor_with_symbolic_sizes_stays_wrapped() -> None:
+    def program(x: Tensor) -> Any:
+        descriptors = {"x": ("experimental", ([x.shape[0]], [16], 4))}
+        results = wrapped(scale, ["out"], 3, descriptors, x=x, out=x.sin(), n=3)
+        return results["out"]
+
+    gm = traced(program, torch.randn(3, 4), "symbolic")
+    assert wrapped_nodes(reinplace_updates(gm).graph)
 
 
 def test_more_tensors_than_an_operator_takes_stay_wrapped() -> None:
