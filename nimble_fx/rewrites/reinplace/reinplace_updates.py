@@ -185,7 +185,8 @@ class _Reinplacing:
         first = self._copies[copy]
         original: Any = first.args[0]
         by = {*by, first, *copy.all_input_nodes}
-        if self._is_part(original, part, base) and not self._is_read_from(first, base, by):
+        may_be = self._is_part(original, part, base) and not self._memories[copy].escapes
+        if may_be and not self._is_read_from(first, base, by):
             self._merge(copy, original)
             return cast(Node, original)
         return copy

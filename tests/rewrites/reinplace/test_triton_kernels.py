@@ -113,6 +113,12 @@ def into_another_row(x: Tensor) -> Any:
     return new + 1
 
 
+def into_a_row_that_is_returned(x: Tensor) -> Any:
+    new = wrapped(scale, ["out"], x=x[0] * 2, out=x[1], n=3)["out"]
+    x.copy_(x.select_scatter(new, 0, 1))
+    return new
+
+
 def into_two(x: Tensor) -> Any:
     def both(grid: Any, x: Tensor, one: Tensor, other: Tensor, factor: int) -> None:
         one.copy_(x * factor)
@@ -132,6 +138,7 @@ PROGRAMS = {
     into_a_row_that_is_read_later: 1,
     into_a_row_from_itself: 1,
     into_another_row: 1,
+    into_a_row_that_is_returned: 1,
     into_two: 0,
 }
 
