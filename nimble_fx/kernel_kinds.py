@@ -15,7 +15,7 @@ from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.aten_to_tasks import trace
-from nimble_fx.tracing.user_names import source_of
+from nimble_fx.tracing.user_names import line_of, source_of
 
 PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inductor's"
 """Kinds of kernels, as a program's summary names them."""
@@ -115,11 +115,10 @@ def _refuse_wrapped_calls(gm: GraphModule) -> None:
     The module that Inductor makes may call it before a kernel has read what it overwrites.
     """
     for node in wrapped_nodes(gm.graph):
-        source, name = source_of(node), next(iter(node.args), "a Triton kernel of the model")
-        where = f"{source}: {source.code}" if source else "its line in the model is not recorded"
+        name = next(iter(node.args), "a Triton kernel of the model")
         raise UnsupportedError(
             f"{name} writes to its arguments, which kernels of Inductor may still have to read "
-            f"[{where}]",
+            f"[{line_of(node)}]",
             node.name,
-            source,
+            source_of(node),
         )

@@ -30,7 +30,7 @@ from nimble_fx.torch_internals.operators import (
 )
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import NUMBERS
-from nimble_fx.tracing.user_names import fused_sources, source_of
+from nimble_fx.tracing.user_names import fused_sources, line_of, source_of
 
 _Value = TypeVar("_Value", Input, Task)
 
@@ -338,8 +338,6 @@ def _refuse_several_devices(gm: GraphModule) -> None:
 
 
 def _unsupported(node: Node, why: str) -> UnsupportedError:
-    source = source_of(node)
-    where = f"{source}: {source.code}" if source else "its line in the model is not recorded"
     target = str(node.target)
     what = node.name if node.name == target else f"{node.name} ({target})"
-    return UnsupportedError(f"{what} {why} [{where}]", node.name, source)
+    return UnsupportedError(f"{what} {why} [{line_of(node)}]", node.name, source_of(node))

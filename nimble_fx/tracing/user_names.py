@@ -38,6 +38,12 @@ def source_of(node: Node) -> Source | None:
     return _innermost(node.meta.get("stack_trace") or "")
 
 
+def line_of(node: Node) -> str:
+    """The line that a node comes from, for messages; or that it is not recorded."""
+    source = source_of(node)
+    return f"{source}: {source.code}" if source else "its line in the model is not recorded"
+
+
 def fused_sources(node: Node) -> tuple[Source, ...]:
     """The other lines of a node whose kernel fuses operators, in program order."""
     found = [_innermost(trace) for trace in node.meta.get(FUSED, ())]
