@@ -60,8 +60,8 @@ class Fuzzer:
             for name, test in vars(module).items():
                 if name.startswith("test_") and _is_property(test):
                     full = f"{module.__name__}.{name}"
-                    self._count(full, test)
-                    yield full, test, partial(_script_of_test, module.__name__, name)
+                    batch = partial(self._count, full, test)
+                    yield full, batch, partial(_script_of_test, module.__name__, name)
         yield from self._lives()
         yield from self._samples()
 
@@ -108,7 +108,11 @@ class Fuzzer:
             yield name, batch, _script_of_sample
 
     def _count(self, name: str, test: Callable[..., None]) -> None:
-        """Lets each run of the test's body count; hypothesis documents this attribute."""
+        """A batch in which each run of the test's body counts.
+
+        Hypothesis documents the attribute, and derives the examples of a derandomized test from it:
+        pytest, in the same process, finds it as it was.
+        """
         handle = test.hypothesis  # type: ignore[attr-defined]
         body = handle.inner_test
 
@@ -117,6 +121,10 @@ class Fuzzer:
             return body(*args, **kwargs)
 
         handle.inner_test = counted
+        try:
+            test()
+        finally:
+            handle.inner_test = body
 
 
 def fuzz(minutes: float, out: Path) -> Fuzzer:

@@ -58,7 +58,7 @@ def test_the_graphs_of_all_models_come_back() -> None:
         assert_comes_back(graph)
 
 
-@given(schedules(), st.lists(st.builds(Source, TEXT, st.integers(1), TEXT), max_size=3))
+@given(schedules(), st.lists(st.builds(Source, TEXT, st.integers(1, 2**31), TEXT), max_size=3))
 def test_the_lines_of_fused_operators_come_back(graph: TaskGraph, lines: list[Source]) -> None:
     tasks = [replace(task, fused=tuple(lines)) for task in graph.tasks]
     assert_comes_back(replace(graph, tasks=tuple(tasks)))

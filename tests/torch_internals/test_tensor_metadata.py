@@ -14,10 +14,10 @@ VIEWS = {
     "every other": lambda x: x[::2],
     "from the second": lambda x: x[1:],
     "diagonal": lambda x: x.diagonal()[None],
-    "expanded": lambda x: x[:1].expand(3, *x.shape[1:]),
+    "expanded": lambda x: x[:1].expand(min(3, len(x)), *x.shape[1:]),
     "conjugate": lambda x: x.conj(),
     "imaginary part of the conjugate": lambda x: x.conj().imag if x.is_complex() else x,
-    "as bytes": lambda x: x if x.is_conj() or x.is_neg() else x.clone().view(torch.uint8),
+    "as bytes": lambda x: x if x.is_conj() or x.is_neg() else dense(x).view(torch.uint8),
 }
 DTYPES = torch.float32, torch.float64, torch.complex64, torch.int16
 
@@ -39,6 +39,11 @@ def test_a_tensor_is_its_storage_and_its_metadata(
 
     assert described(again) == described(x)
     torch.testing.assert_close(again, x, rtol=0, atol=0, check_stride=True)
+
+
+def dense(x: Tensor) -> Tensor:
+    """A copy with the strides of a new tensor, also where `x` has one element or none."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def described(x: Tensor) -> tuple[Any, ...]:

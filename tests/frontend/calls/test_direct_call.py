@@ -128,6 +128,7 @@ def no_gradients() -> Iterator[None]:
 
 
 @given(order=st.permutations(INPUTS), returns=st.sampled_from(RETURNS))
+@torch.no_grad()  # a fuzzer runs properties without the fixtures of pytest
 def test_it_does_what_dynamos_code_does(order: list[str], returns: str) -> None:
     model = Model(order, returns)
     args, kwargs = arguments()
