@@ -17,6 +17,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.kernel_kinds import FOLDED, PYTORCHS, KernelKinds
 from nimble_fx.options import Options
+from nimble_fx.rewrites.checkpointed_draws import keep_draws
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.fill_masked import fill_masked
 from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
@@ -240,7 +241,9 @@ class Compiler:
 
     def partition(self, joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""
-        return min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
+        parts = min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
+        keep_draws(*parts)
+        return parts
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the forward, which also returns the tensors that it saves for the backward."""

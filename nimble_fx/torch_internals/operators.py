@@ -38,6 +38,14 @@ def arguments_by_name(
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
+def draws(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    has_dropout = any(each.name == "dropout_p" for each in schema_of(op).arguments)
+    return not has_dropout or bool(arguments_by_name(op, args, kwargs).get("dropout_p"))
+
+
 def is_composite(op: OpOverload) -> bool:
     """Whether it is CompositeImplicitAutograd: it calls other operators, and may return inputs."""
     name: str = op.name()  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ as the real ones will.
 """
 
 import operator
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -119,7 +120,8 @@ class _Tracer:
         self.tasks: list[Task] = []
         self.outputs: tuple[Arg, ...] = ()
         self._gm, self._renamed, self._static = gm, renamed, static
-        self._storages: dict[int, str] = {}
+        self._outside: dict[int, str] = {}
+        self._storages: defaultdict[Node, dict[int, str]] = defaultdict(dict)
         self._holds: dict[Node, tuple[str, ...]] = {}
 
     def visit(self, node: Node) -> None:
@@ -140,8 +142,10 @@ class _Tracer:
 
     def _input(self, node: Node, static: bool) -> Input:
         name = self._name(node)
-        holds = [self._storage(node, t, name) for t in tensors_of(node)]
-        return Input(name, _type(node, node.meta.get("val")), tuple(holds), static)
+        keys = [_key(node, tensor) for tensor in tensors_of(node)]
+        held = {key: self._outside.setdefault(key, name) for key in keys}
+        self._storages[node] = held
+        return Input(name, _type(node, node.meta.get("val")), tuple(held.values()), static)
 
     def _constant(self, node: Node) -> Input:
         value = _attribute(self._gm, node)
@@ -202,6 +206,9 @@ class _Tracer:
     def _results(self, node: Node, same: str | None) -> list[str]:
         """The storages of an operator's results; new ones are named after the task.
 
+        Only its arguments' storages count as known. In a backward, what is computed again has the
+        fake tensors of the forward, which a saved view shares, but not the memory.
+
         Args:
             node: the operator call.
             same: the storage of all results if it is known; it overrides their fake tensors.
@@ -210,7 +217,11 @@ class _Tracer:
         labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
         if same is not None:
             labels = [same] * len(results)
-        return [self._storage(node, t, label) for t, label in zip(results, labels, strict=False)]
+        known = {key: s for arg in node.all_input_nodes for key, s in self._storages[arg].items()}
+        keys = [_key(node, tensor) for tensor in results]
+        held = [known.setdefault(key, new) for key, new in zip(keys, labels, strict=False)]
+        self._storages[node] = dict(zip(keys, held, strict=True))
+        return held
 
     def _item(self, node: Node) -> tuple[str, ...]:
         """The storages of one of an operator's results."""
@@ -218,9 +229,9 @@ class _Tracer:
         if not isinstance(several, Node) or not isinstance(index, int):
             raise _unsupported(node, "selects an item of something other than an operator's result")
         items = tensors_in(several.meta["val"][index])
-        held = [self._storage(several, item, "") for item in items]
-        for tensor, storage in zip(tensors_of(node), held, strict=True):
-            self._storage(node, tensor, storage)
+        held = [self._storages[several][_key(several, item)] for item in items]
+        keys = [_key(node, tensor) for tensor in tensors_of(node)]
+        self._storages[node] = dict(zip(keys, held, strict=True))
         return tuple(dict.fromkeys(held))
 
     def _by_schema(self, node: Node, op: OpOverload) -> tuple[dict[str, None], dict[str, None]]:
@@ -238,12 +249,6 @@ class _Tracer:
 
     def _name(self, node: Node) -> str:
         return self._renamed.get(node.name, node.name)
-
-    def _storage(self, node: Node, tensor: torch.Tensor, new: str) -> str:
-        """The storage of a fake tensor; one not seen before is named `new`."""
-        if tensor.layout is not torch.strided:
-            raise _unsupported(node, f"is a {tensor.layout} tensor, not a strided one")
-        return self._storages.setdefault(storage_key(tensor), new)
 
     def _argument(self, node: Node, value: Any) -> Arg:
         if isinstance(value, Node):
@@ -315,6 +320,13 @@ def _type(node: Node, value: Any) -> Type | None:
 
 def _sizes(sizes: Iterable[int | torch.SymInt]) -> tuple[int | str, ...]:
     return tuple([n if type(n) is int else str(n) for n in sizes])
+
+
+def _key(node: Node, tensor: torch.Tensor) -> int:
+    """The key of the storage of a fake tensor."""
+    if tensor.layout is not torch.strided:
+        raise _unsupported(node, f"is a {tensor.layout} tensor, not a strided one")
+    return storage_key(tensor)
 
 
 def _attribute(gm: GraphModule, node: Node) -> Any:

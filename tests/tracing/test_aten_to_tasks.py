@@ -206,6 +206,17 @@ def test_a_view_lies_in_its_base_even_if_its_fake_tensor_aliases_nothing() -> No
     assert only(graph, "relu").reads == ("exp",)
 
 
+def test_what_a_backward_computes_again_has_memory_of_its_own() -> None:
+    """Though its fake tensor is the forward's, which a saved view of the forward's shares."""
+    gm = aten_graph(lambda x, saved: (saved.t(), x.tanh()), torch.randn(3, 3), torch.randn(3, 3))
+    _, saved = gm.graph.find_nodes(op="placeholder")
+    (tanh,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.tanh.default)
+    tanh.meta["val"] = saved.meta["val"].t()
+    graph = trace(gm).graph
+    assert only(graph, "tanh").allocates == ("tanh",)
+    assert only(graph, "aten.t.").holds == ("saved_1",)
+
+
 def test_batch_norm_writes_its_statistics_though_its_schema_does_not_say_so() -> None:
     def program(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         before = mean.exp()

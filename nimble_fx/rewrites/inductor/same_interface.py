@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.names import OpOverload, pytree
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import draws
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import are_guarded_same, is_guarded_same
 
@@ -92,7 +92,7 @@ def _draws(graph: Graph) -> list[Any]:
     return [
         value
         for node in graph.nodes
-        if isinstance(node.target, OpOverload) and _is_draw(node, node.target)
+        if isinstance(node.target, OpOverload) and draws(node.target, node.args, node.kwargs)
         for value in (_draw(node.target), *pytree.tree_leaves(node.meta["val"]))
     ]
 
@@ -100,10 +100,3 @@ def _draws(graph: Graph) -> list[Any]:
 def _draw(op: OpOverload) -> OpOverload:
     """The canonical operator that draws the same numbers into a tensor of the same layout."""
     return _SAME_DRAWS.get(op, op)
-
-
-def _is_draw(node: Node, op: OpOverload) -> bool:
-    """Whether a call draws random numbers; attention without dropout does not."""
-    drops = [i for i, p in enumerate(schema_of(op).arguments) if p.name == "dropout_p"]
-    values = [node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p") for i in drops]
-    return torch.Tag.nondeterministic_seeded in op.tags and values not in ([0.0], [None])

@@ -42,13 +42,14 @@ __all__ = [
 def compiling(backward_now: bool) -> Iterator[None]:
     """AOTAutograd's settings while it compiles.
 
-    Graphs have no effect tokens among their inputs and outputs, and upsampling is not decomposed.
+    Graphs have no effect tokens among their inputs and outputs, nor generators of random numbers,
+    and upsampling is not decomposed.
 
     Args:
         backward_now: whether to compile a backward with its forward. Otherwise AOTAutograd does so
             in the first backward, where no lock keeps another thread from compiling.
     """
-    settings = {"unlift_effect_tokens": True}
+    settings = {"unlift_effect_tokens": True, "graphsafe_rng_functionalization": False}
     if backward_now:
         settings["force_non_lazy_backward_lowering"] = True
     with _functorch_config.patch(settings), upsampling_as_one_operator():
