@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -10,12 +11,17 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.fx import Graph, GraphModule
 from torch.utils.checkpoint import checkpoint
 
 import nimble_fx
 from nimble_fx.ir.task_graph import ref_names
+from nimble_fx.rewrites.checkpointed_draws import keep_draws
+from nimble_fx.torch_internals.names import lookup
 from tests.support.bits import assert_same_bits
 
+run_and_save: Any = lookup("torch._prims.rng_prims.run_and_save_rng_state")
+run_again: Any = lookup("torch._prims.rng_prims.run_with_rng_state")
 checkpointed: Any = partial(checkpoint, use_reentrant=False)
 
 
@@ -41,6 +47,7 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": lambda x: x * torch.rand_like(x),
     "normal": lambda x: x * torch.normal(x, 1.0),
     "Bernoulli": lambda x: x * torch.bernoulli(torch.sigmoid(x)),
+    "Bernoulli by a constant": lambda x: x * torch.bernoulli(torch.sigmoid(x.detach())),
     "Gumbel": lambda x: x * F.gumbel_softmax(x, hard=True),
     "permutation": lambda x: x[torch.randperm(x.shape[0])],
     "tanh": torch.tanh,
@@ -152,12 +159,18 @@ def test_a_dropout_by_its_mask_has_the_same_bits(dtype: torch.dtype, p: float) -
     assert_same_bits(seeded(compiled, x), seeded(run, x))
 
 
-def types_of_saved(*operators: str) -> list[str]:
-    """The types of the results and saved tensors of a checkpointed region's forward."""
+def programs_of_region(*operators: str) -> tuple[nimble_fx.Program, nimble_fx.Program]:
+    """The forward and the backward of a checkpointed region."""
     torch.compiler.reset()
     compiled = torch.compile(program([("checkpointed", operators)]), backend="nimble")
     seeded(compiled, torch.randn(4, 4), torch.randn(4, 4))
-    (forward,) = (p for p in nimble_fx.programs() if "training" in p.name)
+    forward, backward = nimble_fx.programs()
+    return (forward, backward) if "training" in forward.name else (backward, forward)
+
+
+def types_of_saved(*operators: str) -> list[str]:
+    """The types of the results and saved tensors of a checkpointed region's forward."""
+    forward, _ = programs_of_region(*operators)
     types = {value.name: str(value.type) for value in forward.graph.values}
     return sorted(types[name] for name in ref_names(forward.graph.outputs))
 
@@ -169,3 +182,26 @@ def test_of_a_dropout_only_the_mask_is_saved() -> None:
 
 def test_of_attention_without_dropout_nothing_is_saved() -> None:
     assert types_of_saved("attention", "square") == types_of_saved("tanh", "square")
+
+
+def test_what_only_a_draw_reads_is_computed_once() -> None:
+    forward, backward = programs_of_region("Bernoulli by a constant")
+    assert "aten.sigmoid" in forward.source
+    assert "aten.sigmoid" not in backward.source
+
+
+def test_a_draw_of_which_the_backward_reads_a_number_stays_wrapped() -> None:
+    forward, backward = Graph(), Graph()
+    x = forward.placeholder("x")
+    op = torch.ops.aten.native_dropout.default
+    call = forward.call_function(run_and_save, (op, x, 0.5, True))
+    state, results = (forward.call_function(getitem, (call, i)) for i in range(2))
+    results.meta["val"] = torch.randn(3), 3
+    forward.output((forward.call_function(getitem, (results, 0)), state))
+    inputs = [backward.placeholder(name) for name in ("x", "rng_state")]
+    again = backward.call_function(run_again, (inputs[1], op, inputs[0], 0.5, True))
+    backward.output((backward.call_function(getitem, (again, 1)),))
+    parts = [GraphModule({}, graph) for graph in (forward, backward)]
+    keep_draws(*parts)
+    for graph, wrapper in zip((forward, backward), (run_and_save, run_again), strict=True):
+        assert len(graph.find_nodes(op="call_function", target=wrapper)) == 1
