@@ -2,12 +2,14 @@
 
 import operator
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
+from torch import Tensor
 from torch.fx import Graph, Node
 
 from nimble_fx.ir.operator_aliasing import is_view
+from nimble_fx.rewrites.reinplace.parts_of_memory import are_disjoint
 from nimble_fx.torch_internals.in_place_forms import allocates_results
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.tracing.escape_analysis import aliases, keeps_to_its_schema, written_args
@@ -23,12 +25,15 @@ class Memory:
         readers: the nodes that read or write it, including the graph's output, with their
             positions; infinite for a node that may keep a reference to it. (A custom operator that
             writes to an argument may keep it, but then finds there what eager calls leave there.)
+        positions: of all nodes in the graph.
+        replaced: readers that are now writes to a part of it, with that part.
     """
 
     makers: list[Node]
     values: list[Node]
     readers: list[tuple[float, Node]]
     positions: dict[Node, int]
+    replaced: dict[Node, Tensor] = field(default_factory=dict)
 
     @property
     def escapes(self) -> bool:
@@ -45,12 +50,38 @@ class Memory:
         begin = self.positions[node]
         return any(position >= begin and reader not in by for position, reader in self.readers)
 
+    def is_part_read_from(
+        self, node: Node, by: Collection[Node | None], part: Tensor, whole: Tensor
+    ) -> bool:
+        """As `is_read_from`, without nodes that certainly read other elements.
+
+        Args:
+            node: the position.
+            by: nodes that do not count.
+            part: a view of the memory.
+            whole: the tensor that it is a view of.
+        """
+        begin = self.positions[node]
+        values = set(self.values)
+
+        def may_read(reader: Node) -> bool:
+            read = [arg.meta["val"] for arg in reader.all_input_nodes if arg in values]
+            parts = [self.replaced[reader]] if reader in self.replaced else read
+            return not parts or not all(are_disjoint(each, part, whole) for each in parts)
+
+        return any(
+            position == inf or may_read(reader)
+            for position, reader in self.readers
+            if position >= begin and reader not in by
+        )
+
     def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:
         """Merges another memory into this one."""
         if other is self:
             return
         self.values += other.values
         self.readers += other.readers
+        self.replaced |= other.replaced
         memories.update(dict.fromkeys(other.values, self))
 
 

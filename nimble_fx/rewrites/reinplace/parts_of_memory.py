@@ -35,10 +35,10 @@ def is_whole(tensor: Tensor) -> bool:
 
 
 def are_disjoint(one: Tensor, other: Tensor, whole: Tensor) -> bool:
-    """Whether two views of a tensor without gaps have no element in common.
+    """Whether two views of a tensor have no element in common.
 
-    False if that cannot be proved: a view is not a box of the tensor's indices, or a size is
-    symbolic.
+    False if that cannot be proved: a view is not a box of the tensor's indices, a size is symbolic,
+    or several indices of the tensor may be one element.
     """
     first, second = _box(one, whole), _box(other, whole)
     if first is None or second is None:
@@ -51,6 +51,8 @@ def _box(part: Tensor, whole: Tensor) -> list[range] | None:
     numbers = (*whole.shape, *whole.stride(), *part.shape, *part.stride())
     offset = part.storage_offset() - whole.storage_offset()
     if not isinstance(offset, int) or not all(isinstance(n, int) for n in numbers):
+        return None
+    if not _is_nested(whole):
         return None
     dimensions = [(step, n) for step, n in zip(part.stride(), part.shape, strict=True) if n != 1]
     sizes, box = dict(dimensions), []
@@ -65,3 +67,14 @@ def _box(part: Tensor, whole: Tensor) -> list[range] | None:
             return None
         box.append(range(begin, end))
     return None if sizes or offset else box
+
+
+def _is_nested(tensor: Tensor) -> bool:
+    """Whether a step in each dimension passes all elements of the dimensions with smaller steps."""
+    extent = 1
+    for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if n != 1:
+            if stride < extent:
+                return False
+            extent += stride * (n - 1)
+    return True

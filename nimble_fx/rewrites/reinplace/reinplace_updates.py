@@ -39,6 +39,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.in_place_forms import elementwise_in_place_form, in_place_form
 from nimble_fx.torch_internals.leaves import nodes_in
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import RESHAPES
 from nimble_fx.torch_internals.symbolic import NUMBERS, has_unbacked_size
 from nimble_fx.tracing.escape_analysis import storages
 
@@ -109,7 +110,7 @@ class _Reinplacing:
         for node in list(self._graph.nodes):
             if not self._gone.isdisjoint(storages(node)):
                 node.meta["val"] = fake_result(node)
-            if node.target is _aten.copy_.default and node.args[0] is node.args[1]:
+            if node.target is _aten.copy_.default and self._copies_itself(node):
                 node.replace_all_uses_with(node.args[0])
                 self._graph.erase_node(node)
             elif not node.users:
@@ -123,6 +124,14 @@ class _Reinplacing:
         for node in reversed(self._graph.nodes):
             if not node.users and _is_pure(node):
                 self._graph.erase_node(node)
+
+    def _copies_itself(self, node: Node) -> bool:
+        target, source = node.args[:2]
+        return (
+            isinstance(target, Node)
+            and isinstance(source, Node)
+            and self._is_part(source, target.meta["val"], target)
+        )
 
     def _remove_copy(self, copy: Node) -> None:
         """Lets a call write to a tensor itself, instead of to a copy."""
@@ -177,6 +186,7 @@ class _Reinplacing:
         elif not self._copy(source, inner, part, base):
             return
         self._merge(node, base)
+        self._memories[base].replaced.update(dict.fromkeys(chain, part))
         for each in chain:
             self._graph.erase_node(each)
 
@@ -186,7 +196,8 @@ class _Reinplacing:
         original: Any = first.args[0]
         by = {*by, first, *copy.all_input_nodes}
         may_be = self._is_part(original, part, base) and not self._memories[copy].escapes
-        if may_be and not self._is_read_from(first, base, by):
+        memory, whole = self._memories[base], base.meta["val"]
+        if may_be and not memory.is_part_read_from(first, by, part, whole):
             self._merge(copy, original)
             return cast(Node, original)
         return copy
@@ -246,10 +257,10 @@ class _Reinplacing:
     def _may_lie_in(self, result: Node, base: Node) -> bool:
         """Whether a result may take the operand's memory, if no node reads the operand again."""
         memory = self._memories[base]
-        if base.op == "placeholder":
-            may_be = result in self._copies_back and not self._memories[result].escapes
+        if memory.is_allocated:
+            may_be = is_whole(base.meta["val"])
         else:
-            may_be = memory.is_allocated and is_whole(base.meta["val"])
+            may_be = result in self._copies_back and not self._memories[result].escapes
         return (
             may_be
             and have_same_layout(base.meta["val"], result.meta["val"])
@@ -304,14 +315,21 @@ def _updates_copied_back(graph: Graph, copies: Mapping[Node, Node]) -> dict[Node
     """
     found = {}
     for copy in graph.find_nodes(op="call_function", target=_aten.copy_.default):
-        target, source = copy.args[:2]
+        target, source = copy.args[0], _reshaped(copy.args[1])
         updates = []
         while isinstance(source, Node) and (
             source in copies or source.target in _VIEWS or _form(source) is not None
         ):
             updates.append(source)
             source = copies.get(source, source)
-            source = source.args[0] if source.args else None
+            source = _reshaped(source.args[0]) if source.args else None
         if source is target and source.op == "placeholder":
             found.update(dict.fromkeys(updates, copy))
     return found
+
+
+def _reshaped(node: Any) -> Any:
+    """What a node views in another shape; the node itself if it does not."""
+    while isinstance(node, Node) and node.target in RESHAPES:
+        node = node.args[0]
+    return node

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -119,14 +121,27 @@ def into_a_row_that_is_returned(x: Tensor) -> Any:
     return new
 
 
-def into_two(x: Tensor) -> Any:
-    def both(grid: Any, x: Tensor, one: Tensor, other: Tensor, factor: int) -> None:
-        one.copy_(x * factor)
-        other.add_(one)
+def _both(grid: Any, x: Tensor, one: Tensor, other: Tensor, factor: int) -> None:
+    one.copy_(x * factor)
+    other.add_(one.sum())
 
-    kernel = Kernel(both, ("x", "one", "other", "factor"))
-    results = wrapped(kernel, ["one", "other"], x=x, one=x.sin(), other=x.cos())
+
+both = Kernel(_both, ("x", "one", "other", "factor"))
+
+
+def into_two(x: Tensor) -> Any:
+    results = wrapped(both, ["one", "other"], x=x, one=x.sin(), other=x.cos())
     return results["other"], results["one"]
+
+
+def into_two_rows_of_an_input(x: Tensor) -> Any:
+    results = wrapped(both, ["one", "other"], x=x[2], one=x[0], other=x[1])
+    x.copy_(x.select_scatter(results["one"], 0, 0).select_scatter(results["other"], 0, 1))
+
+
+def into_an_input_of_another_shape(x: Tensor) -> Any:
+    new = wrapped(scale, ["out"], x=x * 2, out=x.view(-1), n=5)["out"]
+    x.copy_(new.view(3, 4))
 
 
 PROGRAMS = {
@@ -140,6 +155,8 @@ PROGRAMS = {
     into_another_row: 1,
     into_a_row_that_is_returned: 1,
     into_two: 0,
+    into_two_rows_of_an_input: 0,
+    into_an_input_of_another_shape: 0,
 }
 
 
@@ -167,6 +184,73 @@ def test_copies_are_made_only_where_they_make_a_difference(program: Callable[...
     unwrapped = reinplace_updates(traced(program, torch.randn(3, 4)))
     copies = unwrapped.graph.find_nodes(op="call_function", target=aten.clone.default)
     assert len(copies) == PROGRAMS[program]
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "all": lambda x: x,
+    "flat": lambda x: x.view(-1),
+    "transposed": lambda x: x.t(),
+    "first row": lambda x: x[0],
+    "second row": lambda x: x[1],
+    "last row": lambda x: x[2],
+    "rows": lambda x: x[1:],
+    "columns": lambda x: x[:, :2],
+    "an element": lambda x: x[0, 1],
+}
+Place = tuple[int, str]
+"""One of two tensors, and a view of it."""
+
+
+grow = Kernel(lambda grid, x, out, factor: out.mul_(factor).add_(x), ("x", "out", "factor"))
+
+
+def launched(kernel: Kernel, **kwargs: Any) -> None:
+    triton_calls._launch(
+        kernel_idx=table.add_kernel(kernel),
+        constant_args_idx=table.add_constant_args({"factor": 3}),
+        grid=[(1, 1, 1)],
+        tma_descriptor_metadata={},
+        kwargs=kwargs,
+    )
+
+
+STATEMENTS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "two": lambda a, b, c: launched(both, x=a.sum() + 1, one=b, other=c),
+    "one": lambda a, b, c: launched(grow, x=c.sum(), out=a),
+    "in place": lambda a, b, c: a.mul_(2),
+    "by another": lambda a, b, c: a.add_(b.sum()),
+}
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@given(
+    statements=st.lists(
+        st.tuples(
+            st.sampled_from(sorted(STATEMENTS)),
+            *[st.tuples(st.integers(0, 1), st.sampled_from(sorted(VIEWS)))] * 3,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    read=st.tuples(st.integers(0, 1), st.sampled_from(sorted(VIEWS))),
+)
+@pytest.mark.filterwarnings("ignore:Encountered an exception in identify_mutated_tensors")
+def test_launches_on_views_leave_every_bit_as_the_wrappers_do(
+    statements: list[tuple[str, Place, Place, Place]], read: Place
+) -> None:
+    """Functionalized as in a compile; without Triton's code, all arguments count as written."""
+
+    def run(x: Tensor) -> Tensor:
+        tensors = x, x + 1
+        for statement, *places in statements:
+            STATEMENTS[statement](*(VIEWS[view](tensors[i]) for i, view in places))
+        return VIEWS[read[1]](tensors[read[0]]).exp()
+
+    x = torch.randn(3, 4)
+    ours, expected = x.clone(), x.clone()
+    gm = make_fx(torch.func.functionalize(run), tracing_mode="fake")(x)
+    assert_same_bits(reinplace_updates(gm)(ours), gm(expected))
+    assert_same_bits(ours, expected)
 
 
 def test_the_operator_has_the_kernels_name_and_text() -> None:
