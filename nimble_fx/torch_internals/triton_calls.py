@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from nimble_fx.torch_internals.names import lookup
@@ -16,6 +17,11 @@ from nimble_fx.torch_internals.names import lookup
 _MODULE = "torch._higher_order_ops.triton_kernel_wrap"
 TRITON_WRAPPER = lookup(f"{_MODULE}.triton_kernel_wrapper_functional")
 """The higher-order operator."""
+
+OBSTACLE = "nimble_obstacle"
+"""The key in the `meta` of a launch that stays wrapped; the value says what keeps it so."""
+
+_LITERALS = (int, float, str, bool, type(None), torch.dtype)
 
 _launch = lookup(f"{_MODULE}.triton_kernel_wrapper_mutation")
 _table = lookup(f"{_MODULE}.kernel_side_table")
@@ -43,11 +49,12 @@ class WrappedLaunch:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's function."""
+        """The name of the kernel's function, if an operator may have it."""
         function = self.kernel
         while hasattr(function, "fn"):
             function = function.fn
-        return str(function.__name__)
+        name = str(function.__name__)
+        return name if name.isascii() else "kernel"  # which Triton will refuse, with its own words
 
     @property
     def source(self) -> str:
@@ -56,6 +63,36 @@ class WrappedLaunch:
         while not hasattr(function, "src"):
             function = function.fn
         return str(function.src)
+
+
+def identity_of(value: Any) -> str:
+    """A text that no other kernel or constant has while this one lives.
+
+    It is the same for what has the same effect, in another process too, where that is known: for
+    numbers, Triton's types, and kernels with the same text, of which Dynamo makes new objects in
+    each compile.
+    """
+    if type(value) in _LITERALS:
+        return repr(value)
+    if type(value) in (list, tuple):
+        return f"[{', '.join(map(identity_of, value))}]"
+    if type(value).__module__.startswith("triton.language"):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(getattr(value, "cache_key", None), str):
+        values = [(name, repr(each)) for (name, _), (each, _) in value.used_global_vals.items()]
+        return f"kernel {value.cache_key} {values}"
+    if hasattr(value, "configs") and not _calls_functions(value):
+        configurations = [sorted(each.all_kwargs().items()) for each in value.configs]
+        tuned = configurations, value.keys, value.reset_to_zero, value.restore_value
+        return f"tuned {tuned!r} {identity_of(value.fn)}"
+    return f"{type(value).__name__} {id(value)}"
+
+
+def _calls_functions(tuner: Any) -> bool:
+    """Whether an autotuner calls functions of the user's, which cannot be compared."""
+    hooks = tuner.user_defined_pre_hook, tuner.user_defined_post_hook
+    prunes = tuner.perf_model, tuner.early_config_prune
+    return any((*hooks, *prunes, *(each.pre_hook for each in tuner.configs)))
 
 
 def wrapped_launch(node: Node) -> WrappedLaunch:

@@ -31,6 +31,7 @@ from nimble_fx.torch_internals.operators import (
 )
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import NUMBERS
+from nimble_fx.torch_internals.triton_calls import OBSTACLE
 from nimble_fx.tracing.user_names import fused_sources, line_of, source_of
 
 _Value = TypeVar("_Value", Input, Task)
@@ -160,7 +161,8 @@ class _Tracer:
         if isinstance(node.target, HigherOrderOperator):
             inner = [x for x in node.args if isinstance(x, (HigherOrderOperator, OpOverload))]
             around = f" around {inner[0]}" if inner else ""
-            raise _unsupported(node, f"is a higher-order operator{around}")
+            why = f": {node.meta[OBSTACLE]}" if OBSTACLE in node.meta else ""
+            raise _unsupported(node, f"is a higher-order operator{around}{why}")
         return Task(
             name=self._name(node),
             target=node.target,  # type: ignore[arg-type]  # call_function: always callable

@@ -122,6 +122,30 @@ def test_a_kernel_that_triton_tunes_has_a_grid_for_each_configuration() -> None:
             torch.testing.assert_close(compiled(x), x * 2 + x.relu())
 
 
+def test_options_of_a_launch_and_numbers_by_symbolic_sizes_are_those_of_eager() -> None:
+    """Dynamo makes a new tuner for a launch with options; its operator is the same."""
+
+    def program(x: Tensor) -> Tensor:
+        for _ in range(2):
+            out, n = torch.empty_like(x), x.numel()
+            grid = (triton.cdiv(n, 32),)
+            scaled_sum[grid](x, x, out, n, n**-0.5, block=32, num_warps=8)
+            x = out
+        return x
+
+    targets = set()
+    for _ in range(2):
+        torch.compiler.reset()
+        compiled = torch.compile(program, backend="nimble", options=NIMBLE, dynamic=True)
+        with torch.no_grad():
+            for n in (5, 6):
+                x = torch.randn(n, 8, device="cuda")
+                torch.testing.assert_close(compiled(x), program(x))
+        (graph,) = (p.graph for p in nimble_fx.programs())
+        targets |= {task.target for task in graph.launching if "scaled" in task.name}
+    assert len(targets) == 1
+
+
 class Doubled(torch.autograd.Function):
     """A kernel with a backward that is one too."""
 

@@ -10,11 +10,10 @@ After:  new = clone(y); nimble_kernels.doubling_3fb08c41(x, new)
 `reinplace_updates` then removes the copies that make no difference.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import SymInt, Tensor
+from torch import SymFloat, SymInt, Tensor
 from torch.fx import Graph, Node
 
 from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, registered
@@ -22,19 +21,22 @@ from nimble_fx.rewrites.reinplace.written_copies import can_be_copied, copy_befo
 from nimble_fx.torch_internals.leaves import nodes_in
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.triton_calls import (
+    OBSTACLE,
     TRITON_WRAPPER,
     WrappedLaunch,
+    identity_of,
     launcher,
     wrapped_launch,
 )
 
-_LITERALS = (int, float, str, bool, type(None), torch.dtype)
+_PASSED = {Tensor: "Tensor", SymInt: "SymInt", int: "SymInt", SymFloat: "float", float: "float"}
+"""The arguments that are nodes, by the types of their values, with those of an operator."""
 
 
 def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
     """Replaces wrapped launches by calls of the kernels' operators on copies.
 
-    Requires: at most `MAX_PARAMETERS` arguments that are tensors or integers, others are literals;
+    Requires: at most `MAX_PARAMETERS` arguments that are tensors or numbers, others are literals;
     known sizes of tensors with gaps, and in descriptors.
     Ensures: the same bits and strides, and the fake tensors that the launches' results had.
 
@@ -50,8 +52,9 @@ def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
     for node in graph.find_nodes(op="call_function", target=TRITON_WRAPPER):
         launch = wrapped_launch(node)
         originals: dict[str, Node] = {name: launch.arguments[name] for name in launch.written}
-        has_copies = all(can_be_copied(each.meta["val"]) for each in originals.values())
-        if not has_copies or not _may_be_passed(launch):
+        obstacle = _obstacle(launch, originals)
+        if obstacle is not None:
+            node.meta[OBSTACLE] = f"kernel {launch.name} {obstacle}"
             continue
         with graph.inserting_before(node):
             own = {name: copy_before(node, each) for name, each in originals.items()}
@@ -60,11 +63,18 @@ def call_triton_kernels(graph: Graph) -> dict[Node, Node]:
     return copies
 
 
-def _may_be_passed(launch: WrappedLaunch) -> bool:
-    """Whether an operator can take the arguments."""
+def _obstacle(launch: WrappedLaunch, originals: Mapping[str, Node]) -> str | None:
+    """What keeps a launch from being an operator on copies."""
     nodes = nodes_in((launch.grid, launch.arguments))
-    are_typed = all(isinstance(node.meta["val"], (Tensor, SymInt, int)) for node in nodes)
-    return are_typed and len(nodes) <= MAX_PARAMETERS and not nodes_in(launch.descriptors)
+    for name, node in originals.items():
+        if not can_be_copied(node.meta["val"]):
+            return f"writes to {name}, a tensor of symbolic sizes with gaps"
+    if nodes_in(launch.descriptors):
+        return "has a descriptor with symbolic sizes"
+    if len(nodes) > MAX_PARAMETERS:
+        return f"takes {len(nodes)} tensors and numbers, more than {MAX_PARAMETERS}"
+    others = [node for node in nodes if not isinstance(node.meta["val"], tuple(_PASSED))]
+    return f"takes a {type(others[0].meta['val']).__name__}" if others else None
 
 
 def _unwrap(node: Node, launch: WrappedLaunch, copies: dict[str, Node]) -> None:
@@ -100,10 +110,10 @@ def _operator(
         _parameter(i, node, is_written)
         for i, (node, is_written) in enumerate(zip(nodes, written, strict=True))
     )
-    literals = [None if isinstance(leaf, Node) else _identity(leaf) for leaf in leaves]
-    constants = [(name, _identity(value)) for name, value in launch.constants.items()]
-    descriptors = repr(launch.descriptors)
-    identity = (id(launch.kernel), parameters, str(structure), literals, constants, descriptors)
+    literals = [None if isinstance(leaf, Node) else identity_of(leaf) for leaf in leaves]
+    constants = [(name, identity_of(value)) for name, value in launch.constants.items()]
+    kernel, descriptors = identity_of(launch.kernel), repr(launch.descriptors)
+    identity = (kernel, parameters, str(structure), literals, constants, descriptors)
     return registered(
         launch.name,
         identity,
@@ -130,11 +140,5 @@ def _launch_with(
 
 
 def _parameter(i: int, node: Node, is_written: bool) -> str:
-    if not isinstance(node.meta["val"], Tensor):
-        return f"SymInt p{i}"
-    return f"Tensor(a{i}!) p{i}" if is_written else f"Tensor p{i}"
-
-
-def _identity(value: Any) -> str:
-    """A text that no other value has while this one lives, as it does in a kernel's operator."""
-    return repr(value) if type(value) in _LITERALS else f"{type(value).__name__} {id(value)}"
+    kind = next(name for kind, name in _PASSED.items() if isinstance(node.meta["val"], kind))
+    return f"{kind}(a{i}!) p{i}" if is_written else f"{kind} p{i}"

@@ -15,12 +15,14 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, kernel_source
 from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.reinplace.wrapped_calls import wrapped_nodes
 from nimble_fx.torch_internals import triton_calls
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
 from nimble_fx.torch_internals.triton_calls import TRITON_WRAPPER
+from nimble_fx.tracing.aten_to_tasks import trace
 from tests.support.bits import assert_same_bits
 
 aten = torch.ops.aten
@@ -32,14 +34,14 @@ class Kernel:
 
     def __init__(self, function: Callable[..., None], arg_names: Sequence[str]) -> None:
         self._function, self.arg_names = function, list(arg_names)
-        self.fn = SimpleNamespace(__name__="stub", src=f"text of {function.__name__}")
+        self.fn: Any = SimpleNamespace(__name__="stub", src=f"text of {function.__name__}")
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: self._function(grid, *args, **kwargs)
 
 
 def wrapped(
-    kernel: Any, written: Sequence[str], factor: int = 3, descriptors: Any = None, **kwargs: Any
+    kernel: Any, written: Sequence[str], factor: Any = 3, descriptors: Any = None, **kwargs: Any
 ) -> Any:
     """The results of a wrapped launch; the factor is a constant of the kernel."""
     return TRITON_WRAPPER(
@@ -293,6 +295,87 @@ def test_kernels_of_one_name_and_text_are_two() -> None:
         assert_same_bits(reinplace_updates(traced(adding(n), x))(x), x + n)
 
 
+class OfText(Kernel):
+    """A kernel of which Triton knows all that it depends on."""
+
+    def __init__(self, text: str, value: object = 1) -> None:
+        super().__init__(_scale, scale.arg_names)
+        self.cache_key = text
+        self.used_global_vals: dict[Any, Any] = {("name", id(value)): (value, {})}
+
+
+class Tuned(Kernel):
+    """What `triton.autotune` makes of a kernel."""
+
+    def __init__(self, kernel: Kernel, hook: object = None, **configuration: int) -> None:
+        super().__init__(_scale, scale.arg_names)
+        options = SimpleNamespace(all_kwargs=lambda: configuration, pre_hook=hook)
+        self.fn, self.configs, self.keys = kernel, [options], ["n"]
+        self.reset_to_zero: list[str] = []
+        self.restore_value: list[str] = []
+        self.user_defined_pre_hook = self.user_defined_post_hook = False
+        self.perf_model = self.early_config_prune = None
+
+
+def operator_of(kernel: Kernel, factor: Any = 3) -> Any:
+    def program(x: Tensor) -> Any:
+        return wrapped(kernel, ["out"], factor, x=x, out=x.sin(), n=2)["out"]
+
+    unwrapped = reinplace_updates(traced(program, torch.randn(3, 4)))
+    (operator,) = [n.target for n in unwrapped.graph.nodes if KERNELS in str(n.target)]
+    return operator
+
+
+MAKE: dict[str, Callable[[], Kernel]] = {
+    "one": lambda: OfText("one"),
+    "other": lambda: OfText("other"),
+    "one with another constant": lambda: OfText("one", 2),
+    "with 4 warps": lambda: Tuned(OfText("one"), num_warps=4),
+    "with 8 warps": lambda: Tuned(OfText("one"), num_warps=8),
+    "other with 4 warps": lambda: Tuned(OfText("other"), num_warps=4),
+}
+
+
+def test_what_has_the_same_effect_is_one_operator_in_each_compile_and_process() -> None:
+    first, second = ([operator_of(make()) for make in MAKE.values()] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(MAKE)
+
+
+def test_tuners_that_call_functions_are_different_operators() -> None:
+    made = [operator_of(Tuned(OfText("one"), hook=print, num_warps=4)) for _ in range(2)]
+    assert len({*made, operator_of(Tuned(OfText("one"), num_warps=4))}) == 3
+
+
+def test_constants_are_compared_by_their_values_or_else_as_objects() -> None:
+    kernel = OfText("one")
+    equal = [operator_of(kernel, (2, [torch.float32, None])) for _ in range(2)]
+    different = [operator_of(kernel, each) for each in (2, 2.0, "2", True, (2, [torch.int8, None]))]
+    objects = [operator_of(kernel, object()) for _ in range(2)]
+    assert len({*equal, *different, *objects}) == 1 + 5 + 2
+
+
+def test_a_number_that_depends_on_symbolic_sizes_is_passed() -> None:
+    def program(x: Tensor) -> Any:
+        n = x.shape[0] ** 0.5 + x.shape[1]
+        return wrapped(scale, ["out"], x=x, out=x.sin(), n=int(n))["out"] * n
+
+    def by_number(grid: Any, out: Tensor, n: float, factor: int) -> None:
+        out.fill_(n * factor)
+
+    kernel = Kernel(by_number, ("out", "n", "factor"))
+
+    def with_float(x: Tensor) -> Any:
+        return wrapped(kernel, ["out"], out=x.sin(), n=x.shape[0] ** 0.5)["out"]
+
+    for each in (program, with_float):
+        gm = traced(each, torch.randn(3, 4), "symbolic")
+        unwrapped = reinplace_updates(gm)
+        assert not wrapped_nodes(unwrapped.graph)
+        x = torch.randn(5, 4)
+        assert_same_bits(unwrapped(x), gm(x))
+
+
 def test_a_descriptor_with_symbolic_sizes_stays_wrapped() -> None:
     def program(x: Tensor) -> Any:
         descriptors = {"x": ("experimental", ([x.shape[0]], [16], 4))}
@@ -300,7 +383,17 @@ def test_a_descriptor_with_symbolic_sizes_stays_wrapped() -> None:
         return results["out"]
 
     gm = traced(program, torch.randn(3, 4), "symbolic")
-    assert wrapped_nodes(reinplace_updates(gm).graph)
+    with pytest.raises(UnsupportedError, match="kernel stub has a descriptor with symbolic sizes"):
+        trace(reinplace_updates(gm))
+
+
+def test_a_tensor_of_symbolic_sizes_with_gaps_stays_wrapped() -> None:
+    def program(x: Tensor) -> Any:
+        return wrapped(scale, ["out"], x=x, out=x[:, ::2], n=2)["out"]
+
+    gm = traced(program, torch.randn(3, 4), "symbolic")
+    with pytest.raises(UnsupportedError, match="writes to out, a tensor of symbolic sizes"):
+        trace(reinplace_updates(gm))
 
 
 def test_more_tensors_than_an_operator_takes_stay_wrapped() -> None:
@@ -317,5 +410,13 @@ def test_more_tensors_than_an_operator_takes_stay_wrapped() -> None:
 
     x = torch.randn(3)
     gm = traced(program, x)
-    assert wrapped_nodes(reinplace_updates(gm).graph)
-    assert_same_bits(reinplace_updates(gm)(x), gm(x))
+    unwrapped = reinplace_updates(gm)
+    assert_same_bits(unwrapped(x), gm(x))
+    with pytest.raises(UnsupportedError, match="takes 65 tensors and numbers, more than 64"):
+        trace(unwrapped)
+
+
+def test_a_name_that_no_operator_may_have_is_replaced() -> None:
+    kernel = Kernel(_scale, scale.arg_names)
+    kernel.fn = SimpleNamespace(__name__="größe", src="")
+    assert f"{KERNELS}.kernel_" in str(operator_of(kernel))
