@@ -191,12 +191,12 @@ def _dropped_again(draw: _RepeatedDraw, mask: Node, like: Node) -> Node:
     """The result of a dropout by its mask: the same products as in the forward."""
     again = draw.again
     named = arguments_by_name(draw.op, again.args[2:], again.kwargs)
-    scale = _scale(named["p"], draw.value(0))
+    scale = 1.0 if named["train"] is False else _scale(named["p"], draw.value(0))
     return call(again.graph, like, _multiply_by_mask, named["input"], mask, scale)
 
 
 def _scale(p: float, dropped: Tensor) -> float:
-    """By what a dropout multiplies; its kernel for the CPU rounds it to the type of elements."""
+    """By what a dropout multiplies: its kernel for the CPU rounds it to the type of elements."""
     scale = 0.0 if p == 1 else 1 / (1 - p)
     with plain_eager_mode():
         return torch.tensor(scale, dtype=dropped.dtype).item() if dropped.is_cpu else scale

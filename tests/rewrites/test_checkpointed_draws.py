@@ -40,6 +40,7 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout in place": lambda x: F.dropout(x * 2, 0.3, inplace=True),
     "dropout of everything": lambda x: torch.native_dropout(x, 1.0, True)[0] + x,
     "dropout of nothing": lambda x: F.dropout(x, 0.0),
+    "dropout that is off": lambda x: torch.native_dropout(x, 0.3, False)[0],
     "dropout and its mask": with_its_mask,
     "alpha dropout": lambda x: F.alpha_dropout(x, 0.2, training=True),
     "attention": lambda x: attention(x, 0.0),
@@ -157,6 +158,13 @@ def test_a_dropout_by_its_mask_has_the_same_bits(dtype: torch.dtype, p: float) -
     run = partial(checkpointed, lambda x: torch.native_dropout(x, p, True)[0].sin())
     compiled = torch.compile(run, backend="nimble", options={"kernels": "aten"})
     assert_same_bits(seeded(compiled, x), seeded(run, x))
+
+
+def test_a_dropout_that_is_off_multiplies_by_nothing() -> None:
+    run = program([("checkpointed", ["dropout that is off", "square"])])
+    inputs = torch.randn(4, 4), torch.randn(4, 4)
+    compiled = torch.compile(run, backend="nimble", options={"kernels": "aten"})
+    assert_same_bits(seeded(compiled, *inputs), seeded(run, *inputs))
 
 
 def programs_of_region(*operators: str) -> tuple[nimble_fx.Program, nimble_fx.Program]:
