@@ -32,6 +32,7 @@ from nimble_fx.torch_internals.operators import (
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import NUMBERS
 from nimble_fx.torch_internals.triton_calls import OBSTACLE
+from nimble_fx.tracing.escape_analysis import keeps_to_its_schema
 from nimble_fx.tracing.user_names import fused_sources, line_of, source_of
 
 _Value = TypeVar("_Value", Input, Task)
@@ -219,7 +220,8 @@ class _Tracer:
         labels = [name] if len(results) <= 1 else [f"{name}.{i}" for i in _indices(node)]
         if same is not None:
             labels = [same] * len(results)
-        known = {key: s for arg in node.all_input_nodes for key, s in self._storages[arg].items()}
+        args = [] if _returns_new_memory(node.target) else node.all_input_nodes
+        known = {key: s for arg in args for key, s in self._storages[arg].items()}
         keys = [_key(node, tensor) for tensor in results]
         held = [known.setdefault(key, new) for key, new in zip(keys, labels, strict=False)]
         self._storages[node] = dict(zip(keys, held, strict=True))
@@ -298,6 +300,16 @@ def _returns_arguments(op: OpOverload) -> bool:
     """Whether its results certainly alias its arguments; those of composite operators may not."""
     returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info for r in returns) and not is_composite(op)
+
+
+@cache
+def _returns_new_memory(op: OpOverload) -> bool:
+    """Whether its results certainly alias no argument.
+
+    The fake kernel of a dropout that is off returns its argument, unlike the kernel.
+    """
+    is_declared = keeps_to_its_schema(op) and op not in UNDECLARED_VIEWS and not is_composite(op)
+    return is_declared and not any(each.alias_info for each in schema_of(op).returns)
 
 
 def _indices(node: Node) -> list[int]:

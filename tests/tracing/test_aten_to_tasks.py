@@ -206,6 +206,14 @@ def test_a_view_lies_in_its_base_even_if_its_fake_tensor_aliases_nothing() -> No
     assert only(graph, "relu").reads == ("exp",)
 
 
+def test_a_dropout_that_is_off_writes_memory_of_its_own() -> None:
+    """Its fake kernel returns the argument; PyTorch's kernels copy it."""
+    graph = graph_of(lambda x: torch.native_dropout(x, 0.5, False)[0].exp(), torch.randn(3))
+    dropout = only(graph, "native_dropout")
+    assert dropout.allocates == ("native_dropout.0", "native_dropout.1")
+    assert only(graph, "exp").after == ("native_dropout",)
+
+
 def test_what_a_backward_computes_again_has_memory_of_its_own() -> None:
     """Though its fake tensor is the forward's, which a saved view of the forward's shares."""
     gm = aten_graph(lambda x, saved: (saved.t(), x.tanh()), torch.randn(3, 3), torch.randn(3, 3))
