@@ -115,7 +115,7 @@ class Options:
         meant = _suggestion(self.policy, policies) if isinstance(self.policy, str) else ""
         if isinstance(self.policy, type):
             meant = f"it is a class, did you mean {self.policy.__name__}()? "
-        expected = f"{_choices(policies)}, or a pass: a dataclass with a name that can be called"
+        expected = f"{_choices(policies)}, or a pass: a callable dataclass with a name"
         _require(known or _is_pass(self.policy), "policy", self.policy, expected, meant)
         streams = self.max_streams
         valid = streams is None or (type(streams) is int and streams >= 1)
@@ -142,7 +142,7 @@ class Options:
         for name in ("dump", "cache_dir", "cost_dir"):
             path = getattr(self, name)
             problem = None if path is None else _make_directory(path)
-            expected = f"a directory to write to, or None ({problem})"
+            expected = f"None, or a directory to write to ({problem})"
             _require(problem is None, name, path, expected)
 
         virtual = isinstance(self.device, str) and self.device == "virtual"

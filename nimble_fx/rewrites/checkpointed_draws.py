@@ -10,7 +10,7 @@ second draws read is no longer computed.
 Before: forward   state, (y, mask) = run_and_save_rng_state(native_dropout, x, p, True)
         backward  y, mask = run_with_rng_state(state, native_dropout, x, p, True)
 After:  forward   y, mask = native_dropout(x, p, True)
-        backward  y = native_dropout_backward(x, mask, 1 / (1 - p))
+        backward  dropout_again = native_dropout_backward(x, mask, 1 / (1 - p))
 
 Requires: the forward saves a state for each call, in the order of the backward's inputs, as
 `torch._functorch.partitioners.functionalize_rng_ops` has it; what the backward reads are tensors.
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.rewrites.new_nodes import fake_result
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.names import OpOverload, lookup
 from nimble_fx.torch_internals.operators import arguments_by_name, draws
@@ -192,7 +192,10 @@ def _dropped_again(draw: _RepeatedDraw, mask: Node, like: Node) -> Node:
     again = draw.again
     named = arguments_by_name(draw.op, again.args[2:], again.kwargs)
     scale = 1.0 if named["train"] is False else _scale(named["p"], draw.value(0))
-    return call(again.graph, like, _multiply_by_mask, named["input"], mask, scale)
+    args = named["input"], mask, scale
+    node = again.graph.create_node("call_function", _multiply_by_mask, args, {}, "dropout_again")
+    node.meta = like.meta | {"val": fake_result(node)}
+    return node
 
 
 def _scale(p: float, dropped: Tensor) -> float:

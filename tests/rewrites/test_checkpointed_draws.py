@@ -186,6 +186,8 @@ def types_of_saved(*operators: str) -> list[str]:
 def test_of_a_dropout_only_the_mask_is_saved() -> None:
     without = types_of_saved("tanh", "square")
     assert types_of_saved("dropout", "square") == ["b8[4, 4]", *without]
+    _, backward = programs_of_region("dropout", "square")
+    assert "dropout_again = aten.native_dropout_backward.default(mm, " in backward.source
 
 
 def test_of_attention_without_dropout_nothing_is_saved() -> None:

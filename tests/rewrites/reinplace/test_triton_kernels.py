@@ -3,8 +3,7 @@
 `tests/scenarios/test_triton_kernels.py` has real ones.
 """
 
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.errors import UnsupportedError
@@ -21,44 +19,11 @@ from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.rewrites.reinplace.wrapped_calls import wrapped_nodes
 from nimble_fx.torch_internals import triton_calls
 from nimble_fx.torch_internals.operators import KERNELS, schema_of
-from nimble_fx.torch_internals.triton_calls import TRITON_WRAPPER
 from nimble_fx.tracing.aten_to_tasks import trace
 from tests.support.bits import assert_same_bits
+from tests.support.triton_stubs import Kernel, scale, table, traced, wrapped
 
 aten = torch.ops.aten
-table = triton_calls._table
-
-
-class Kernel:
-    """Looks like a Triton kernel, and runs a function of CPU tensors."""
-
-    def __init__(self, function: Callable[..., None], arg_names: Sequence[str]) -> None:
-        self._function, self.arg_names = function, list(arg_names)
-        self.fn: Any = SimpleNamespace(__name__="stub", src=f"text of {function.__name__}")
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *args, **kwargs: self._function(grid, *args, **kwargs)
-
-
-def wrapped(
-    kernel: Any, written: Sequence[str], factor: Any = 3, descriptors: Any = None, **kwargs: Any
-) -> Any:
-    """The results of a wrapped launch; the factor is a constant of the kernel."""
-    return TRITON_WRAPPER(
-        kernel_idx=table.add_kernel(kernel),
-        constant_args_idx=table.add_constant_args({"factor": factor}),
-        grid=[(1, 1, 1)],
-        tma_descriptor_metadata=descriptors or {},
-        kwargs=kwargs,
-        tensors_to_clone=list(written),
-    )
-
-
-def _scale(grid: Any, x: Tensor, out: Tensor, n: int, factor: int) -> None:
-    out.view(-1)[:n].copy_((x * factor + grid[0]).view(-1)[:n])
-
-
-scale = Kernel(_scale, ("x", "out", "n", "factor"))
 
 
 def into_new(x: Tensor) -> Tensor:
@@ -160,12 +125,6 @@ PROGRAMS = {
     into_two_rows_of_an_input: 0,
     into_an_input_of_another_shape: 0,
 }
-
-
-def traced(program: Callable[..., Any], x: Tensor, mode: Any = "fake") -> GraphModule:
-    gm: GraphModule = make_fx(program, tracing_mode=mode)(x)
-    assert wrapped_nodes(gm.graph)
-    return gm
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
@@ -295,66 +254,6 @@ def test_kernels_of_one_name_and_text_are_two() -> None:
         assert_same_bits(reinplace_updates(traced(adding(n), x))(x), x + n)
 
 
-class OfText(Kernel):
-    """A kernel of which Triton knows all that it depends on."""
-
-    def __init__(self, text: str, value: object = 1) -> None:
-        super().__init__(_scale, scale.arg_names)
-        self.cache_key = text
-        self.used_global_vals: dict[Any, Any] = {("name", id(value)): (value, {})}
-
-
-class Tuned(Kernel):
-    """What `triton.autotune` makes of a kernel."""
-
-    def __init__(self, kernel: Kernel, hook: object = None, **configuration: int) -> None:
-        super().__init__(_scale, scale.arg_names)
-        options = SimpleNamespace(all_kwargs=lambda: configuration, pre_hook=hook)
-        self.fn, self.configs, self.keys = kernel, [options], ["n"]
-        self.reset_to_zero: list[str] = []
-        self.restore_value: list[str] = []
-        self.user_defined_pre_hook = self.user_defined_post_hook = False
-        self.perf_model = self.early_config_prune = None
-
-
-def operator_of(kernel: Kernel, factor: Any = 3) -> Any:
-    def program(x: Tensor) -> Any:
-        return wrapped(kernel, ["out"], factor, x=x, out=x.sin(), n=2)["out"]
-
-    unwrapped = reinplace_updates(traced(program, torch.randn(3, 4)))
-    (operator,) = [n.target for n in unwrapped.graph.nodes if KERNELS in str(n.target)]
-    return operator
-
-
-MAKE: dict[str, Callable[[], Kernel]] = {
-    "one": lambda: OfText("one"),
-    "other": lambda: OfText("other"),
-    "one with another constant": lambda: OfText("one", 2),
-    "with 4 warps": lambda: Tuned(OfText("one"), num_warps=4),
-    "with 8 warps": lambda: Tuned(OfText("one"), num_warps=8),
-    "other with 4 warps": lambda: Tuned(OfText("other"), num_warps=4),
-}
-
-
-def test_what_has_the_same_effect_is_one_operator_in_each_compile_and_process() -> None:
-    first, second = ([operator_of(make()) for make in MAKE.values()] for _ in range(2))
-    assert first == second
-    assert len(set(first)) == len(MAKE)
-
-
-def test_tuners_that_call_functions_are_different_operators() -> None:
-    made = [operator_of(Tuned(OfText("one"), hook=print, num_warps=4)) for _ in range(2)]
-    assert len({*made, operator_of(Tuned(OfText("one"), num_warps=4))}) == 3
-
-
-def test_constants_are_compared_by_their_values_or_else_as_objects() -> None:
-    kernel = OfText("one")
-    equal = [operator_of(kernel, (2, [torch.float32, None])) for _ in range(2)]
-    different = [operator_of(kernel, each) for each in (2, 2.0, "2", True, (2, [torch.int8, None]))]
-    objects = [operator_of(kernel, object()) for _ in range(2)]
-    assert len({*equal, *different, *objects}) == 1 + 5 + 2
-
-
 def test_a_number_that_depends_on_symbolic_sizes_is_passed() -> None:
     def program(x: Tensor) -> Any:
         n = x.shape[0] ** 0.5 + x.shape[1]
@@ -414,9 +313,3 @@ def test_more_tensors_than_an_operator_takes_stay_wrapped() -> None:
     assert_same_bits(unwrapped(x), gm(x))
     with pytest.raises(UnsupportedError, match="takes 65 tensors and numbers, more than 64"):
         trace(unwrapped)
-
-
-def test_a_name_that_no_operator_may_have_is_replaced() -> None:
-    kernel = Kernel(_scale, scale.arg_names)
-    kernel.fn = SimpleNamespace(__name__="größe", src="")
-    assert f"{KERNELS}.kernel_" in str(operator_of(kernel))
