@@ -41,7 +41,10 @@ _MASK = 1
 
 def keep_draws(forward: GraphModule, backward: GraphModule) -> None:
     """Replaces what the backward draws again by what the forward drew, in both graphs, in place."""
-    for draw in list(_repeated_draws(forward.graph, backward.graph)):
+    repeated = list(_repeated_draws(forward.graph, backward.graph))
+    if not repeated:
+        return
+    for draw in repeated:
         places = draw.places_to_save()
         if all(isinstance(draw.value(place), Tensor) for place in places):
             _keep(draw, places)
