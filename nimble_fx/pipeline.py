@@ -9,6 +9,7 @@ from typing import Protocol
 from nimble_fx.errors import NimbleError, PassError, ScheduleError
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams, NamedPolicy
+from nimble_fx.passes.chain_allocations import ChainAllocations
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.passes.free_memory import FreeMemory
 from nimble_fx.passes.insert_waits import InsertWaits
@@ -53,7 +54,8 @@ def traced_graph_passes() -> tuple[Pass, ...]:
 def preparation_passes() -> tuple[Pass, ...]:
     """The passes that come first with all policies."""
     return (
-        ChainBookkeeping(),  # first: the reduction has to see the dependencies that it adds
+        ChainAllocations(),  # before the reduction, which has to see the dependencies that both add
+        ChainBookkeeping(),
         ReduceEdges(),  # before streams: they follow the edges of the minimum equivalent graph
     )
 

@@ -33,7 +33,7 @@ class Reverse:
 def test_provenance_lists_the_passes_with_their_options() -> None:
     graph = schedule(traced(torch.exp, torch.zeros(1)).graph, passes_for("nimble", 3))
     assert graph.provenance[0] == "trace"
-    assert graph.provenance[3] == 'assign-streams(policy="nimble", max_streams=3)'
+    assert graph.provenance[4] == 'assign-streams(policy="nimble", max_streams=3)'
     assert graph.provenance[1:] == tuple(describe_pass(step) for step in passes_for("nimble", 3))
 
 

@@ -39,6 +39,10 @@ class Cost:
         return self.flops * device.gbps > self.nbytes * device.tflops * 1e3
 
 
+NO_KERNEL = Cost(us=0.0, nbytes=0.0, flops=0.0, share=0.0, bandwidth=0.0)
+"""The cost of an allocation, such as `torch.empty`, which only the host pays."""
+
+
 class CostModel(Protocol):
     """Predicts the cost of each launching task of a graph on a device. A frozen dataclass.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from nimble_fx import devices
-from nimble_fx.cost import Cost, Origin
+from nimble_fx.cost import NO_KERNEL, Cost, Origin
 from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
@@ -20,6 +20,7 @@ from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
+from nimble_fx.torch_internals.operators import only_allocates
 
 N_NEIGHBOURS = 4
 """The number of measured tasks that a time is interpolated from."""
@@ -83,6 +84,9 @@ class Measured:
         costs: dict[str, Cost] = {}
         known: dict[str, Cost] = {}
         for task in graph.launching:
+            if only_allocates(task.target):
+                costs[task.name] = NO_KERNEL
+                continue
             key = signature(task, types, cold)
             if key not in known:
                 known[key] = self._cost(key, task, work_of(task, types))

@@ -6,11 +6,12 @@ from math import ceil
 
 import torch
 
-from nimble_fx.cost import Cost
+from nimble_fx.cost import NO_KERNEL, Cost
 from nimble_fx.cost.work import Work, value_types, work_of
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.torch_internals.operators import only_allocates
 
 TILE = 64 * 64
 """Elements of a matrix product's result that a block of threads computes, without split-K."""
@@ -76,6 +77,9 @@ class Roofline:
         known: dict[Work, Cost] = {}
         costs = {}
         for task in graph.launching:
+            if only_allocates(task.target):
+                costs[task.name] = NO_KERNEL
+                continue
             work = work_of(task, types)
             if work not in known:
                 known[work] = roofline(work, self.device)

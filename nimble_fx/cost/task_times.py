@@ -19,6 +19,7 @@ from nimble_fx.errors import one_line
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
 from nimble_fx.ir.types import Type
 from nimble_fx.torch_internals.names import disable_modes, no_python_dispatcher
+from nimble_fx.torch_internals.operators import only_allocates
 
 _TasksBySignature = Mapping[str, list[Task]]
 _Seconds = dict[str, float]
@@ -43,7 +44,7 @@ def measured_times(
     new: dict[str, list[Task]] = defaultdict(list)
     for task in graph.launching:
         key = signature(task, types, cold)
-        if key not in known:
+        if key not in known and not only_allocates(task.target):
             new[key].append(task)
     with plain_execution(graph.device):
         if device.has_graphs:

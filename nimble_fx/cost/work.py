@@ -11,10 +11,11 @@ from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import n_elements, nbytes, numbers
-from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, target_name
+from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, ref_names, target_name
 from nimble_fx.ir.types import TensorType, TupleType, Type, tensor_types
 from nimble_fx.torch_internals.kernels import cudnn, onednn
 from nimble_fx.torch_internals.kernels.onednn import LINEAR
+from nimble_fx.torch_internals.operators import is_factory
 
 _aten = torch.ops.aten
 _SAME_FORMULA = {
@@ -75,7 +76,8 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
         UnsupportedError: a size is symbolic (see `symbolic_sizes.concrete`), or PyTorch's formula
             rejects the shapes.
     """
-    operands = [each for name in task.uses for each in tensor_types(types[name])]
+    uses = ref_names((task.args[1:], task.kwargs)) if is_factory(task.target) else task.uses
+    operands = [each for name in uses for each in tensor_types(types[name])]
     results = list(tensor_types(task.type))
     n_read = _elements_read(task, operands)
     n_written = [n_elements(each) for each in results]

@@ -1,6 +1,7 @@
 """Properties of operators, as PyTorch's dispatcher knows them."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,15 @@ KERNELS = "nimble_kernels"
 
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
 """Views with another shape. PyTorch 2.15 traces a linear layer on sequences with the unsafe one."""
+
+_ALLOCATIONS = (
+    *("empty", "empty_like", "empty_permuted", "empty_strided"),
+    *("new_empty", "new_empty_strided"),
+)
+_FACTORIES = (
+    *("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like"),
+    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "zeros_like"),
+)
 
 _ONEDNN = {
     "mkldnn::_convolution_pointwise",
@@ -46,6 +56,16 @@ def draws(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     return not has_dropout or bool(arguments_by_name(op, args, kwargs).get("dropout_p"))
 
 
+def only_allocates(function: Any) -> bool:
+    """Whether it is an operator that allocates memory and runs no kernel."""
+    return _is_among(_ALLOCATIONS, function)
+
+
+def is_factory(function: Any) -> bool:
+    """Whether it is an operator that reads only metadata of its first argument (`zeros_like`)."""
+    return _is_among(_FACTORIES, function)
+
+
 def is_composite(op: OpOverload) -> bool:
     """Whether it is CompositeImplicitAutograd: it calls other operators, and may return inputs."""
     name: str = op.name()  # type: ignore[no-untyped-call]
@@ -55,3 +75,12 @@ def is_composite(op: OpOverload) -> bool:
 def overload_name(op: OpOverload) -> str:
     """The name of the overload: "Tensor" of `aten.add.Tensor`, "default" of `aten.relu.default`."""
     return str(op._overloadname)
+
+
+@cache
+def _is_among(names: tuple[str, ...], function: Any) -> bool:
+    """Whether a function is one of the ATen operators of these names."""
+    if not isinstance(function, OpOverload):
+        return False
+    namespace, _, name = schema_of(function).name.partition("::")
+    return namespace == "aten" and name in names

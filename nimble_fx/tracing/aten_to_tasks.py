@@ -27,6 +27,7 @@ from nimble_fx.torch_internals.operators import (
     KERNELS,
     does_what_its_schema_says,
     is_composite,
+    is_factory,
     schema_of,
 )
 from nimble_fx.torch_internals.storages import storage_key
@@ -192,7 +193,8 @@ class _Tracer:
             raise _unsupported(node, "replaces the storage of a tensor")
         if op.namespace in _COLLECTIVES:
             raise _unsupported(node, "is a collective, which all ranks must launch in one order")
-        operands = {s: None for arg in node.all_input_nodes for s in self._holds[arg]}
+        operands = self._held(node.all_input_nodes)
+        read = self._held(nodes_in((node.args[1:], node.kwargs))) if is_factory(op) else operands
         written, aliased = self._by_schema(node, op)
         results = self._results(node, _common_storage(op, operands, aliased))
         fresh = tuple(s for s in dict.fromkeys(results) if s not in operands)
@@ -204,7 +206,7 @@ class _Tracer:
         if reads_no_data and not written and not fresh:
             return effects
         writes = tuple(dict.fromkeys([*written, *fresh]))
-        return effects | {"reads": tuple(operands), "writes": writes, "allocates": fresh}
+        return effects | {"reads": tuple(read), "writes": writes, "allocates": fresh}
 
     def _results(self, node: Node, same: str | None) -> list[str]:
         """The storages of an operator's results; new ones are named after the task.
@@ -244,12 +246,16 @@ class _Tracer:
         aliased: dict[str, None] = {}
         for i, parameter, is_written, is_returned in written_or_returned(op):
             value = node.args[i] if i < len(node.args) else node.kwargs.get(parameter)
-            held = {s: None for n in nodes_in(value) for s in self._holds[n]}
+            held = self._held(nodes_in(value))
             if is_written:
                 written.update(held)
             if is_returned:
                 aliased.update(held)
         return written, aliased
+
+    def _held(self, nodes: Iterable[Node]) -> dict[str, None]:
+        """The storages of nodes, each once."""
+        return {storage: None for node in nodes for storage in self._holds[node]}
 
     def _name(self, node: Node) -> str:
         return self._renamed.get(node.name, node.name)

@@ -24,6 +24,7 @@ from nimble_fx.verify.happens_before import (
 )
 from nimble_fx.verify.lifetimes import check_frees
 from nimble_fx.verify.parse import parse
+from nimble_fx.verify.parse.schemas import is_factory
 from nimble_fx.verify.reinplacing import verify_contents as verify_contents
 
 Uses = Sequence[Sequence[str]]
@@ -136,7 +137,7 @@ def _check_structure(graph: TaskGraph, uses: Uses) -> None:
 
 
 def _check_accesses(graph: TaskGraph, uses: Uses) -> None:
-    """Each launching task declares that it accesses the storages of the values that it uses."""
+    """Each launching task declares that it accesses the storages whose data it may use."""
     if len({task.index for task in graph.tasks}) != len(graph.tasks):
         raise ScheduleError(f"tasks of {graph.name} share an index: program order is not known")
     holds = {value.name: value.holds for value in graph.values}
@@ -152,7 +153,7 @@ def _undeclared_access(
 ) -> str | None:
     """A storage that the task uses or allocates and that is not in its reads or writes."""
     reads, writes = task.reads, task.writes
-    for name in used:
+    for name in ref_names((task.args[1:], task.kwargs)) if is_factory(task.target) else used:
         for storage in holds[name]:
             if storage not in reads and storage not in writes:
                 return storage

@@ -137,3 +137,12 @@ def test_a_symbolic_size_must_be_known() -> None:
         Roofline(DEVICES["h100"])(graph)
     few, many = (Roofline(DEVICES["h100"], {"s0": n})(graph)["task"].us for n in (10, 10**9))
     assert few < many
+
+
+def test_an_allocation_costs_the_device_nothing_and_a_factory_only_writes() -> None:
+    large, small = tensor_type(4096, 4096), tensor_type(2)
+    empty = one_task(aten.new_empty.default, large, large, [4096, 4096])
+    zeros = one_task(aten.new_zeros.default, small, large, [2])
+    model = Roofline(DEVICES["h100"])
+    assert model(empty)["task"].us == 0
+    assert model(zeros)["task"].nbytes == 8

@@ -25,7 +25,7 @@ def simulated_us(graph: TaskGraph, plan: Plan, model: GivenCosts) -> float:
     return predict(made, model.costs, model.device).makespan_us
 
 
-DELAYED_BY_DATA_ALONE = task_graphs(has_sizes=False)
+DELAYED_BY_DATA_ALONE = task_graphs(has_metadata=False)
 """With `unordered`, graphs in which no task waits for the launch of another alone."""
 
 

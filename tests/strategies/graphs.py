@@ -26,9 +26,13 @@ def dags(draw: st.DrawFn, max_vertices: int = 12) -> list[int]:
 
 
 @st.composite
-def task_graphs(draw: st.DrawFn, max_tasks: int = 14, has_sizes: bool = True) -> TaskGraph:
-    """Traced graphs: tasks that read, views, sizes, writes, random draws, several outputs."""
-    kinds = ["new", "new", "new", "view", "in place", "random", *(["size"] if has_sizes else [])]
+def task_graphs(draw: st.DrawFn, max_tasks: int = 14, has_metadata: bool = True) -> TaskGraph:
+    """Traced graphs: tasks that read, views, writes, random draws, several outputs.
+
+    With metadata also sizes, and allocations like other tensors, neither of which reads data.
+    """
+    kinds = ["new", "new", "new", "view", "in place", "random"]
+    kinds += ["size", "allocation"] if has_metadata else []
     tensors = [Input("x", SCALAR, ("x",)), Input("w", SCALAR, ("w",), static=True)]
     values: dict[str, tuple[str, ...]] = {value.name: value.holds for value in tensors}
     tasks: list[Task] = []
@@ -56,6 +60,11 @@ def _task(
     if kind == "view" and tensors:
         held, base = values[tensors[0]], (Ref(tensors[0]),)
         return Task(name, aten.alias.default, base, type=SCALAR, index=index, holds=held)
+    if kind == "allocation" and tensors:
+        return Task(
+            name, aten.empty_like.default, (Ref(tensors[0]),), type=SCALAR, index=index,
+            writes=(name,), allocates=(name,), holds=(name,),
+        )  # fmt: skip
     if kind == "in place" and tensors:
         written = values[tensors[0]]
         read = tuple(dict.fromkeys(s for value in tensors[:2] for s in values[value]))

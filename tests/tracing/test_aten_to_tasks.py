@@ -31,6 +31,17 @@ def test_an_operator_reads_its_arguments_and_writes_memory_of_its_own() -> None:
     assert task.launches
 
 
+def test_a_factory_reads_no_memory_of_the_tensor_that_it_is_like() -> None:
+    def program(x: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return torch.zeros_like(y), torch.randint_like(y, high)
+
+    graph = traced(program, torch.ones(2, 3), torch.tensor(4)).graph
+    exp, zeros, integers = graph.tasks
+    assert [each.reads for each in (exp, zeros, integers)] == [("x_1",), (), ("high_1",)]
+    assert zeros.after == ()
+
+
 def test_views_launch_nothing_and_lie_in_the_storage_of_their_base() -> None:
     graph = graph_of(lambda x: x.exp().view(-1).unsqueeze(0).relu(), torch.randn(2, 3))
     assert not only(graph, "aten.view").launches

@@ -61,6 +61,19 @@ def test_the_text_of_a_traced_program_is_legal_alone_and_as_its_schedule(
     verify_source(emit(graph), graph)
 
 
+def test_a_factory_need_not_wait_for_the_tensor_that_it_is_like() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return torch.zeros_like(y), y.sin()
+
+    graph = schedule_of(program, torch.ones(2, 3))
+    text = emit(graph)
+    assert (graph.n_streams, graph.n_waits) == (2, 0)
+    verify_source(text)
+    with pytest.raises(ScheduleError, match="race on storage zeros_like"):
+        verify_source(text.replace("aten.sin.default(exp)", "aten.sin.default(zeros_like)"))
+
+
 def test_values_may_have_other_names_in_the_text() -> None:
     graph = schedule_of(two_branches, torch.randn(2, 4))
     renamed = re.sub(r"\bx_1\b", "given", re.sub(r"\brelu\b(?!\.default)", "first", emit(graph)))

@@ -16,18 +16,10 @@ from nimble_fx.errors import OperatorError
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import TorchDispatchMode, pytree
-from nimble_fx.torch_internals.operators import is_composite, schema_of
+from nimble_fx.torch_internals.operators import is_composite, only_allocates, schema_of
 from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 _DRAW_UNKNOWN_AMOUNTS = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
-_WRITE_NOTHING = {
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-}
 
 
 class LaunchTarget(Protocol):
@@ -161,8 +153,7 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 whole = torch.empty(0, dtype=torch.uint8, device="cpu")
                 whole.set_(output.untyped_storage()).fill_(POISON)
 
-        writes_nothing = func.namespace == "aten" and func.overloadpacket.__name__ in _WRITE_NOTHING
-        if writes_nothing and not _is_new_memory_filled():
+        if only_allocates(func) and not _is_new_memory_filled():
             self._target.launch(leave_as_it_is)
         elif torch.Tag.nondeterministic_seeded in func.tags:
             ones = pytree.tree_map_only(Tensor, torch.ones_like, (args, kwargs))

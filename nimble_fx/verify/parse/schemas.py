@@ -4,6 +4,7 @@ It shares no code with `trace`, which reads schemas too, so that one cannot repe
 mistakes.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -52,6 +53,7 @@ _METADATA_ONLY = {
     "aten::sym_storage_offset",
     "aten::_assert_tensor_metadata",
 }
+_FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
 _REPLACES_STORAGE = {
     "aten::_cudnn_rnn_flatten_weight",
     "aten::_resize_output_",
@@ -128,7 +130,7 @@ def effects(
     for parameter in signature.written:
         if not held.get(parameter, True) and ref_names(tensors[parameter]):
             raise ScheduleError("the operator writes a value that has no memory")
-    read = tuple(dict.fromkeys(s for storages in held.values() for s in storages))
+    read = tuple(dict.fromkeys(s for name in signature.read for s in held.get(name, ())))
     written = [s for name in signature.written for s in held.get(name, ())]
     results: list[Storages] = []
     fresh: list[str] = []
@@ -147,6 +149,11 @@ def effects(
         lists=signature.lists if len(signature.results) > 1 else frozenset(),
         ordered=signature.ordered,
     )
+
+
+def is_factory(target: Callable[..., Any]) -> bool:
+    """Whether an operator reads only metadata of its first argument, such as `zeros_like`."""
+    return isinstance(target, OpOverload) and bool(_FACTORY.fullmatch(schema_of(target).name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,7 @@ class _Signature:
         n_positional: the number of positional parameters, which come first.
         names: all its parameters, in order.
         taking_tensors: the position of each parameter that takes tensors.
+        read: those of which it may read the data.
         written: the parameters that it writes.
         results: its results.
         returns_list: whether it returns one list of tensors.
@@ -188,6 +196,7 @@ class _Signature:
     n_positional: int
     names: tuple[str, ...]
     taking_tensors: Mapping[str, int]
+    read: tuple[str, ...]
     written: tuple[str, ...]
     results: tuple[_Result, ...]
     returns_list: bool
@@ -219,12 +228,13 @@ def _signature(op: OpOverload) -> _Signature:
         raise ScheduleError("the operator takes or returns values of any type: not supported")
     annotated = [r.alias_info is not None and not r.alias_info.is_write for r in schema.returns]
     is_view = op in _UNDECLARED_VIEWS or (bool(annotated) and all(annotated))
+    takes_tensors = {p.name: i for i, p in enumerate(schema.arguments) if "Tensor" in str(p.type)}
+    n_unread = 1 if is_factory(op) else 0
     return _Signature(
         n_positional=sum(not p.kwarg_only for p in schema.arguments),
         names=tuple(p.name for p in schema.arguments),
-        taking_tensors={
-            p.name: i for i, p in enumerate(schema.arguments) if "Tensor" in str(p.type)
-        },
+        taking_tensors=takes_tensors,
+        read=tuple(name for name, i in takes_tensors.items() if i >= n_unread),
         written=tuple(p.name for p in schema.arguments if _is_written(op, p)),
         results=tuple(_result(op, returned) for returned in schema.returns),
         returns_list=[str(r.type) for r in schema.returns] == ["List[Tensor]"],
