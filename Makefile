@@ -23,8 +23,9 @@ IN_PARALLEL := --numprocesses auto --dist worksteal
 # Not the tests of bench: what they measure means nothing there, and takes minutes.
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
 CUDA_VENV := .venv-cuda-$(CUDA_TORCH)
-STANDIN_TESTS := $(shell grep -rl --include='test_*.py' --exclude-dir=bench \
-	'pytest[.]mark[.]gpu$$' tests)
+PLANNING_TESTS := tests/frontend/planning/test_planned_kernels.py
+STANDIN_TESTS := $(filter-out $(PLANNING_TESTS),$(shell \
+	grep -rl --include='test_*.py' --exclude-dir=bench 'pytest[.]mark[.]gpu$$' tests))
 TRITON_TESTS := tests/cuda_runtime/test_triton.py tests/rewrites/inductor/test_kernels_on_cuda.py \
 	tests/scenarios/test_triton_kernels.py
 ORDERS := lazy-1 random-1 random-2
@@ -85,8 +86,8 @@ endif
 
 cuda-env: $(CUDA_VENV)/.built
 
-# One order of work, by mode and seed: all tests, those that need a second device, and those that
-# need Triton, whose kernels compute only there.
+# One order of work, by mode and seed: all tests, and those that need a second device. The last order
+# also runs what takes longest: plans, which run nothing in any order, and tests that need Triton.
 $(ORDERS): STANDIN = LD_LIBRARY_PATH=$(CUDA_VENV)/stand-in \
 	STANDIN_MODE=$(word 1,$(subst -, ,$@)) STANDIN_SEED=$(word 2,$(subst -, ,$@))
 $(ORDERS): PYTEST = $(CUDA_VENV)/bin/python -m pytest -p tests.cuda_runtime.plugin \
@@ -95,7 +96,8 @@ $(ORDERS):
 	$(STANDIN) $(PYTEST) $(STANDIN_TESTS)
 	$(STANDIN) STANDIN_DEVICES=2 $(PYTEST) tests/cuda_runtime/test_second_device.py \
 		tests/devices/test_cuda_devices.py tests/failure_modes/test_streams.py
-	$(STANDIN) STANDIN_TRITON=1 $(PYTEST) $(TRITON_TESTS)
+	$(if $(filter $@,$(lastword $(ORDERS))),$(STANDIN) $(PYTEST) $(PLANNING_TESTS))
+	$(if $(filter $@,$(lastword $(ORDERS))),$(STANDIN) STANDIN_TRITON=1 $(PYTEST) $(TRITON_TESTS))
 
 $(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(shell find tests/cuda_runtime/native -type f) \
 		$(addprefix tests/cuda_runtime/,build.py stubs.py wheel.py)
