@@ -54,7 +54,7 @@ class CompiledWeights:
         now = {place.name: _type(place) for place in _places(model)} if self._types else {}
         for name, before in self._types.items():
             if now.get(name, "gone") != before:
-                return f"{name} was {before}, and is {now.get(name, 'gone')}"
+                return f"{name} was {before}. It is now {now.get(name, 'gone')}"
         return None
 
 

@@ -85,15 +85,15 @@ class InputCheck:
             return
         signature = self._signature_of(args, kwargs)
         if signature != self._signature:
-            problem: str | None = f"it is called with {signature}, not with {self._signature}"
+            problem: str | None = f"the call has {signature}, and the example {self._signature}"
         else:
             in_order = {name: kwargs[name] for name in self._keywords}
             problem = self._problem(*pytree.tree_flatten((args, in_order)))
         if problem is not None:
             raise InputError(
-                f"{self._name} was compiled with guards=False, for inputs like the example's, and "
-                f"{problem}. Compile it for these inputs too, or with guards=True, which compiles "
-                "again for other inputs"
+                f"{self._name} was compiled with guards=False, which takes only inputs like the "
+                f"example's: {problem}. Compile it for these inputs too, or with guards=True, "
+                "which compiles again for other inputs"
             )
 
     def _signature_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -101,12 +101,12 @@ class InputCheck:
         others = [name for name in kwargs if name not in self._named]
         keywords = ", ".join([*sorted(kwargs.keys() - others), *others])
         return plural(len(args), "positional argument") + (
-            f" and the keywords {keywords}" if keywords else ""
+            f" and the keyword{'s' if len(kwargs) > 1 else ''} {keywords}" if keywords else ""
         )
 
     def _problem(self, leaves: Sequence[Any], spec: object) -> str | None:
         if spec != self._spec:
-            return f"the arguments have a different structure: {spec}, not {self._spec}"
+            return f"the arguments are nested as {spec}, and the example's as {self._spec}"
         for i, expected in self._others.items():
             if not _is_equal(leaves[i], expected):
                 return f"{self._names[i]} is {_shown(leaves[i])}, not {_shown(expected)}"

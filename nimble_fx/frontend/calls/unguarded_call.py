@@ -97,7 +97,7 @@ class UnguardedCall:
         self._inputs.check(args, kwargs)
         untied = self._weights.untied() if self._weights.are_tied else None
         if untied is not None:
-            raise InputError(self._since(f"{untied} were one tensor, and are two"))
+            raise InputError(self._since(f"{untied} were one tensor. They are now two"))
         try:
             return self._known(args, kwargs)
         except Exception as error:
@@ -120,8 +120,8 @@ class UnguardedCall:
 
     def _since(self, what: str) -> str:
         return (
-            f"{self._name} was compiled with guards=False, and since then its {what}: compile it "
-            "again, or with guards=True, which does so whenever the model has changed"
+            f"{self._name} was compiled with guards=False, when its {what}: compile it again, or "
+            "with guards=True, which does so whenever the model has changed"
         )
 
     def _call_guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

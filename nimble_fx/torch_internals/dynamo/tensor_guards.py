@@ -44,7 +44,7 @@ class TensorGuards:
         if self.check(*tensors):
             return None
         text: str = self._explain(*tensors, tensor_check_names=list(names))
-        return text
+        return text.replace(" type, ' but", " type, but")  # PyTorch forgot the other quote
 
     def _check_some_same(self, *tensors: Tensor) -> bool:
         are_same = all(tensors[i] is tensors[first] for i, first in self._same)

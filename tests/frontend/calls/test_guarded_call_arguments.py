@@ -89,7 +89,7 @@ def test_keywords_may_come_in_another_order_where_the_model_sees_it(
     if guards or model is folded:
         assert torch.equal(compiled(y=y, x=x), model(y=y, x=x))
     else:
-        with pytest.raises(InputError, match=r"keywords y, x, not with .* keywords x, y"):
+        with pytest.raises(InputError, match=r"keywords y, x, and the example .* keywords x, y"):
             compiled(y=y, x=x)
 
 
