@@ -18,9 +18,6 @@ _MODULE = "torch._higher_order_ops.triton_kernel_wrap"
 TRITON_WRAPPER = lookup(f"{_MODULE}.triton_kernel_wrapper_functional")
 """The higher-order operator."""
 
-OBSTACLE = "nimble_obstacle"
-"""The key in the `meta` of a launch that stays wrapped; the value says what keeps it so."""
-
 _LITERALS = (int, float, str, bool, type(None), torch.dtype)
 
 _launch = lookup(f"{_MODULE}.triton_kernel_wrapper_mutation")

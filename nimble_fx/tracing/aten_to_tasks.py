@@ -23,6 +23,7 @@ from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.leaves import nodes_in, tensors_in, tensors_of
 from nimble_fx.torch_internals.names import HigherOrderOperator, OpOverload, pytree
+from nimble_fx.torch_internals.obstacles import OBSTACLE
 from nimble_fx.torch_internals.operators import (
     KERNELS,
     does_what_its_schema_says,
@@ -32,7 +33,6 @@ from nimble_fx.torch_internals.operators import (
 )
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import NUMBERS
-from nimble_fx.torch_internals.triton_calls import OBSTACLE
 from nimble_fx.tracing.escape_analysis import keeps_to_its_schema
 from nimble_fx.tracing.user_names import fused_sources, line_of, source_of
 

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.errors import NimbleWarning
+from nimble_fx.errors import FallbackError, NimbleWarning
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +109,44 @@ def test_a_view_at_an_offset_in_the_memory_stays_there(strided: Any) -> None:
         with torch.no_grad():
             torch.testing.assert_close(compiled(x, torch.ones(2)), program(y, torch.ones(2)))
         torch.testing.assert_close(x, y)  # PyTorch loses what is written elsewhere
+
+
+def into_a_strided_view(x: Tensor, row: Tensor) -> Tensor:
+    push(x.as_strided((2, 2), (4, 1), 1), row)
+    return x * 2
+
+
+def into_a_part_of_unknown_place(x: Tensor, row: Tensor) -> Tensor:
+    n = x.shape[0] // 3
+    push(x[n : n + 2, : x.shape[1] - 2].t(), row)
+    return x * 2
+
+
+def into_a_tensor_with_gaps(x: Tensor, row: Tensor) -> Tensor:
+    push(x, row)
+    return x * 2
+
+
+OBSTACLES: dict[str, tuple[Callable[..., Tensor], Tensor]] = {
+    "push.*: it writes to a view, in a model that calls as_strided": (
+        into_a_strided_view, torch.ones(4, 4),
+    ),
+    "push.*: it writes to a view whose place in its base is not known": (
+        into_a_part_of_unknown_place, torch.ones(6, 4),
+    ),
+    "push.*: it writes to a tensor of symbolic sizes with gaps": (
+        into_a_tensor_with_gaps, torch.ones(4, 6)[:, 1:3],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_what_keeps_a_call_from_being_scheduled_is_said(obstacle: str) -> None:
+    program, x = OBSTACLES[obstacle]
+    options: dict[str, Any] = {"on_fallback": "error"}
+    compiled = torch.compile(program, backend="nimble", options=options, dynamic=True)
+    with torch.no_grad(), pytest.raises(FallbackError, match=obstacle):
+        compiled(x, torch.ones(2))
 
 
 class Duplicates(nn.Module):

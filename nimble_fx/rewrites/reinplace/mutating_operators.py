@@ -30,10 +30,8 @@ from nimble_fx.torch_internals.auto_functionalized import (
     WrappedCall,
     wrapped_call,
 )
+from nimble_fx.torch_internals.obstacles import OBSTACLE
 from nimble_fx.torch_internals.operators import schema_of
-
-_STAYS = "nimble_stays_wrapped"
-"""The key in a node's `meta`."""
 
 
 def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
@@ -54,12 +52,17 @@ def call_mutating_operators(graph: Graph) -> dict[Node, Node]:
     """
     copies: dict[Node, Node] = {}
     for node in graph.find_nodes(op="call_function", target=WRAPPER):
-        wrapped = None if _STAYS in node.meta else wrapped_call(node)
-        if wrapped is not None and all(_can_be_copied(base, wrapped) for base in wrapped.bases):
-            with graph.inserting_before(node):
-                own = [copy_before(node, base) for base in wrapped.bases]
-            _unwrap(node, wrapped, [copy for copy, _ in own])
-            copies.update(own)
+        wrapped = wrapped_call(node)
+        if wrapped is None:
+            continue
+        obstacle = node.meta.get(OBSTACLE) or _obstacle(wrapped)
+        if obstacle is not None:
+            node.meta[OBSTACLE] = obstacle
+            continue
+        with graph.inserting_before(node):
+            own = [copy_before(node, base) for base in wrapped.bases]
+        _unwrap(node, wrapped, [copy for copy, _ in own])
+        copies.update(own)
     return copies
 
 
@@ -73,16 +76,18 @@ def leave_wrapped(graph: Graph) -> None:
         wrapped = wrapped_call(node)
         views = [] if wrapped is None else list(wrapped.written.values())
         if any(isinstance(view, (AsStrided, Slice)) for each in views for view in _listed(each)):
-            node.meta[_STAYS] = True
+            node.meta[OBSTACLE] = "it writes to a view, in a model that calls as_strided"
 
 
-def _can_be_copied(base: Node, wrapped: WrappedCall) -> bool:
-    """Whether a copy with the same strides can be made, and the views of it."""
-    value: Tensor = base.meta["val"]
+def _obstacle(wrapped: WrappedCall) -> str | None:
+    """What keeps a call from being one on copies of the same strides, and on views of these."""
+    values: list[Tensor] = [base.meta["val"] for base in wrapped.bases]
+    if not all(map(can_be_copied, values)):
+        return "it writes to a tensor of symbolic sizes with gaps"
     views = [view for each in wrapped.written.values() for view in _listed(each)]
-    theirs = [view for view in views if view and wrapped.bases[view.base_index] is base]
-    has_views = all(steps_to_view(view, value) is not None for view in theirs)
-    return has_views and can_be_copied(value)
+    if any(view and steps_to_view(view, values[view.base_index]) is None for view in views):
+        return "it writes to a view whose place in its base is not known"
+    return None
 
 
 def _unwrap(node: Node, wrapped: WrappedCall, copies: list[Node]) -> None:

@@ -20,8 +20,8 @@ from nimble_fx.rewrites.kernel_registry import MAX_PARAMETERS, registered
 from nimble_fx.rewrites.reinplace.written_copies import can_be_copied, copy_before
 from nimble_fx.torch_internals.leaves import nodes_in
 from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.obstacles import OBSTACLE
 from nimble_fx.torch_internals.triton_calls import (
-    OBSTACLE,
     TRITON_WRAPPER,
     WrappedLaunch,
     identity_of,
