@@ -46,8 +46,9 @@ def _chained(graph: TaskGraph) -> Iterator[Task]:
             needed[task.name] = names | {task.name: None}
             unplaced[task.name] = task
         elif task.launches or task.ordered:
-            others = tuple(name for name in task.after if name not in names)
-            yield from _chain([*map(unplaced.pop, names), task], others)
+            own = [*map(unplaced.pop, names), task]
+            others = dict.fromkeys(n for each in own for n in each.after if n not in names)
+            yield from _chain(own, tuple(others))
             last = (task.name,) if task.launches else last
         else:
             needed[task.name] = names

@@ -23,13 +23,19 @@ def into_preallocated(x: Tensor) -> Tensor:
     return x
 
 
-def width(graph: TaskGraph, *, of_allocations: bool) -> int:
-    """The largest set of independent tasks, with or without allocations: by brute force."""
+def dependencies(graph: TaskGraph) -> "nx.DiGraph[str]":
+    """An edge for each two tasks of which one depends on the other."""
     order: nx.DiGraph[str] = nx.DiGraph()
     order.add_nodes_from(task.name for task in graph.launching)
     order.add_edges_from((name, task.name) for task in graph.launching for name in task.after)
+    closure: nx.DiGraph[str] = nx.transitive_closure_dag(order)
+    return closure
+
+
+def width(graph: TaskGraph, *, of_allocations: bool) -> int:
+    """The largest set of independent tasks, with or without allocations: by brute force."""
+    order = dependencies(graph)
     if not of_allocations:
-        order = nx.transitive_closure_dag(order)
         order.remove_nodes_from(t.name for t in graph.launching if only_allocates(t.target))
     return max(map(len, nx.antichains(order)))
 
@@ -108,3 +114,11 @@ def test_the_program_stays_the_same(graph: TaskGraph) -> None:
     verify_structure(chained)
     assert conflicts(chained) == conflicts(graph)
     assert not races(scheduled(graph))
+
+
+@given(task_graphs())
+def test_no_dependency_is_lost_and_nothing_is_left_to_chain(graph: TaskGraph) -> None:
+    once = ChainAllocations()(graph)
+    assert ChainAllocations()(once) is once
+    before, after = dependencies(graph), dependencies(once)
+    assert all(after.has_edge(*edge) for edge in before.edges)
