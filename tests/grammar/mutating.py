@@ -50,16 +50,20 @@ def halve(all: Sequence[Tensor], last: Tensor | None = None) -> None:  # noqa: A
         each.mul_(0.5)
 
 
+_WITHOUT_LAST = "torch.ops.nimble_grammar.halve([{m!}, {v!}])\n" * (torch.__version__ >= "2.12")
+"""PyTorch 2.11 calls no operator whose written argument is left to its default."""
+
 MUTATING = table(
     {
         "": """
             torch.ops.nimble_grammar.push({m!}, {v})
             torch.ops.nimble_grammar.push({h!}, {v})
             torch.ops.nimble_grammar.push({q!}, {f})
-            torch.ops.nimble_grammar.halve([{m!}, {v!}])
+            torch.ops.nimble_grammar.halve([{m!}, {v!}], {f!})
             torch.ops.nimble_grammar.halve([{h!}], {m!})
             torch.ops.nimble_grammar.halve([], {f!})
-        """,
+        """
+        + _WITHOUT_LAST,
         "v": "torch.ops.nimble_grammar.pop({m!})",
         "s": "torch.ops.nimble_grammar.pop({v!})",
         "mv": "torch.ops.nimble_grammar.exchange({m!}, {v!}, by=1.5)",
