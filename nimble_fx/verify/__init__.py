@@ -14,6 +14,7 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
 from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.equivalence import check_same_program, check_same_schedule
+from nimble_fx.verify.factories import read_values
 from nimble_fx.verify.happens_before import (
     HappensBefore,
     check_forks,
@@ -24,7 +25,6 @@ from nimble_fx.verify.happens_before import (
 )
 from nimble_fx.verify.lifetimes import check_frees
 from nimble_fx.verify.parse import parse
-from nimble_fx.verify.parse.schemas import is_factory
 from nimble_fx.verify.reinplacing import verify_contents as verify_contents
 
 Uses = Sequence[Sequence[str]]
@@ -49,7 +49,7 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
         check_same_program(graph, traced)
     uses = [task.uses for task in graph.tasks]
     _check_structure(graph, uses)
-    _check_accesses(graph, uses)
+    _check_accesses(graph)
     _prove(graph, uses, graph.forks, graph.joins)
 
 
@@ -136,24 +136,22 @@ def _check_structure(graph: TaskGraph, uses: Uses) -> None:
         raise ScheduleError(f"{graph.name} has two inputs of one name: {known}")
 
 
-def _check_accesses(graph: TaskGraph, uses: Uses) -> None:
+def _check_accesses(graph: TaskGraph) -> None:
     """Each launching task declares that it accesses the storages whose data it may use."""
     if len({task.index for task in graph.tasks}) != len(graph.tasks):
         raise ScheduleError(f"tasks of {graph.name} share an index: program order is not known")
     holds = {value.name: value.holds for value in graph.values}
-    for task, used in zip(graph.tasks, uses, strict=True):
-        storage = _undeclared_access(task, used, holds) if task.launches else None
+    for task in graph.launching:
+        storage = _undeclared_access(task, holds)
         if storage is not None:
             message = f"{describe_task(task)} does not declare that it accesses {storage}"
             raise illegal(graph, message, task)
 
 
-def _undeclared_access(
-    task: Task, used: Sequence[str], holds: Mapping[str, Sequence[str]]
-) -> str | None:
+def _undeclared_access(task: Task, holds: Mapping[str, Sequence[str]]) -> str | None:
     """A storage that the task uses or allocates and that is not in its reads or writes."""
     reads, writes = task.reads, task.writes
-    for name in ref_names((task.args[1:], task.kwargs)) if is_factory(task.target) else used:
+    for name in read_values(task):
         for storage in holds[name]:
             if storage not in reads and storage not in writes:
                 return storage

@@ -9,6 +9,7 @@ from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import overload_name, schema_of
 from nimble_fx.verify.diagnostics import describe_task, illegal
+from nimble_fx.verify.factories import read_values
 
 _interface = attrgetter("inputs", "constants", "outputs")
 _meaning = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
@@ -78,7 +79,7 @@ def _reads(graph: TaskGraph) -> Iterator[tuple[str, str, tuple[str | None, ...]]
     writer: dict[str, str] = {}
     for task in graph.tasks:
         if task.launches:
-            for name in task.uses:
+            for name in read_values(task):
                 yield task.name, name, tuple([writer.get(s) for s in holds[name]])
             writer.update(dict.fromkeys(task.writes, task.name))
     inputs = [value.name for value in (*graph.inputs, *graph.constants)]

@@ -110,6 +110,14 @@ def test_what_is_overwritten_with_care_is_proved(program: AtenProgram) -> None:
     verify_contents(after, before)
 
 
+def test_a_factory_is_like_a_tensor_that_is_overwritten() -> None:
+    before, after = graphs(
+        lambda x: (lambda y: (y.relu(), torch.ones_like(y)))(x @ x), torch.eye(4)
+    )
+    assert [task.name for task in after.tasks if task.target == aten.relu_.default] == ["relu"]
+    verify_contents(after, before)
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [

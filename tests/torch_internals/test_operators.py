@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nimble_fx.torch_internals.operators import is_factory, only_allocates
-from nimble_fx.verify.parse import schemas
+from nimble_fx.verify import factories
 
 aten = torch.ops.aten
 OPERATORS = {
@@ -46,7 +46,7 @@ def test_factories_read_no_data_of_their_first_argument(operator: Any) -> None:
 
 
 def test_tracer_and_verifier_know_the_same_factories() -> None:
-    assert {each for each in OPERATORS if schemas.is_factory(each)} == set(FACTORIES)
+    assert {each for each in OPERATORS if factories.is_factory(each)} == set(FACTORIES)
     assert len(FACTORIES) > 10
 
 

@@ -4,7 +4,6 @@ It shares no code with `trace`, which reads schemas too, so that one cannot repe
 mistakes.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, ref_names
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import is_composite, schema_of
+from nimble_fx.verify.factories import is_factory
 
 Storages = tuple[str, ...]
 
@@ -53,7 +53,6 @@ _METADATA_ONLY = {
     "aten::sym_storage_offset",
     "aten::_assert_tensor_metadata",
 }
-_FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
 _REPLACES_STORAGE = {
     "aten::_cudnn_rnn_flatten_weight",
     "aten::_resize_output_",
@@ -149,11 +148,6 @@ def effects(
         lists=signature.lists if len(signature.results) > 1 else frozenset(),
         ordered=signature.ordered,
     )
-
-
-def is_factory(target: Callable[..., Any]) -> bool:
-    """Whether an operator reads only metadata of its first argument, such as `zeros_like`."""
-    return isinstance(target, OpOverload) and bool(_FACTORY.fullmatch(schema_of(target).name))
 
 
 @dataclass(frozen=True, slots=True)
