@@ -16,6 +16,7 @@ from nimble_fx.runtime.rounding_range import RoundingRange
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.leaves import devices_of
+from nimble_fx.torch_internals.operators import only_allocates
 from nimble_fx.tracing.aten_to_tasks import trace
 
 N_RUNS = 16
@@ -26,9 +27,11 @@ def is_comparable(traced: GraphModule) -> bool:
     """Whether a graph can run more often than the user calls it, and in float64.
 
     It must not write to its arguments, nor call a custom operator, which may have undeclared
-    effects, nor reinterpret bits as another type, which rounding changes by any amount.
+    effects, nor reinterpret bits as another type, which rounding changes by any amount, nor
+    allocate memory as it is (`torch.empty`), which it may return.
     """
-    if traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.dtype):
+    called = {node.target for node in traced.graph.nodes if node.op == "call_function"}
+    if torch.ops.aten.view.dtype in called or any(map(only_allocates, called)):
         return False
     try:
         effects = Effects.of(trace(traced).graph)

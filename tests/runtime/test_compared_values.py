@@ -270,7 +270,7 @@ def test_what_cannot_be_run_twice_or_in_float64_is_not_compared() -> None:
         def custom(x: Tensor) -> Any:
             return torch.ops.nimble_tests.seen(x).relu()
 
-        for function in (bits_of, written, custom, branched):
+        for function in (bits_of, written, custom, branched, torch.empty_like):
             assert not is_comparable(make_fx(function)(torch.ones(3)))
     assert is_comparable(make_fx(lambda x: x.relu().view(-1))(torch.ones(3)))
 
