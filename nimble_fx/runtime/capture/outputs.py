@@ -4,6 +4,7 @@ A replay overwrites the results of the previous one, so they are copied out. Whi
 each other, an input or a parameter, and which are not tensors, is determined once, at the capture.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,6 +74,8 @@ class OutputBuilder:
         self._elsewhere = {*self._static, *self._buffers, *self._copied}
         copies: dict[int, int] = {}
         distinct = {id(value): value for value in captured}
+        tensors = [value for value in distinct.values() if isinstance(value, Tensor)]
+        self._n_outputs = Counter(map(storage_key, tensors))
         self._builders = [
             self._builder(value, buffers, static, copies) for value in distinct.values()
         ]
@@ -134,8 +137,9 @@ class OutputBuilder:
             return partial(_view_of_copy, copies[storage], view)
         copies[storage] = n = len(self._originals)
         is_whole = _fills_its_storage(value)
-        self._originals.append(value if is_whole else _storage_bytes(value))
-        return partial(_whole_copy if is_whole else _first_view_of_copy, n, view)
+        is_alone = self._n_outputs[storage] == 1
+        self._originals.append(value if is_whole else _whole_storage(value, is_alone))
+        return partial(_whole_copy if is_whole else _view_of_copy, n, view)
 
 
 def _non_tensor(value: object, call: Call) -> object:
@@ -169,12 +173,6 @@ def _whole_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     return call.copies[n]
 
 
-def _first_view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
-    """The first output in the copy of a whole storage; others in it become views of this one."""
-    call.copies[n] = _view_on(call.copies[n], view)
-    return call.copies[n]
-
-
 def _view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     return _view_on(call.copies[n], view)
 
@@ -199,6 +197,14 @@ def _fills_its_storage(value: Tensor) -> bool:
     return is_whole and torch.empty_like(value).stride() == value.stride()
 
 
-def _storage_bytes(value: Tensor) -> Tensor:
-    """The whole storage of a tensor, as bytes."""
-    return torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
+def _whole_storage(value: Tensor, is_alone: bool) -> Tensor:
+    """The whole storage of a tensor.
+
+    As bytes, of which autograd knows no views, if it is alone there, or their number is odd. Else
+    in the tensor's type, so that all outputs there are views of a tensor without gaps: PyTorch
+    compiles no write to a view of one with gaps.
+    """
+    storage = value.untyped_storage()
+    has_rest = storage.nbytes() % value.itemsize != 0
+    dtype = torch.uint8 if is_alone or has_rest else value.dtype
+    return torch.empty(0, dtype=dtype, device=value.device).set_(storage)

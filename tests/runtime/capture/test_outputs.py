@@ -62,6 +62,21 @@ def test_outputs_that_are_parts_of_a_storage_have_eagers_values_and_strides(
         assert [y.stride() for y in ours] == [y.stride() for y in expected]
 
 
+def test_tensors_with_gaps_that_share_memory_may_be_written_by_the_next_program() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x.new_zeros(x.shape[0], 2 * x.shape[1])[:, ::2]
+        y.copy_(x)
+        transposed = y.t()
+        torch._dynamo.graph_break()
+        transposed.mul_(2)
+        return y + 1
+
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "silent"}
+    compiled = torch.compile(program, backend="nimble", options=options)
+    for x in torch.randn(3, 3, 3):
+        assert_same(compiled(x), program(x))
+
+
 def test_parts_of_a_storage_that_are_written_to_are_noticed_in_each_other(
     device: ReplayingDevice,
 ) -> None:
