@@ -19,7 +19,8 @@ class AssignStreams:
     `policy="nimble"` (Kwon et al., NeurIPS 2020, section 4.2): no two independent tasks share a
     stream, `len(E') - len(M)` waits are enough, where E' are the edges of the minimum equivalent
     graph and M is a maximum matching of them, and no assignment with that concurrency needs
-    fewer. Beyond the paper, the number of streams is the width of the graph, the fewest possible.
+    fewer. Beyond the paper, the streams are the fewest that need so few waits. Nearly always that
+    is the width of the graph; where it is not, the width would take more waits.
     `policy="serial"`: all tasks on stream 0.
 
     Requires: `after` is the minimum equivalent graph (reduce-edges).
@@ -48,10 +49,10 @@ class AssignStreams:
 
 
 def chain_cover(rows: Rows) -> list[Chain]:
-    """A minimum chain cover of a DAG, whose size is its width, in the order of the chains' heads.
+    """Chains that cover a DAG, in the order of their heads.
 
-    Among the minimum covers, its chains follow as many edges of the minimum equivalent graph as any
-    set of disjoint paths can.
+    They follow as many edges of the minimum equivalent graph as disjoint paths can, and no cover
+    that follows so many has fewer chains.
     """
     reduced, closure = reduction(rows)
     follows = _most_direct_chains(reduced, closure)
@@ -65,35 +66,19 @@ def chain_cover(rows: Rows) -> list[Chain]:
 
 
 def _most_direct_chains(reduced: Rows, closure: Rows) -> Matching:
-    """A maximum matching of the closure that contains a maximum matching of the reduction.
+    """The largest matching of the closure among those with the most edges of the reduction.
 
-    Augmenting one to the other may lose direct edges. If it does, the search is repeated with only
-    the edges that both optima can use: those with exactly one end in a minimum vertex cover
-    (complementary slackness). That both optima exist at once is a conjecture: true for every DAG of
-    up to 6 vertices and for each one that the tests have drawn. Were it false for some graph, that
-    graph would get more streams or more waits than the fewest.
+    By complementary slackness: with a minimum vertex cover of the reduction, these matchings cover
+    all its vertices, by edges of the reduction with one end in it; their other edges have no end in
+    it. A matching of only such edges, augmented from a maximum one of the reduction, stays one.
     """
     direct = maximum_matching(reduced)
-    chained = maximum_matching(closure, start=direct)
-    if sum(reduced[u] >> v & 1 for u, v in chained.items()) == len(direct):
-        return chained
-    tight = _tight_edges(reduced, closure, direct, chained)
-    direct = maximum_matching([row & edges for row, edges in zip(tight, reduced, strict=True)])
-    return maximum_matching(tight, start=direct)
-
-
-def _tight_edges(reduced: Rows, closure: Rows, direct: Matching, chained: Matching) -> list[int]:
-    """The edges that matchings may use if they are maximum on the reduction and on the closure."""
-    direct_left, direct_right = minimum_vertex_cover(reduced, direct)
-    chain_left, chain_right = minimum_vertex_cover(closure, chained)
-    tight = []
-    for u, (edges, paths) in enumerate(zip(reduced, closure, strict=True)):
-        in_direct, in_chain = direct_left >> u & 1, chain_left >> u & 1
-        usable = edges & (~direct_right if in_direct else direct_right)
-        if not in_direct:
-            usable |= paths & ~edges & ~direct_right
-        tight.append(usable & (~chain_right if in_chain else chain_right))
-    return tight
+    left, right = minimum_vertex_cover(reduced, direct)
+    usable = [
+        row & ~right if left >> u & 1 else row | (paths & ~right)
+        for u, (row, paths) in enumerate(zip(reduced, closure, strict=True))
+    ]
+    return maximum_matching(usable, start=direct)
 
 
 def merge_chains(chains: Sequence[Chain], rows: Rows, limit: int | None) -> list[Chain]:
