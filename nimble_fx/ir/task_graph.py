@@ -104,7 +104,7 @@ class Task:
 
     @property
     def launches(self) -> bool:
-        """Whether it runs anything on the device: views, `getitem` and sizes do not."""
+        """Whether it runs a kernel or allocates memory: views, `getitem` and sizes do not."""
         return bool(self.reads or self.writes)
 
     @property

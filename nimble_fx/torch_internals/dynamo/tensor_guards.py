@@ -11,6 +11,9 @@ from nimble_fx.torch_internals.names import lookup
 COMPARE_STRIDES_OF_WEIGHTS = torch.__version__ >= "2.12"
 """Whether Dynamo's own guards of parameters and buffers compare strides."""
 
+_DISPATCH_KEYS = (
+    " (another device or layout, an inference tensor, or a view that conjugates or negates)"
+)
 _TensorGuards = lookup("torch._C._dynamo.guards.TensorGuards")
 
 
@@ -44,7 +47,8 @@ class TensorGuards:
         if self.check(*tensors):
             return None
         text: str = self._explain(*tensors, tensor_check_names=list(names))
-        return text.replace(" type, ' but", " type, but")  # PyTorch forgot the other quote
+        hint = _DISPATCH_KEYS if "dispatch key set mismatch" in text else ""
+        return text.replace(" type, ' but", " type, but") + hint  # PyTorch forgot the other quote
 
     def _check_some_same(self, *tensors: Tensor) -> bool:
         are_same = all(tensors[i] is tensors[first] for i, first in self._same)
