@@ -51,8 +51,13 @@ def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequenc
     for one, other in zip(map(_value, before), map(_value, after), strict=True):
         if not _is_same(one, other):
             raise UnsupportedError(f"Inductor returns {_shown(other)} where {_shown(one)} was")
-    if _sharing([*inputs, *before]) != _sharing([*inputs, *after]):
-        raise UnsupportedError("Inductor returns tensors that share other memory than before")
+    places = zip(_sharing([*inputs, *before]), _sharing([*inputs, *after]), strict=True)
+    moved = [i - len(inputs) for i, (one, other) in enumerate(places) if one != other]
+    if moved:
+        raise UnsupportedError(
+            f"Inductor returns output {moved[0]} in memory of an input, a constant or another "
+            "output where it had its own, or the other way round"
+        )
 
 
 def _sharing(values: Sequence[Any]) -> list[int]:
