@@ -76,6 +76,9 @@ class OutputBuilder:
         distinct = {id(value): value for value in captured}
         tensors = [value for value in distinct.values() if isinstance(value, Tensor)]
         self._n_outputs = Counter(map(storage_key, tensors))
+        self._whole = {
+            storage_key(value): value for value in reversed(tensors) if self._is_whole_copy(value)
+        }
         self._builders = [
             self._builder(value, buffers, static, copies) for value in distinct.values()
         ]
@@ -96,6 +99,10 @@ class OutputBuilder:
         call = Call(inputs, static, copies)
         built = [build(call) for build in self._builders]
         return [built[place] for place in self._places]
+
+    def _is_whole_copy(self, value: Tensor) -> bool:
+        """Whether an output is copied, and is all of its storage, so that the others are views."""
+        return storage_key(value) in self._copied and _fills_its_storage(value)
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""
@@ -133,13 +140,13 @@ class OutputBuilder:
             return partial(_input if is_whole else _view_of_input, k, view)
         if self._is_in_place(value):
             return partial(_graph_memory, value)
-        if storage in copies:
-            return partial(_view_of_copy, copies[storage], view)
-        copies[storage] = n = len(self._originals)
-        is_whole = _fills_its_storage(value)
-        is_alone = self._n_outputs[storage] == 1
-        self._originals.append(value if is_whole else _whole_storage(value, is_alone))
-        return partial(_whole_copy if is_whole else _view_of_copy, n, view)
+        if storage not in copies:
+            copies[storage] = len(self._originals)
+            is_alone = self._n_outputs[storage] == 1
+            whole = self._whole.get(storage)
+            self._originals.append(_whole_storage(value, is_alone) if whole is None else whole)
+        n = copies[storage]
+        return partial(_whole_copy if value is self._originals[n] else _view_of_copy, n, view)
 
 
 def _non_tensor(value: object, call: Call) -> object:
