@@ -27,7 +27,7 @@ class ChainAllocations:
     name = "chain-allocations"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with allocations moved and chained. Cost: O(tasks + accesses)."""
+        """The graph with allocations moved and chained. Cost: O(tasks + uses)."""
         if not any(only_allocates(task.target) for task in graph.launching):
             return graph
         chained = {task.name: task for task in _chained(graph)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nimble_fx.ir.bipartite_matching import maximum_matching, width
 from nimble_fx.ir.bitset_dag import bits, reduction
-from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.task_graph import TaskGraph, dependency_rows
 from nimble_fx.passes.assign_streams import AssignStreams, chain_cover, merge_chains
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from tests.strategies import dags, task_graphs
@@ -53,13 +53,18 @@ def test_chains_follow_as_many_reduced_edges_as_a_maximum_matching_has(rows: lis
 @given(dags(max_vertices=16))
 @example(MORE_THAN_WIDTH)
 def test_no_cover_that_follows_so_many_has_fewer_chains(rows: list[int]) -> None:
+    assert len(chain_cover(rows)) == fewest_chains(rows)
+
+
+def fewest_chains(rows: Sequence[int]) -> int:
+    """The fewest chains that follow as many edges of the reduction as disjoint paths can."""
     reduced, closure = reduction(rows)
     graph: nx.Graph[tuple[str, int]] = nx.Graph()
     for u, row in enumerate(closure):
         for v in bits(row):
             weight = len(rows) if reduced[u] >> v & 1 else 1
             graph.add_edge(("left", u), ("right", v), weight=weight)
-    assert len(chain_cover(rows)) == len(rows) - len(nx.max_weight_matching(graph))
+    return len(rows) - len(nx.max_weight_matching(graph))
 
 
 def test_the_fewest_waits_may_need_more_streams_than_the_dag_is_wide() -> None:
@@ -138,7 +143,7 @@ def assignments(closure: Sequence[int], streams: list[int]) -> Iterator[list[int
 @given(dags(max_vertices=16), st.integers(1, 5))
 def test_a_limit_is_kept_and_no_vertex_lost(rows: list[int], limit: int) -> None:
     streams = merge_chains(chain_cover(rows), rows, limit)
-    assert len(streams) == min(limit, len(chain_cover(rows)))
+    assert len(streams) == min(limit, fewest_chains(rows))
     assert sorted(u for stream in streams for u in stream) == list(range(len(rows)))
 
 
@@ -147,6 +152,7 @@ def test_policy_nimble_gives_each_launching_task_a_stream_and_others_none(graph:
     reduced = ReduceEdges()(graph)
     scheduled = AssignStreams("nimble")(reduced)
     assert {t.stream for t in scheduled.launching} == set(range(scheduled.n_streams))
+    assert scheduled.n_streams == fewest_chains(dependency_rows(reduced.launching))
     assert scheduled.n_streams >= scheduled.width == width_by_networkx(reduced)
     assert all(task.stream is None for task in scheduled.tasks if not task.launches)
     assert AssignStreams("nimble")(reduced) == scheduled
