@@ -102,7 +102,9 @@ class OutputBuilder:
 
     def _is_whole_copy(self, value: Tensor) -> bool:
         """Whether an output is copied, and is all of its storage, so that the others are views."""
-        return storage_key(value) in self._copied and _fills_its_storage(value)
+        storage = storage_key(value)
+        is_callers = storage in self._static or storage in self._buffers
+        return storage in self._copied and not is_callers and _fills_its_storage(value)
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""
