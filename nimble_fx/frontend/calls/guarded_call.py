@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from nimble_fx.frontend.calls.direct_call import direct_call
@@ -27,13 +27,11 @@ class KnownCall:
         entry: the entry of Dynamo's cache.
         code: its code.
         run: takes the arguments and the keywords of a call for which the guards of the entry pass.
-        fetches: the code that fetches parameters and buffers for it.
     """
 
     entry: DynamoEntry
     code: FunctionType
     run: Callable[[tuple[Any, ...], dict[str, Any]], Any]
-    fetches: CodeType
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls it; Dynamo, which may be compiling the caller, sees no frames of it."""
@@ -107,7 +105,7 @@ class GuardedCalls:
         self._known = [self._known_call(entry, example), *known][:MAX_ENTRIES]
 
     def _known_call(self, entry: DynamoEntry, example: Arguments) -> KnownCall:
-        code, direct = entry.as_function(self._function, self.reads_user_objects), None
+        code = entry.as_function(self._function, self.reads_user_objects)
         does_more = bool(entry.effects) or self.reads_user_objects
         # once known calls are dropped for others, it does not pay to emit one
         pays = len(self._known) < MAX_ENTRIES
@@ -115,6 +113,6 @@ class GuardedCalls:
         is_of_example = entry.fits(self._variables(example.args, example.kwargs))
         if pays and is_of_example and not does_more:
             direct = direct_call(self._name, code, entry.graph, example)
-        if direct is not None:
-            return KnownCall(entry, code, direct, direct.__code__)
-        return KnownCall(entry, code, lambda args, kwargs: code(*args, **kwargs), code.__code__)
+            if direct is not None:
+                return KnownCall(entry, code, direct)
+        return KnownCall(entry, code, lambda args, kwargs: code(*args, **kwargs))

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from traceback import walk_tb
 from typing import Any
 
-from nimble_fx.errors import InputError, UnsupportedError
+from nimble_fx.errors import InputError, NimbleError, UnsupportedError
 from nimble_fx.frontend.calls.compiled_weights import CompiledWeights
 from nimble_fx.frontend.calls.graph_call import graph_call
 from nimble_fx.frontend.calls.guarded_call import GuardedCalls
@@ -88,8 +87,8 @@ class UnguardedCall:
         """Calls the model; the caller has switched gradients off.
 
         Raises:
-            InputError: the inputs are not like those of the example, or parameters or buffers are
-                gone, or were tied at the compile and are not any more.
+            InputError: the inputs are not like those of the example, or the call fails and a
+                parameter or buffer is gone or of another type, or two are not tied any more.
             UnsupportedError: the call would need the model's weights, which were released.
         """
         if not self._state.is_same():
@@ -100,23 +99,13 @@ class UnguardedCall:
             raise InputError(self._since(f"{untied} were one tensor. They are now two"))
         try:
             return self._known(args, kwargs)
-        except Exception as error:
-            self._explain(error)
+        except NimbleError:
             raise
-
-    def _explain(self, error: Exception) -> None:
-        """Adds to an error how the model has changed since it was compiled, if it has.
-
-        Raises:
-            InputError: instead of an error in the code that fetches parameters and buffers.
-        """
-        difference = self._weights.difference() if self.has_weights else None
-        if difference is None:
-            return
-        (*_, (frame, _)) = walk_tb(error.__traceback__)
-        if frame.f_code is self._known.fetches:
+        except Exception as error:
+            difference = self._weights.difference() if self.has_weights else None
+            if difference is None:
+                raise
             raise InputError(self._since(difference)) from error
-        error.add_note(self._since(difference))
 
     def _since(self, what: str) -> str:
         return (
