@@ -59,8 +59,10 @@ def described_inputs(graph: TaskGraph) -> str:
 
 def _tasks(graph: TaskGraph, n_traced: int | None) -> str:
     """The number of tasks, and of the operators that they compute."""
-    text = f"{len(graph.launching)} launched, {len(graph.tasks)} in all"
-    return text if n_traced is None else f"{text}; PyTorch traced {plural(n_traced, 'operator')}"
+    n_others = len(graph.tasks) - len(graph.launching)
+    others = f", {n_others} without a kernel (views, items of results)" if n_others else ""
+    traced = "" if n_traced is None else f"; PyTorch traced {plural(n_traced, 'operator')}"
+    return f"{len(graph.launching)} launched{others}{traced}"
 
 
 def _streams(graph: TaskGraph) -> str:
