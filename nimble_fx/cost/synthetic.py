@@ -11,6 +11,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import extent, number, numbers
 from nimble_fx.ir.task_graph import Arg, Ref, Task
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
+from nimble_fx.torch_internals.operators import reads_opaque_memory
 from nimble_fx.torch_internals.storages import with_math_bits
 
 _aten = torch.ops.aten
@@ -41,6 +42,16 @@ def synthetic(value: Type | None) -> Any:
         case TupleType(items):
             return tuple(synthetic(item) for item in items)
     raise UnsupportedError("the type of an argument is not known")
+
+
+def check_runs(task: Task) -> None:
+    """Checks that a task runs on synthetic values, or raises an error there.
+
+    Raises:
+        UnsupportedError: it would crash.
+    """
+    if reads_opaque_memory(task.target):
+        raise UnsupportedError(f"{task.name} reads memory in a library's own format")
 
 
 def randomize(x: Tensor, scale: float = 1.0) -> None:

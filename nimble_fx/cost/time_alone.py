@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.cost.arguments import with_values
-from nimble_fx.cost.synthetic import random_rows
+from nimble_fx.cost.synthetic import check_runs, random_rows
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Task
@@ -43,6 +43,7 @@ def task_seconds(
     Raises:
         Exception: any error of the operator with these arguments.
     """
+    check_runs(task)
     parameters = {name: values[name] for name in task.uses if name in cold}
     others = {name: values[name] for name in task.uses if name not in cold}
     far = _copies(task, parameters, max(cold.values(), default=0))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nimble_fx.cost.arguments import with_values
 from nimble_fx.cost.cold_values import MAX_COLD_NBYTES
-from nimble_fx.cost.synthetic import is_expanded, random_rows, randomize, synthetic
+from nimble_fx.cost.synthetic import check_runs, is_expanded, random_rows, randomize, synthetic
 from nimble_fx.errors import UnsupportedError, one_line
 from nimble_fx.ir.operators import runtime_function
 from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph
@@ -80,8 +80,9 @@ class TimingInterpreter:
         rows = random_rows(task, values)
         operands = {**values, **rows} if rows else values
         args, kwargs = with_values(task.args, operands), with_values(step.kwargs, operands)
-        start = perf_counter()
         try:
+            check_runs(task)
+            start = perf_counter()
             values[task.name] = step.target(*args, **kwargs)
             return perf_counter() - start
         except Exception as error:  # an operator may raise any error on synthetic values

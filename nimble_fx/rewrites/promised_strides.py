@@ -22,7 +22,7 @@ from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.memory_formats import contiguous_order, inverse_order
 from nimble_fx.torch_internals.names import OpOverload, pytree
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import reads_opaque_memory, schema_of
 from nimble_fx.torch_internals.symbolic import NUMBERS, hint
 from nimble_fx.tracing.constant_folding import Place
 
@@ -84,6 +84,8 @@ def _may_differ(node: Node, place: Place) -> bool:
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return False
     if is_view(target) or schema_of(target).is_mutable or target.overloadpacket in _PRODUCTS:
+        return False
+    if reads_opaque_memory(target):
         return False
     inputs = tensors_in([each.meta.get("val") for each in node.all_input_nodes])
     is_plain = all(x.layout is torch.strided and type(x) is type(inputs[0]) for x in inputs)

@@ -22,6 +22,7 @@ _FACTORIES = (
     *("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like"),
     *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "zeros_like"),
 )
+_OPAQUE = ("_cudnn_rnn_backward", "miopen_rnn_backward", "mkldnn_rnn_layer_backward")
 
 _ONEDNN = {
     "mkldnn::_convolution_pointwise",
@@ -64,6 +65,14 @@ def only_allocates(function: Any) -> bool:
 def is_factory(function: Any) -> bool:
     """Whether it is an operator that reads only metadata of its first argument (`zeros_like`)."""
     return _is_among(_FACTORIES, function)
+
+
+def reads_opaque_memory(function: Any) -> bool:
+    """Whether it reads what its forward wrote in a library's own format, of unknown size.
+
+    Other memory in its place crashes the process.
+    """
+    return _is_among(_OPAQUE, function)
 
 
 def is_composite(op: OpOverload) -> bool:

@@ -13,7 +13,10 @@ from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.time_alone import MAX_COPIES, WARM_NBYTES, task_seconds
 from nimble_fx.cost.work import value_types
 from nimble_fx.devices.cpu import Cpu
+from nimble_fx.errors import UnsupportedError
+from tests.support import schedules
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
+from tests.support.opaque_memory import lstm_backward
 
 
 class Noting(Cpu):
@@ -91,3 +94,10 @@ def test_what_an_operator_raises_is_raised() -> None:
     values = {"x0": torch.ones(3, 4), "x1": torch.ones(3, 4)}
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         task_seconds(graph.tasks[0], values, {}, Noting())
+
+
+def test_what_would_crash_is_not_run() -> None:
+    graph = schedules.traced(lstm_backward, torch.randn(5, 2, 4)).graph
+    (task,) = [task for task in graph.tasks if "mkldnn" in task.name]
+    with pytest.raises(UnsupportedError, match="reads memory in a library's own format"):
+        task_seconds(task, {}, {}, Noting())

@@ -16,8 +16,10 @@ from nimble_fx.cost import timing_interpreter
 from nimble_fx.cost.timing_interpreter import GREATEST, LEAST, TimingInterpreter
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph
 from nimble_fx.ir.types import TensorType
+from tests.support import schedules
 from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 from tests.support.cost_playing import Clock, program, step
+from tests.support.opaque_memory import lstm_backward
 
 
 def playing(graph: TaskGraph) -> TimingInterpreter:
@@ -112,6 +114,12 @@ def test_what_comes_after_a_task_that_raises_gets_a_value_of_its_type() -> None:
     assert set(found.failed) == {"bad", "unknown", "lost"}
     assert found.failed["bad"] == found.failed["unknown"] == "IndexError: out of range"
     assert found.failed["lost"].startswith("TypeError")
+
+
+def test_what_would_crash_is_not_run() -> None:
+    found = playing(schedules.traced(lstm_backward, torch.randn(5, 2, 4)).graph)
+    (why,) = found.failed.values()
+    assert "reads memory in a library's own format" in why
 
 
 def test_an_interrupt_of_the_caller_is_not_swallowed() -> None:

@@ -18,6 +18,7 @@ from nimble_fx.rewrites import promised_strides
 from nimble_fx.rewrites.promised_strides import keep_promised_strides
 from nimble_fx.torch_internals.leaves import tensors_in
 from tests.support.eager import assert_same
+from tests.support.opaque_memory import lstm_backward
 from tests.support.promised_types import run_as_promised
 from tests.support.samples import names, samples
 from tests.support.schedules import aten_graph
@@ -146,6 +147,12 @@ ALONE: dict[str, Callable[[Tensor], Any]] = {
 def test_it_leaves_alone(what: str) -> None:
     x = torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last)
     gm = aten_graph(ALONE[what], x, functional=False)
+    before = [*gm.graph.nodes]
+    assert [*keep_promised_strides(gm, here).graph.nodes] == before
+
+
+def test_it_leaves_alone_what_zeros_would_crash() -> None:
+    gm = aten_graph(lstm_backward, torch.randn(2, 5, 4).transpose(0, 1))
     before = [*gm.graph.nodes]
     assert [*keep_promised_strides(gm, here).graph.nodes] == before
 

@@ -23,6 +23,7 @@ from nimble_fx.torch_internals.names import (
 from nimble_fx.torch_internals.operators import (
     arguments_by_name,
     does_what_its_schema_says,
+    reads_opaque_memory,
     schema_of,
 )
 from nimble_fx.torch_internals.storages import storage_key
@@ -112,7 +113,8 @@ def _find_out(func: Any, args: Any, kwargs: dict[str, Any]) -> Returned | None:
         return None
     except Exception as raised:  # some kernels accept arguments that their fakes do not
         error = raised
-    if does_what_its_schema_says(func) and schema_of(func).returns:
+    may_run = does_what_its_schema_says(func) and not reads_opaque_memory(func)
+    if may_run and schema_of(func).returns:
         try:
             return _of_synthetic_values(func, args, kwargs)
         except Exception as raised:

@@ -12,6 +12,7 @@ from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.results import returned_by
 from nimble_fx.errors import OperatorError
 from tests.support.eager import assert_same
+from tests.support.opaque_memory import LSTM_BACKWARD, made_up_arguments
 
 aten = torch.ops.aten
 VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble"}
@@ -73,6 +74,11 @@ def test_a_result_in_an_argument_is_known_as_that_argument_or_a_view_of_it() -> 
 def test_results_that_depend_on_values_are_not_known() -> None:
     assert returned_by(aten.nonzero.default, (ones,), {}) is None
     assert returned_by(aten._local_scalar_dense.default, (torch.ones(()),), {}) is None
+
+
+def test_what_made_up_values_would_crash_is_not_run() -> None:
+    args = made_up_arguments(torch.randn(5, 2, 4))
+    assert returned_by(LSTM_BACKWARD, args, {}) is not None
 
 
 def test_neither_arguments_nor_random_numbers_are_touched() -> None:
