@@ -138,7 +138,7 @@ class Compiled:
         Raises:
             OptionError: the model does not take the arguments.
         """
-        with preserve_state(self.model, example.leaves):
+        with preserve_state(self.model, example):
             try:
                 run_example(self, example.copies(), self.training)
             except NimbleError:

@@ -1,7 +1,6 @@
 """Calls a compiled model after a check of the inputs, but not of the model, for changes."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from nimble_fx.errors import InputError, NimbleError, UnsupportedError
@@ -10,7 +9,7 @@ from nimble_fx.frontend.calls.graph_call import graph_call
 from nimble_fx.frontend.calls.guarded_call import GuardedCalls
 from nimble_fx.frontend.calls.input_check import InputCheck
 from nimble_fx.frontend.models.model_function import Arguments, name_of, named_parameters
-from nimble_fx.frontend.models.preserve_state import tensors_of
+from nimble_fx.frontend.models.reachable_state import reachable_state
 from nimble_fx.runtime.folding.folded_run import FoldedRun
 from nimble_fx.torch_internals.dynamo.entries import PytorchState
 from nimble_fx.torch_internals.leaves import tensors_in
@@ -61,8 +60,9 @@ class UnguardedCall:
         self._name, self._guarded, self._state = name_of(model), guarded, PytorchState()
         self.has_weights = True
         self._weights = CompiledWeights(model)
-        own, named = partial(tensors_of, model), named_parameters(model)
-        self._inputs = InputCheck(self._name, example, own, named)
+        self._inputs = InputCheck(
+            self._name, example, lambda: reachable_state(model).tensors, named_parameters(model)
+        )
 
     def release_weights(self, example: Arguments) -> None:
         """Frees the weights that the program reads only in folded form.

@@ -59,6 +59,11 @@ class Arguments:
         """The tensors among them."""
         return tensors_in((self.args, self.kwargs))
 
+    @property
+    def others(self) -> list[Any]:
+        """The objects among them that are no tensors, which calls may change."""
+        return [leaf for leaf in self.leaves if not isinstance(leaf, Tensor)]
+
     def with_tensors(self, replaced: Callable[[Tensor], Tensor]) -> "Arguments":
         """The same arguments with each tensor `x` replaced by `replaced(x)`."""
         replacements = {id(tensor): replaced(tensor) for tensor in self.tensors}

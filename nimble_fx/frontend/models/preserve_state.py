@@ -1,129 +1,51 @@
 """Restores the state that a call to a model changes: values, attributes, random generators."""
 
-import inspect
 import random
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import chain
-from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from nimble_fx.frontend.models.model_function import Arguments
+from nimble_fx.frontend.models.reachable_state import Container, reachable_state
 from nimble_fx.torch_internals.names import is_wrapper_subclass
 from nimble_fx.torch_internals.storages import storage_key
 
-Container = list[Any] | dict[Any, Any] | set[Any]
-
-_FUNCTIONS = (FunctionType, MethodType, partial)
-_LIBRARIES = {"torch", "nimble_fx", *sys.stdlib_module_names}
-
 
 @contextmanager
-def preserve_state(model: Callable[..., Any], inputs: Sequence[object]) -> Iterator[None]:
+def preserve_state(model: Callable[..., Any], example: Arguments) -> Iterator[None]:
     """Restores the state of the model after the block, however it ends.
 
-    The state is the values of parameters, buffers, gradients and other tensors, bit by bit, which
-    tensors the gradients are, the modules' attributes, the lists, dicts and sets in these, and the
-    random generators: Python's, NumPy's global one, those of the devices of the model and the
-    inputs, and each `torch.Generator` among them. The state of a function is that of its closure
-    and the globals that it names, and of the functions among these; a method or callable object
-    adds that of its object. Other objects are not looked into, nor are functions of PyTorch and of
-    Python itself. Cost: a copy of the tensors in host memory; only the tensors that were written
-    are copied back.
+    The state is all that `reachable_state` finds: the values of tensors, bit by bit, which tensors
+    their gradients are, the items of containers, and the states of random generators; and those of
+    Python's, NumPy's global one, and those of the devices of the model and the inputs.
+
+    Args:
+        model: a module or a function.
+        example: the arguments of the call; not the tensors among them, of which it gets copies.
+
+    Cost: a copy of the tensors in host memory; only the tensors that were written are copied back.
     """
-    containers, tensors, generators = _state(model)
+    containers, tensors, generators = reachable_state(model, example.others)
     gradients = [gradient for tensor in tensors if (gradient := _gradient(tensor)) is not None]
-    of_inputs = [value for value in inputs if isinstance(value, Tensor)]
-    generators += [value for value in inputs if isinstance(value, torch.Generator)]
     with ExitStack() as stack:
-        stack.enter_context(_restored_global_generators([*tensors, *of_inputs]))
+        stack.enter_context(_restored_global_generators([*tensors, *example.tensors]))
         stack.enter_context(_restored_generators(generators))
         stack.enter_context(_restored_gradients(tensors))  # last: a gradient must fit its tensor
         stack.enter_context(_restored_values([*tensors, *gradients]))
         # restored first, so that values are copied to the former tensors
-        stack.enter_context(_restored_containers(containers))
+        stack.enter_context(restored_containers(containers))
         yield
 
 
-def tensors_of(model: Callable[..., Any]) -> list[Tensor]:
-    """The tensors besides its arguments that a call to the model may read or change, each once.
-
-    Cost: a walk through what `preserve_state` looks into.
-    """
-    return _state(model)[1]
-
-
-def _state(
-    model: Callable[..., Any],
-) -> tuple[list[Container], list[Tensor], list[torch.Generator]]:
-    """The containers, tensors and generators that a call to the model may change, each once."""
-    containers: dict[int, Container] = {}
-    tensors: dict[int, Tensor] = {}
-    generators: dict[int, torch.Generator] = {}
-    functions: set[int] = set()
-    stack: list[object] = [model] if isinstance(model, nn.Module) else _of_callable(model)
-    while stack:
-        value = stack.pop()
-        if isinstance(value, _FUNCTIONS) and id(value) not in functions:
-            functions.add(id(value))
-            stack += _referenced(value)
-        if isinstance(value, Tensor):
-            tensors[id(value)] = value
-        if isinstance(value, torch.Generator):
-            generators[id(value)] = value
-        value = value.__dict__ if isinstance(value, nn.Module) else value
-        if isinstance(value, (list, dict, set)) and id(value) not in containers:
-            containers[id(value)] = value
-            stack += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, tuple):
-            stack += value
-    return list(containers.values()), list(tensors.values()), list(generators.values())
-
-
-def _of_callable(model: object) -> list[object]:
-    """The objects that a call to the model refers to; the model is not a module."""
-    if isinstance(model, _FUNCTIONS):
-        return [model]
-    return [_attributes(model), type(model).__call__]
-
-
-def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[object]:
-    """The objects that a function refers to besides its arguments."""
-    if isinstance(function, partial):
-        return [*function.args, *function.keywords.values(), function.func]
-    if isinstance(function, MethodType):
-        owner, called = function.__self__, function.__func__
-        if isinstance(owner, nn.Module):
-            return [owner, called]
-        return [] if _is_of_library(called) else [_attributes(owner), called]
-    if _is_of_library(function):
-        return []
-    try:
-        variables = inspect.getclosurevars(function)
-    except ValueError:  # a variable of its closure has no value yet
-        return []
-    return [*variables.nonlocals.values(), *variables.globals.values()]
-
-
-def _is_of_library(function: Callable[..., Any]) -> bool:
-    """Whether a function is PyTorch's, this package's or Python's; looks through wrappers."""
-    return str(function.__module__).partition(".")[0] in _LIBRARIES
-
-
-def _attributes(value: object) -> object:
-    """The attributes of an object, if it has a `__dict__` and is not a class or Python module."""
-    is_namespace = isinstance(value, type | ModuleType)
-    return None if is_namespace else getattr(value, "__dict__", None)
-
-
 @contextmanager
-def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
-    """Restores which objects are in lists, dicts and sets.
+def restored_containers(containers: Sequence[Container]) -> Iterator[None]:
+    """Restores which objects are in containers, however the block ends.
 
     By the methods of the built-in types: those of subclasses may refuse to, or do more.
     """
@@ -137,10 +59,12 @@ def _restored_containers(containers: Sequence[Container]) -> Iterator[None]:
 
 
 def _items(container: Container) -> list[Any]:
-    """The items of a list or set, or the keys of a dict, each followed by its value."""
+    """The items of a list, deque or set, or the keys of a dict, each followed by its value."""
     match container:
         case list():
             return list.copy(container)
+        case deque():
+            return [*deque.__iter__(container)]
         case set():
             return [*set.__iter__(container)]
         case OrderedDict():
@@ -154,6 +78,9 @@ def _set_items(container: Container, items: list[Any]) -> None:
     match container:
         case list():
             list.__setitem__(container, slice(None), items)
+        case deque():
+            deque.clear(container)
+            deque.extend(container, items)
         case set():
             set.clear(container)
             set.update(container, items)

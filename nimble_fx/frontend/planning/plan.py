@@ -21,7 +21,8 @@ from nimble_fx.frontend.models.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.models.preserve_state import tensors_of
+from nimble_fx.frontend.models.preserve_state import restored_containers
+from nimble_fx.frontend.models.reachable_state import reachable_state
 from nimble_fx.frontend.planning.planned_device import META, PlannedDevice
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
@@ -108,7 +109,9 @@ def plan(
     bare = ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
-    _trace(function, planner, arguments.with_tensors(bare), training)
+    state = reachable_state(function, arguments.others)
+    with restored_containers(state.containers):
+        _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
         case [program] if not training:
             return program
@@ -215,7 +218,7 @@ def _check_sizes(name: str, programs: Iterable[Program]) -> None:
 
 def _left_behind(function: Callable[..., Any]) -> str:
     """A sentence about tensors that a function uses without taking them; "" if there are none."""
-    tensors = [] if isinstance(function, nn.Module) else tensors_of(function)
+    tensors = [] if isinstance(function, nn.Module) else reachable_state(function).tensors
     n_elsewhere = sum(tensor.dim() > 0 and not tensor.is_meta for tensor in tensors)
     if not n_elsewhere:
         return ""

@@ -3,7 +3,7 @@
 import copy
 import logging
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -14,8 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.frontend.models.preserve_state import preserve_state
 from tests.support.bits import bytes_of
+
+NOTHING = Arguments((), {})
 
 
 class Restless(nn.Module):
@@ -80,7 +83,7 @@ def test_gradients_are_the_same_tensors_with_the_same_values() -> None:
     model = ClearsGradients()
     before = [weight.grad for weight in model.parameters()]
     values = [None if gradient is None else gradient.clone() for gradient in before]
-    with preserve_state(model, []):
+    with preserve_state(model, NOTHING):
         model(torch.ones(3))
     for weight, gradient, value in zip(model.parameters(), before, values, strict=True):
         assert weight.grad is gradient
@@ -97,7 +100,7 @@ def test_a_dropped_gradient_fits_its_tensor_again() -> None:
         half.grad = longer.grad = None
         half.data, longer.data = half.data.half(), torch.ones(5)
 
-    with preserve_state(partial(packs, *weights), []):
+    with preserve_state(partial(packs, *weights), NOTHING):
         packs(*weights)
     for weight, gradient in zip(weights, gradients, strict=True):
         assert weight.grad is gradient
@@ -133,7 +136,7 @@ def test_a_module_is_as_it_was_however_the_block_ends(fails: bool) -> None:
     model, x = Restless(), torch.randn(2, 3)
     before = state(model)
     try:
-        with preserve_state(model, [x]):
+        with preserve_state(model, Arguments((x,), {})):
             model(x)
             assert bits(model) != before[0]
             if fails:
@@ -160,6 +163,10 @@ class RefusingDict(Refusing, dict[Any, Any]):
     """Like `transformers.utils.ModelOutput`."""
 
 
+class RefusingDeque(Refusing, deque[Any]):
+    """One of both ends."""
+
+
 class RefusingOrderedDict(Refusing, OrderedDict[Any, Any]):
     """An ordered one."""
 
@@ -179,9 +186,10 @@ def test_containers_have_the_items_that_they_had_and_in_their_order(
     two: Any = model.__dict__.setdefault("two", RefusingDict(pairs(before)))
     three: Any = model.__dict__.setdefault("three", RefusingOrderedDict())
     four: Any = model.__dict__.setdefault("four", set(before))
+    five: Any = model.__dict__.setdefault("five", RefusingDeque(before))
     for key, value in pairs(before):
         OrderedDict.__setitem__(three, key, value)
-    with preserve_state(model, []):
+    with preserve_state(model, NOTHING):
         list.__setitem__(one, slice(None), after)
         dict.clear(two)
         dict.update(two, pairs(after))
@@ -189,10 +197,13 @@ def test_containers_have_the_items_that_they_had_and_in_their_order(
             OrderedDict.__setitem__(three, key, "new")
             OrderedDict.move_to_end(three, key)
         four ^= set(after)
+        deque.extendleft(five, after)
+        deque.rotate(five, 1)
     assert list.__eq__(one, before)
     assert [*dict.items(two)] == [*dict(pairs(before)).items()]
     assert [*OrderedDict.items(three)] == [*dict(pairs(before)).items()]
     assert four == set(before)
+    assert [*deque.__iter__(five)] == before
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -200,7 +211,8 @@ def test_inference_tensors_are_as_they_were_in_any_mode(outside: bool) -> None:
     with torch.inference_mode():
         model = nn.BatchNorm1d(3)
     before, inputs = bits(model), torch.randn(2, 3)
-    with torch.inference_mode(outside), preserve_state(model, [inputs]), torch.inference_mode():
+    example = Arguments((inputs,), {})
+    with torch.inference_mode(outside), preserve_state(model, example), torch.inference_mode():
         for tensor in model.state_dict().values():
             tensor.add_(1)
     assert bits(model) == before
@@ -218,7 +230,7 @@ def test_generators_and_numpys_global_one_are_as_they_were() -> None:
         return keys.tolist(), position, own.get_state().tolist(), passed.get_state().tolist()
 
     before = states()
-    with preserve_state(program, [passed]):
+    with preserve_state(program, Arguments((passed,), {})):
         program(passed)
         assert all(one != other for one, other in zip(states(), before, strict=True))
     assert states() == before
@@ -227,7 +239,7 @@ def test_generators_and_numpys_global_one_are_as_they_were() -> None:
 def test_what_was_not_written_to_is_not_written_back() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     versions = [p._version for p in model.parameters()]
-    with preserve_state(model, []):
+    with preserve_state(model, NOTHING):
         model(torch.randn(2, 3))
     assert [p._version for p in model.parameters()] == versions
 
@@ -283,7 +295,7 @@ def test_a_functions_modules_are_as_they_were(kind: str) -> None:
     functions["typed in"] = scope["typed_in"]
     function = functions[kind]
     before = copy.deepcopy(bits(model))
-    with preserve_state(function, []):
+    with preserve_state(function, NOTHING):
         function(torch.randn(2, 3))
     assert bits(model) == before
     assert model.calls == 0
@@ -293,7 +305,7 @@ def test_a_function_whose_closure_is_not_complete_is_left_alone() -> None:
     def program(x: Tensor) -> Any:
         return later(x)
 
-    with preserve_state(lambda x: program(x), []):
+    with preserve_state(lambda x: program(x), NOTHING):
         pass
     later = torch.relu
     assert torch.equal(program(torch.ones(1)), torch.ones(1))
@@ -307,7 +319,7 @@ def test_objects_of_python_itself_are_not_looked_into() -> None:
         info("called")
         return x
 
-    with preserve_state(program, []):
+    with preserve_state(program, NOTHING):
         log.setLevel(level + 1)
     assert log.level == level + 1
     log.setLevel(level)

@@ -1,0 +1,158 @@
+"""What a call may change is found wherever it is, and nothing of other packages."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.frontend.models.reachable_state import reachable_state
+
+
+class Cache:
+    """State that is no module."""
+
+    def __init__(self) -> None:
+        self.sum, self.rows, self.calls = torch.zeros(3), deque[Tensor](maxlen=9), 0
+
+    def update(self, x: Tensor) -> Tensor:
+        self.sum.add_(x)
+        self.rows.append(x)
+        self.calls += 1
+        return x + self.sum
+
+
+class WithArgument(nn.Module):
+    """Changes an argument."""
+
+    def forward(self, x: Tensor, cache: Cache) -> Tensor:
+        return cache.update(x)
+
+
+class WithAttribute(nn.Module):
+    """Changes an attribute."""
+
+    def __init__(self, cache: Any) -> None:
+        super().__init__()
+        self.cache = cache
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.cache.update(x)
+        return result
+
+
+class WithNested(WithAttribute):
+    """Changes an object in a tuple in a namespace."""
+
+    def __init__(self, cache: Cache) -> None:
+        super().__init__(SimpleNamespace(update=lambda x: x, of=(cache,)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.cache.of[0].update(x)
+        return result
+
+
+def of_default(cache: Cache) -> Callable[..., Any]:
+    def function(x: Tensor, cache: Cache = cache) -> Tensor:
+        return cache.update(x)
+
+    return function
+
+
+def of_keyword_default(cache: Cache) -> Callable[..., Any]:
+    def function(x: Tensor, *, cache: Cache = cache) -> Tensor:
+        return cache.update(x)
+
+    return function
+
+
+def of_closure(cache: Cache) -> Callable[..., Any]:
+    return lambda x: cache.update(x)
+
+
+HOLDERS: dict[str, Callable[[Cache], Callable[..., Any]]] = {
+    "a module's attribute": WithAttribute,
+    "a namespace": WithNested,
+    "a default": of_default,
+    "a keyword's default": of_keyword_default,
+    "a closure": of_closure,
+    "an argument of a partial": lambda cache: partial(Cache.update, cache),
+    "a bound method's object": lambda cache: cache.update,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_first_call_after_the_compile_is_eagers_first(holder: str) -> None:
+    cache, x = Cache(), torch.ones(3)
+    model = HOLDERS[holder](cache)
+    compiled = nimble_fx.compile(model, x, on_fallback="silent")
+    assert (cache.sum.tolist(), len(cache.rows), cache.calls) == ([0.0] * 3, 0, 0)
+    assert torch.equal(compiled(x), HOLDERS[holder](Cache())(x))
+    assert cache.calls == 1
+
+
+def test_so_is_that_with_an_object_as_argument() -> None:
+    cache, x = Cache(), torch.ones(3)
+    compiled = nimble_fx.compile(WithArgument(), (x, cache), on_fallback="silent")
+    assert (cache.sum.tolist(), len(cache.rows), cache.calls) == ([0.0] * 3, 0, 0)
+    assert torch.equal(compiled(x, cache), WithArgument()(x, Cache()))
+
+
+def test_a_module_among_the_arguments_is_as_it_was_too() -> None:
+    norm, x = nn.BatchNorm1d(3), torch.randn(4, 3)
+    nimble_fx.compile(lambda x, norm: norm(x), (x, norm))
+    assert norm.num_batches_tracked == 0
+
+
+def test_a_plan_leaves_nothing_in_the_callers_objects() -> None:
+    seen, cache = list[Tensor](), Cache()
+
+    def function(x: Tensor) -> Tensor:
+        seen.append(x * 2)
+        cache.rows.append(x + 1)
+        cache.calls += 1
+        return x + 1
+
+    nimble_fx.plan(function, torch.ones(3), device="h100")
+    assert (seen, len(cache.rows), cache.calls) == ([], 0, 0)
+
+
+def test_a_plan_leaves_nothing_in_an_argument() -> None:
+    class Counted(nn.Module):
+        def forward(self, x: Tensor, cache: Cache) -> Tensor:
+            cache.rows.append(x * 2)
+            cache.calls += 1
+            return x + 1
+
+    cache = Cache()
+    nimble_fx.plan(Counted(), (torch.ones(3), cache), device="h100")
+    assert (len(cache.rows), cache.calls) == (0, 0)
+
+
+def test_objects_of_other_packages_are_not_looked_into() -> None:
+    class Elsewhere(Cache):
+        pass
+
+    Elsewhere.__module__ = "trainers.loop"
+    trainer, cache = Elsewhere(), Cache()
+    model = WithAttribute(cache)
+    model.__dict__.update(trainer=trainer, lock=threading.Lock())
+    state = reachable_state(model)
+    assert any(x is cache.sum for x in state.tensors)
+    assert not any(x is trainer.sum for x in state.tensors)
+    assert any(x is trainer.sum for x in reachable_state(model, [trainer]).tensors)
+
+
+def test_objects_that_refer_to_each_other_are_found_once() -> None:
+    model, cache = WithAttribute(Cache()), Cache()
+    cache.__dict__.update(model=model, itself=cache)
+    model.cache = cache
+    state = reachable_state(model)
+    assert len({*map(id, state.containers)}) == len(state.containers)
+    assert [*map(id, state.tensors)] == [id(cache.sum)]
