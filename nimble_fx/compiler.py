@@ -182,13 +182,13 @@ class Compiler:
         runs = dict[str, Boxed]()
         is_optional = self._options.fold_weights == "auto" and self._options.kernels != "inductor"
         if is_optional:
-            runs[PYTORCHS] = graph_compiler.compile(gm)
+            runs[PYTORCHS] = graph_compiler.compile(gm, gm)
         weights = self._weights_program(graph_compiler, hoisted)
         graph_compiler = replace(graph_compiler, folded=weights)
         self._inputs.add_folded(hoisted.sources_by_result)
         graphs = self._kernels.graphs(hoisted.main, self._name, graph_compiler.choice)
         for kind, main in graphs.items():
-            run = graph_compiler.compile(main)
+            run = graph_compiler.compile(main, hoisted.main)
             if self._target.runs_programs:
                 folded = folded_weights(
                     trace(unwrapped(main)).graph, weights, device, self._are_guarded
@@ -290,7 +290,7 @@ class Compiler:
         """The callable for a graph of one device, with the kernels that the options ask for."""
         name, choice = graph_compiler.name, graph_compiler.choice
         graphs = self._kernels.graphs(gm, name, choice)
-        runs = {kind: graph_compiler.compile(graph) for kind, graph in graphs.items()}
+        runs = {kind: graph_compiler.compile(graph, gm) for kind, graph in graphs.items()}
         return self._kernels.fastest(name, runs, gm, choice)
 
     def _predicted_us(self, gm: GraphModule) -> float:

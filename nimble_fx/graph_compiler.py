@@ -56,8 +56,12 @@ class GraphCompiler:
     folded: ScheduledProgram | None = None
 
     @gc_guard.paused()  # a compile allocates many objects that stay, and no cycles
-    def compile(self, gm: GraphModule) -> Boxed:
+    def compile(self, gm: GraphModule, pytorchs: GraphModule) -> Boxed:
         """Compiles the graph, with one kind of kernels, to the callable that replaces it.
+
+        Args:
+            gm: the graph with these kernels.
+            pytorchs: the graph with PyTorch's, for calls in which `gm` could be wrong.
 
         Raises:
             FallbackError: it cannot be scheduled, and the options forbid fallbacks.
@@ -65,11 +69,11 @@ class GraphCompiler:
         """
         try:
             traced = self.trace(gm)
-            return self.target.runner(gm, traced, self.program(traced), self.capture)
+            return self.target.runner(pytorchs, traced, self.program(traced), self.capture)
         except FallbackError:
             raise
         except (UnsupportedError, ScheduleError) as error:
-            return self.target.unscheduled(gm, self.name, error)
+            return self.target.unscheduled(pytorchs, self.name, error)
 
     def trace(self, gm: GraphModule) -> TracedProgram:
         """Traces an ATen graph to a task graph with the user's names, and finds its device.

@@ -26,11 +26,11 @@ from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
-from nimble_fx.runtime.launch import InProgramOrder
+from nimble_fx.runtime.launch import IfShared
 from nimble_fx.runtime.runner import runner
 from nimble_fx.selection.candidate import Candidate
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
-from nimble_fx.torch_internals.operators import KERNELS
+from nimble_fx.torch_internals.operators import is_kernel
 from nimble_fx.verify import verify, verify_source
 from nimble_fx.weak_list import WeakList
 
@@ -131,7 +131,7 @@ class Program:
         kernels = {
             task.name: task.target.__name__.partition(".")[0]
             for task in self.graph.tasks
-            if getattr(task.target, "namespace", None) == KERNELS
+            if is_kernel(task.target)
         }
         source = kernel_source(kernels.get(name, ""))
         if source is None:
@@ -206,7 +206,7 @@ class Program:
         pool_group: PoolGroup,
         reporter: Reporter,
         capture: CaptureOptions,
-        in_program_order: InProgramOrder | None = None,
+        if_shared: IfShared | None = None,
     ) -> Boxed:
         """The callable that runs it on a device; arguments as for `runtime.runner.runner`."""
         schedules = (self.scheduled, *self.alternatives)
@@ -222,7 +222,7 @@ class Program:
             reporter,
             capture,
             on_result,
-            in_program_order,
+            if_shared,
         )
 
     def _use_winner(self, winner: ScheduledProgram, result: AutotuneResult) -> None:

@@ -74,8 +74,8 @@ class Target(Protocol):
         """The callable that replaces an ATen graph which has a program.
 
         Args:
-            gm: the graph.
-            traced: its task graph.
+            gm: the graph, with PyTorch's kernels.
+            traced: its task graph, with the program's kernels.
             program: its program.
             capture: how its captures and callers share memory.
         """
@@ -87,7 +87,7 @@ class Target(Protocol):
         """The callable that replaces an ATen graph which cannot be scheduled.
 
         Args:
-            gm: the graph.
+            gm: the graph, with PyTorch's kernels.
             name: its name.
             error: why it cannot be scheduled.
 

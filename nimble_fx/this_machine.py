@@ -7,7 +7,6 @@ import torch
 from functorch.compile import make_boxed_func
 from torch.fx import GraphModule
 
-from nimble_fx.codegen.load import load
 from nimble_fx.devices import DeviceRuntime, device_for
 from nimble_fx.devices.specs import Device
 from nimble_fx.devices.virtual.device import Virtual
@@ -22,8 +21,7 @@ from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.pool_group import PoolGroup
-from nimble_fx.runtime.launch import Launcher
-from nimble_fx.selection.program_order import in_program_order
+from nimble_fx.runtime.launch import IfShared
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
@@ -98,12 +96,27 @@ class ThisMachine(Target):
         _log_program(program)
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
-        writes = bool(written_inputs(traced.graph))
-        order = _ProgramOrder(traced, self.reporter) if writes else None
-        run = program.runner(traced.device, self._pool_group, self.reporter, capture, order)
+        as_traced = self._if_shared(gm, program.name) if written_inputs(traced.graph) else None
+        run = program.runner(traced.device, self._pool_group, self.reporter, capture, as_traced)
         run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
         run.reporter = self.reporter  # type: ignore[attr-defined]  # likewise
         return run
+
+    def _if_shared(self, gm: GraphModule, name: str) -> IfShared:
+        """Runs calls whose inputs share memory unexpectedly as traced, and reports them."""
+        run: Boxed | None = None
+
+        def as_traced(one: str, other: str) -> Boxed:
+            nonlocal run
+            reason = (
+                f"{one} and {other} share memory, some of which it writes, and did not when it was "
+                "compiled; such calls run unfrozen"
+            )
+            self.reporter.report(Fallback(name, AS_TRACED, reason))
+            run = run or _by_operators(gm)  # in the turn of the call
+            return run
+
+        return as_traced
 
     def unscheduled(
         self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError
@@ -116,7 +129,7 @@ class ThisMachine(Target):
 
     def as_traced(self, gm: GraphModule) -> Boxed:
         """The callable that runs an ATen graph operator by operator, in turn with captures."""
-        run: Boxed = make_boxed_func(function_of(reinplace_updates(gm)))
+        run = _by_operators(gm)
         return run if self._pool_group is None else self._pool_group.ordered(run)
 
     def inductor_kernels(self, gm: GraphModule, predicted_us: PredictedTime | None) -> GraphModule:
@@ -124,26 +137,8 @@ class ThisMachine(Target):
         return with_inductor_kernels(gm, predicted_us)
 
 
-class _ProgramOrder:
-    """Makes the launcher that runs a program in traced order, when a call first needs it."""
-
-    def __init__(self, traced: TracedProgram, reporter: Reporter) -> None:
-        self._traced, self._reporter = traced, reporter
-        self._launcher: Launcher | None = None
-
-    def __call__(self, one: str, other: str) -> Boxed:
-        name = self._traced.graph.name
-        reason = (
-            f"{one} and {other} share memory, some of which it writes, and did not when it was "
-            "compiled; such calls run unfrozen"
-        )
-        self._reporter.report(Fallback(name, "on one stream", reason))
-        if self._launcher is None:
-            made = in_program_order(self._traced)
-            module = load(made.source, made.file)
-            device = self._traced.device
-            self._launcher = Launcher(made.graph, module, made.constants, device)
-        return self._launcher
+def _by_operators(gm: GraphModule) -> Boxed:
+    return make_boxed_func(function_of(reinplace_updates(gm)))  # type: ignore[no-any-return]
 
 
 def _log_program(program: Program) -> None:

@@ -22,6 +22,7 @@ from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableAutocast
+from nimble_fx.torch_internals.operators import is_kernel
 
 
 class BoundProgram:
@@ -65,7 +66,8 @@ class BoundProgram:
             for i, value in enumerate(graph.inputs)
             if not value.static and i not in self._inferred
         ]
-        self._shared_memory = SharedMemory(graph.inputs, written_inputs(graph))
+        fused = any(is_kernel(task.target) for task in graph.tasks)
+        self._shared_memory = SharedMemory(graph.inputs, written_inputs(graph), fused)
         self._check_memory(self._values)
 
     def __call__(self, *inputs: Any) -> list[Any]:

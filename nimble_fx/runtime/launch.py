@@ -24,10 +24,13 @@ from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
+from nimble_fx.torch_internals.operators import is_kernel
 
 HOST = torch.device("cpu")
 
-InProgramOrder = Callable[[str, str], Boxed]
+IfShared = Callable[[str, str], Boxed]
+"""Takes the names of two inputs that share memory which a program writes, and did not when it was
+traced; returns what runs the call instead, operator by operator in the order of the trace."""
 
 
 @boxed
@@ -49,7 +52,7 @@ class Launcher:
         loaded: LoadedModule,
         constants: Mapping[str, torch.Tensor],
         device: DeviceRuntime,
-        in_program_order: InProgramOrder | None = None,
+        if_shared: IfShared | None = None,
     ) -> None:
         """A loaded module with its graph.
 
@@ -58,9 +61,7 @@ class Launcher:
             loaded: its module.
             constants: the values of the graph's constants by name.
             device: runs it.
-            in_program_order: takes the names of two inputs that share memory which the program
-                writes, and did not when it was traced; returns a callable that runs the program in
-                traced order. None if such calls cannot happen.
+            if_shared: see `IfShared`; None if such calls cannot happen.
         """
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
@@ -68,9 +69,10 @@ class Launcher:
         self.static = [i for i, value in enumerate(graph.inputs) if value.static]
         written = written_inputs(graph)
         mutated = [value.name in written for value in graph.inputs]
-        self._in_program_order = in_program_order
-        self.shared_memory = SharedMemory(graph.inputs, written)
-        self.shared_static = SharedMemory([graph.inputs[i] for i in self.static], written)
+        self._if_shared = if_shared
+        fused = any(is_kernel(task.target) for task in graph.tasks)
+        self.shared_memory = SharedMemory(graph.inputs, written, fused)
+        self.shared_static = SharedMemory([graph.inputs[i] for i in self.static], written, fused)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
         seeds = seed_inputs(graph)
         self.seeds = [k for k, i in enumerate(self.inputs) if graph.inputs[i].name in seeds]
@@ -79,10 +81,10 @@ class Launcher:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Enqueues the program on the current stream and side streams; empties `args`."""
-        if self._in_program_order is not None:
+        if self._if_shared is not None:
             shared = self.shared_memory.found(args)
             if shared is not None:
-                return self._in_program_order(*shared)(args)
+                return self._if_shared(*shared)(args)
         inputs, static = list(self._pick_inputs(args)), self._pick_static(args)
         args.clear()
         if self.seeds and not self.device.is_capturing:

@@ -11,7 +11,7 @@ from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
-from nimble_fx.runtime.launch import InProgramOrder, Launcher
+from nimble_fx.runtime.launch import IfShared, Launcher
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 
 
@@ -23,7 +23,7 @@ def runner(
     reporter: Reporter,
     capture: CaptureOptions,
     on_result: Callable[[AutotuneResult], None],
-    in_program_order: InProgramOrder | None = None,
+    if_shared: IfShared | None = None,
 ) -> Boxed:
     """Loads a program and returns its callable, captured unless `status` has a reason not to.
 
@@ -35,10 +35,10 @@ def runner(
         reporter: lists fallbacks.
         capture: how captures and callers share memory.
         on_result: called with the result of autotuning.
-        in_program_order: see `Launcher`.
+        if_shared: see `Launcher`.
     """
     launchers = [
-        Launcher(each.graph, load(each.source, each.file), each.constants, device, in_program_order)
+        Launcher(each.graph, load(each.source, each.file), each.constants, device, if_shared)
         for each in schedules
     ]
     if status.reason is not None:

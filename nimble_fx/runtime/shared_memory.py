@@ -14,6 +14,7 @@ from torch import Tensor
 from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.ir.task_graph import Input
 from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.storages import may_overlap
 
 _data_ptr = Tensor.data_ptr
 
@@ -22,17 +23,22 @@ class SharedMemory:
     """Finds inputs of one program that overlap in memory, one of which it writes.
 
     Inputs that shared a storage when the program was traced do not count, because its schedule
-    orders them. Cost of a call: the address of each tensor; a sort if one has changed.
+    orders them; unless a fused kernel, which may read one while it writes the other, has been
+    compiled for parts of the storage that do not overlap. Cost of a call: the address of each
+    tensor; a sort if one has changed.
     """
 
-    def __init__(self, inputs: Sequence[Input], written: Collection[str]) -> None:
+    def __init__(
+        self, inputs: Sequence[Input], written: Collection[str], has_fused_kernels: bool = False
+    ) -> None:
         """Compares inputs of one program.
 
         Args:
             inputs: the inputs to compare.
             written: the names of the inputs that the program writes to.
+            has_fused_kernels: whether some of its tasks do the work of several operators.
         """
-        self._inputs, self._written = inputs, written
+        self._inputs, self._written, self._has_fused = inputs, written, has_fused_kernels
         self._separate: tuple[int, ...] | None = None
         self._may_overlap = any(value.name in written for value in inputs)
 
@@ -62,15 +68,19 @@ class SharedMemory:
         for start, end, i in ranges:
             begun = [(last, k) for last, k in begun if last > start]
             for _, k in begun:
-                one, other = (self._inputs[n] for n in sorted((i, k)))
-                if self._conflict(one, other):
-                    return one.name, other.name
+                one, other = sorted((i, k))
+                if self._conflict(one, other, values):
+                    return self._inputs[one].name, self._inputs[other].name
             begun.append((end, i))
         return None
 
-    def _conflict(self, one: Input, other: Input) -> bool:
-        is_written = one.name in self._written or other.name in self._written
-        return is_written and set(one.holds).isdisjoint(other.holds)
+    def _conflict(self, i: int, k: int, values: Sequence[Any]) -> bool:
+        one, other = self._inputs[i], self._inputs[k]
+        if one.name not in self._written and other.name not in self._written:
+            return False
+        if set(one.holds).isdisjoint(other.holds):
+            return True
+        return self._has_fused and may_overlap(values[i], values[k])
 
 
 def byte_range(tensor: Tensor) -> tuple[int, int]:

@@ -75,6 +75,11 @@ def reads_opaque_memory(function: Any) -> bool:
     return _is_among(_OPAQUE, function)
 
 
+def is_kernel(function: Any) -> bool:
+    """Whether it is a kernel of Inductor's, or one that the model launches."""
+    return getattr(function, "namespace", None) == KERNELS
+
+
 def is_composite(op: OpOverload) -> bool:
     """Whether it is CompositeImplicitAutograd: it calls other operators, and may return inputs."""
     name: str = op.name()  # type: ignore[no-untyped-call]

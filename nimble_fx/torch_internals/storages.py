@@ -5,7 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, UntypedStorage
 
-from nimble_fx.torch_internals.names import neg_view, storage_use_count
+from nimble_fx.torch_internals.names import lookup, neg_view, storage_use_count
+
+_overlapping = lookup("torch._C._dynamo.guards.compute_overlapping_tensors")
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -20,6 +22,15 @@ def key_of_storage(storage: UntypedStorage) -> int:
     """The key of a storage itself; see `storage_key`."""
     key: int = storage._cdata
     return key
+
+
+def may_overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether AOTAutograd takes two tensors whose ranges of addresses overlap for parts of one.
+
+    It passes them to a graph as two inputs if it knows that they have no element in common.
+    """
+    is_one_storage = storage_key(one) == storage_key(other)
+    return not is_one_storage or bool(_overlapping([one, other], False))
 
 
 def n_uses(keys: Iterable[int]) -> int:

@@ -25,10 +25,10 @@ from nimble_fx.torch_internals.leaves import nodes_in, tensors_in, tensors_of
 from nimble_fx.torch_internals.names import HigherOrderOperator, OpOverload, pytree
 from nimble_fx.torch_internals.obstacles import OBSTACLE
 from nimble_fx.torch_internals.operators import (
-    KERNELS,
     does_what_its_schema_says,
     is_composite,
     is_factory,
+    is_kernel,
     schema_of,
 )
 from nimble_fx.torch_internals.storages import storage_key
@@ -282,7 +282,7 @@ def _with_dependencies(tasks: list[Task]) -> tuple[Task, ...]:
 def _keeps_program_order(op: OpOverload) -> bool:
     """Whether it draws random numbers or may have side effects, as any custom operator may."""
     seeded = torch.Tag.nondeterministic_seeded in op.tags
-    returns = schema_of(op).returns or op.namespace == KERNELS
+    returns = schema_of(op).returns or is_kernel(op)
     return seeded or not returns or not does_what_its_schema_says(op)
 
 

@@ -85,6 +85,26 @@ def test_what_shared_memory_when_traced_does_not_count_and_hides_nothing() -> No
     assert SharedMemory(inputs, {"x"}).found([flat, flat[1:2], flat[4:5]]) == ("x", "z")
 
 
+@given(st.data())
+def test_with_fused_kernels_parts_of_one_storage_are_found_if_they_overlap(
+    data: st.DataObject,
+) -> None:
+    flat = torch.zeros(12)
+    one, other = (data.draw(parts(flat)) for _ in range(2))
+    inputs = [an_input("x", "common"), an_input("y", "common")]
+    found = SharedMemory(inputs, {"x"}, has_fused_kernels=True).found([one, other])
+    assert (found is not None) == bool(elements(one) & elements(other))
+
+
+def test_so_are_columns_of_one_matrix() -> None:
+    matrix = torch.zeros(3, 4)
+    inputs = [an_input("x", "common"), an_input("y", "common")]
+    memory = SharedMemory(inputs, {"y"}, has_fused_kernels=True)
+    assert memory.found([matrix[:, :2], matrix[:, 2:]]) is None
+    assert memory.found([matrix[:, :3], matrix[:, 2:]]) == ("x", "y")
+    assert memory.found([matrix[:, :3], torch.from_numpy(matrix.numpy())[:, 3:]]) == ("x", "y")
+
+
 def test_interleaved_elements_count_as_an_overlap() -> None:
     flat = torch.zeros(8)
     memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.fallback import AS_TRACED
 from tests.support.beside_eager import CPU, VIRTUAL, Compile, assert_as_eager
 
 OPTIONS = {
@@ -15,6 +16,7 @@ OPTIONS = {
     "cpu by default": {},
     "frozen": VIRTUAL,
     "launched": VIRTUAL | {"freeze": False},
+    "Inductor's kernels": {"kernels": "inductor"},
 }
 
 
@@ -105,6 +107,17 @@ def an_unwritten_part_is_expanded(compile_: Compile) -> Any:
     return compile_(run)(flat[:5], flat[5:6].expand(5)), flat
 
 
+def a_write_is_fused_with_a_read_before_it(compile_: Compile) -> Any:
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        result = y * 2
+        x.add_(1)
+        return result
+
+    compiled, flat = compile_(run), torch.arange(12.0)
+    compiled(torch.ones(6), torch.ones(6))
+    return compiled(flat[:6], flat[3:9]), flat
+
+
 def two_written_arguments_come_to_overlap(compile_: Compile) -> Any:
     def run(x: Tensor, y: Tensor) -> Tensor:
         total = x.sum() + y.sum()
@@ -145,6 +158,7 @@ def saved_inputs_come_to_have_memory_of_their_own(compile_: Compile) -> Any:
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(an_argument_is_a_view_of_a_written_buffer, a_buffer_becomes_a_view_of_a_written_one),
     *(training_on_a_view_of_a_written_buffer, two_arguments_come_to_overlap),
+    a_write_is_fused_with_a_read_before_it,
     *(parts_of_one_tensor_come_to_overlap, an_unwritten_part_is_expanded),
     *(two_written_arguments_come_to_overlap, saved_inputs_come_to_have_memory_of_their_own),
 )
@@ -166,5 +180,5 @@ def test_the_fallback_names_what_shares_memory() -> None:
         assert nimble_fx.fallbacks() == ()
         run(model.state[:], y)
     (fallback,) = nimble_fx.fallbacks()
-    assert fallback.runs == "on one stream"
+    assert fallback.runs == AS_TRACED
     assert "x and state share memory" in fallback.reason

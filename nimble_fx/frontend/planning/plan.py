@@ -109,8 +109,7 @@ def plan(
     bare = ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
-    state = reachable_state(function, arguments.others)
-    with restored_containers(state.containers):
+    with restored_containers(reachable_state(function, arguments.others).containers):
         _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
         case [program] if not training:

@@ -38,11 +38,11 @@ def test_inputs_that_share_memory_which_is_written_are_not_copied_to_a_graph(
     run = frozen(lambda x, y: x.add_(1) * y, torch.zeros(3), torch.zeros(3), device=device)
     shared = list[tuple[str, ...]]()
 
-    def in_program_order(*names: str) -> Callable[[list[Any]], list[Any]]:
+    def if_shared(*names: str) -> Callable[[list[Any]], list[Any]]:
         shared.append(names)
         return lambda args: []
 
-    run._launcher._in_program_order = in_program_order
+    run._launcher._if_shared = if_shared
     x = torch.zeros(3)
     for other in (x, torch.zeros(3), x):  # before and after a capture
         run([x, other])
