@@ -105,8 +105,7 @@ def plan(
     check_training(training)
     runtime, specs = _runtime_and_specs(device)
     parsed = _parsed(options, is_here=runtime.hardware is not None)
-    arguments = Arguments.parse(example_inputs)
-    bare = ToMeta()
+    arguments, bare = Arguments.parse(example_inputs), ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
     with restored_containers(reachable_state(function, arguments.others).containers):

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from ctypes import c_char
-from math import ceil, prod
+from itertools import count
+from math import gcd, prod
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ COMPARED_WHOLE = 16 * 1024
 """The most bytes of a weight to compare as a whole; a larger weight is sampled."""
 
 MAX_SAMPLED = 16 * 1024
-"""The most elements to compare of a large weight."""
+"""The most rows, and the most columns, to compare of a large weight."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -27,8 +28,9 @@ class WeightSample:
 
     A large weight is treated as a matrix whose rows are the outer dimensions in memory and whose
     columns are the inner ones (as several matrices, if it has three dimensions). The sample has one
-    row, and one element of each row, so that a write to a whole row, column or matrix changes one
-    of its elements. If these are more than `MAX_SAMPLED`, evenly spaced ones of them are kept.
+    row, one element of each row, and one of each kernel position (of all but the first two
+    dimensions), so that a write to a whole row, column, matrix or position changes one of its
+    elements. If any of these are more than `MAX_SAMPLED`, the sample has evenly spaced ones.
 
     Attributes:
         address: the address of its first element.
@@ -55,7 +57,7 @@ class WeightSample:
         if is_small and end - start == nbytes:
             self.bytes = _memory(start, end)
             return
-        places = _offsets(dimensions) if is_small else _places(dimensions)
+        places = _offsets(dimensions) if is_small else _places(dimensions, weight)
         within = torch.arange(0, weight.itemsize, self.word_size)
         self.words = (start + weight.itemsize * places[:, None] + within).view(-1)
 
@@ -96,21 +98,31 @@ def _in_memory_order(weight: Tensor) -> _Dimensions:
     return sorted([(n, s) for n, s in pairs if n > 1 and s > 0], key=lambda each: -each[1])
 
 
-def _places(dimensions: _Dimensions) -> Tensor:
-    """The positions of one row of each matrix, and of one element of each row (or of most)."""
+def _places(dimensions: _Dimensions, weight: Tensor) -> Tensor:
+    """The positions of one row of each matrix, of one element of each row, and of the kernel."""
     outer, column, row = _as_matrices(dimensions)
     matrices, rows, within = _offsets(outer), _offsets(column), _offsets(row)
-    starts = (matrices[:, None] + rows).view(-1)
     one_row = (matrices[:, None] + rows[len(rows) // 2] + within).view(-1)
-    one_row = _thinned(one_row, max(MAX_SAMPLED // 2, MAX_SAMPLED - len(starts)))
-    starts = _thinned(starts, MAX_SAMPLED - len(one_row))
-    one_each = starts + within[torch.arange(len(starts)) % len(within)]  # not in one column
-    return torch.cat([one_row, one_each])
+    one_each = _with_scattered((matrices[:, None] + rows).view(-1), within)
+    pairs = list(zip(weight.shape, weight.stride(), strict=True))
+    kernel = _with_scattered(_offsets(pairs[2:]), _offsets(pairs[:2]))
+    return torch.cat([_thinned(one_row), one_each, kernel])
 
 
-def _thinned(places: Tensor, n: int) -> Tensor:
-    """At most so many of the positions, evenly spaced."""
-    return places[:: max(1, ceil(len(places) / n))]
+def _thinned(places: Tensor) -> Tensor:
+    """At most `MAX_SAMPLED` of the positions, evenly spaced."""
+    n = min(len(places), MAX_SAMPLED)
+    return places[torch.arange(n) * len(places) // n]
+
+
+def _with_scattered(places: Tensor, others: Tensor) -> Tensor:
+    """Adds one of some other offsets to each position, so that they are in no pattern.
+
+    Multiples of the golden section are far from each other modulo 1.
+    """
+    kept, n = _thinned(places), len(others)
+    step = next(step for step in count(max(1, round(0.618 * n))) if gcd(step, n) == 1)
+    return kept + others[torch.arange(len(kept)) * step % n]
 
 
 def _as_matrices(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions, _Dimensions]:

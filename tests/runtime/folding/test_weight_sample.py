@@ -57,11 +57,31 @@ def test_a_write_to_all_of_one_index_is_noticed(
             assert is_noticed(weight, weight.select(dimension, i)), (dimension, i)
 
 
+@pytest.mark.parametrize(
+    "shape", [(512, 1, 3, 3), (96, 1, 7, 7), (1, 600, 3, 3), (7, 11, 13, 17), (64, 128, 3, 3)]
+)
+@on_layouts
+def test_a_write_to_a_kernel_position_is_noticed(
+    shape: tuple[int, ...], layout: Callable[[Tensor], Tensor]
+) -> None:
+    weight = layout(torch.ones(shape))
+    for i, j in product(*map(range, shape[2:])):
+        assert is_noticed(weight, weight[:, :, i, j]), (i, j)
+
+
+@pytest.mark.parametrize("shape", [(16_000, 600), (600, 16_000), (16_384, 24), (40, 400, 400)])
+def test_each_index_is_compared_up_to_the_limit(shape: tuple[int, ...]) -> None:
+    weight = torch.ones(shape)
+    places = (WeightSample(weight).words - weight.data_ptr()) // weight.itemsize
+    indices = torch.unravel_index(places, shape)
+    assert [len(index.unique()) for index in indices] == list(shape)
+
+
 @pytest.mark.parametrize("shape", [(50_000, 64), (64, 50_000), (20_000, 768)])
 def test_where_rows_are_too_many_each_column_is_still_compared(shape: tuple[int, int]) -> None:
     weight = torch.ones(shape)
     shorter = shape.index(min(shape))
-    assert len(WeightSample(weight).words) <= MAX_SAMPLED
+    assert len(WeightSample(weight).words) <= 2 * MAX_SAMPLED
     for i in range(0, min(shape), 13):
         assert is_noticed(weight, weight.select(shorter, i)), i
 
@@ -106,7 +126,11 @@ def test_empty_and_expanded_weights_are_sampled() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "n"),
-    [((512, 512, 3, 3), 512 * 9 + 512), ((4, 99, 90), 4 * (99 + 90)), ((64, 3, 7, 7), 64 + 147)],
+    [
+        ((512, 512, 3, 3), 512 * 9 + 512 + 9),
+        ((4, 99, 90), 4 * (99 + 90) + 90),
+        ((64, 3, 7, 7), 64 + 147 + 49),
+    ],
 )
 def test_a_sample_is_a_small_part(shape: tuple[int, ...], n: int) -> None:
     assert len(WeightSample(torch.ones(shape)).words) == n
@@ -115,7 +139,7 @@ def test_a_sample_is_a_small_part(shape: tuple[int, ...], n: int) -> None:
 @pytest.mark.parametrize("shape", [(2**20,), (2**18, 16), (512, 512, 5)])
 def test_there_is_a_limit_to_what_is_compared(shape: tuple[int, ...]) -> None:
     sample = WeightSample(torch.ones(shape))
-    assert 1000 < len(sample.words) <= MAX_SAMPLED
+    assert 1000 < len(sample.words) <= 2 * MAX_SAMPLED
 
 
 DTYPES = (
