@@ -35,9 +35,10 @@ def fold_batch_norm(gm: GraphModule, weights: Collection[Node]) -> GraphModule:
     """Replaces each convolution and the batch normalization of its result with one convolution.
 
     Requires: only the normalization reads the convolution's result; the convolution's weight and
-    bias and the arguments of the normalization are among `weights`. In float16 `eps` is at least
-    `MIN_EPS_OF_FLOAT16`. The result has several channels, because the normalization of an image of
-    one channel may return a different memory format.
+    bias and the arguments of the normalization are among `weights`, and have the convolution's
+    type, or float32 if that is a half type. In float16 `eps` is at least `MIN_EPS_OF_FLOAT16`. The
+    result has several channels, because the normalization of an image of one channel may return a
+    different memory format.
     Ensures: the same values up to rounding, and the same shapes and strides.
 
     Args:
@@ -69,10 +70,15 @@ class _Pair:
             return None  # transposed: the channels are in another dimension of the weight
         if list(convolution.users) != [norm] or not is_only_first_read(norm):
             return None
-        used = [*convolution.all_input_nodes[1:], *norm.all_input_nodes[1:]]
+        used = [each for each in (*convolution.args[1:3], *norm.args[1:5]) if each is not None]
         result, eps = convolution.meta["val"], norm.args[6]
         is_in_range = result.dtype != torch.float16 or eps >= MIN_EPS_OF_FLOAT16  # type: ignore[operator]
-        is_folded = is_in_range and result.shape[1] > 1 and all(node in weights for node in used)
+        dtypes = {result.dtype, torch.float32} if result.dtype in _HALVES else {result.dtype}
+        are_weights = all(
+            isinstance(each, Node) and each in weights and each.meta["val"].dtype in dtypes
+            for each in used
+        )
+        is_folded = is_in_range and result.shape[1] > 1 and are_weights
         return _Pair(convolution, norm) if is_folded else None
 
     def replace(self, gm: GraphModule) -> None:

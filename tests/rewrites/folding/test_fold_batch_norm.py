@@ -116,3 +116,13 @@ def test_float16_is_left_alone_where_a_small_eps_may_lead_out_of_its_range() -> 
     graph = inference_graph(model, X.half())
     fold_batch_norm(graph.gm, set(graph.gm.graph.find_nodes(op="placeholder")))
     assert any("batch_norm" in str(node.target) for node in graph.gm.graph.nodes)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_types_that_pytorch_refuses_are_an_error_of_pytorchs(
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> None:
+    model = Pair(nn.Conv2d(4, 4, 1).to(dtypes[0]), nn.BatchNorm2d(4).to(dtypes[1])).eval()
+    compiled = torch.compile(model, backend="nimble", options={"fold_weights": True})
+    with torch.no_grad(), pytest.raises(RuntimeError, match="^mixed dtype"):
+        compiled(X.to(dtypes[0]))
