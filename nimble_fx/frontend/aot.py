@@ -17,11 +17,11 @@ from nimble_fx.fallback import Fallback, Reporter
 from nimble_fx.frontend.calls.guarded_call import GuardedCalls
 from nimble_fx.frontend.calls.unguarded_call import UnguardedCall
 from nimble_fx.frontend.graph_breaks import GraphBreaks
+from nimble_fx.frontend.models.as_callable import as_callable
 from nimble_fx.frontend.models.example_run import check_call, check_training, run_example
 from nimble_fx.frontend.models.model_function import (
     Arguments,
     argument_names,
-    as_callable,
     name_of,
     unique_function,
 )
@@ -49,8 +49,8 @@ def compile(  # noqa: A001  # as torch.compile
 
     This calls the model once on copies of the example inputs, with a backward in training, and then
     restores parameters, buffers, gradients, attributes, random number generators and the inputs,
-    even if it raises; for a function, those of the modules and tensors in its closure and in the
-    globals that it names. No other thread may use the model meanwhile.
+    even if it raises; for a function, those in its defaults, its closure and the globals that it
+    names; see `reachable_state`. No other thread may use the model meanwhile.
 
     Args:
         model: a `torch.nn.Module` in the mode (`train` or `eval`) that it will be called in, a

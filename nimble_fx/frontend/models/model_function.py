@@ -3,7 +3,6 @@
 import copy
 import inspect
 import uuid
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -11,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from nimble_fx.errors import OptionError
 from nimble_fx.torch_internals.leaves import tensors_in
-from nimble_fx.torch_internals.names import lookup, pytree
+from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.storages import with_math_bits
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -90,39 +88,6 @@ def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
         else:
             copied = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
         return copied.requires_grad_(tensor.requires_grad)
-
-
-def as_callable(model: object, arguments: Arguments) -> Callable[..., Any]:
-    """The model as a module or function, which Dynamo can trace.
-
-    Args:
-        model: a module, a function, an ExportedProgram, or a ScriptModule or ScriptFunction.
-        arguments: example arguments, with which TorchScript is converted.
-
-    Raises:
-        OptionError: the model cannot be called.
-    """
-    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
-        model = _exported(model, arguments)
-    if isinstance(model, ExportedProgram):
-        return model.module()
-    if not callable(model):
-        raise OptionError(
-            f"an object of type {type(model).__name__} is not a model; it takes a torch.nn.Module, "
-            "a function, a torch.export.ExportedProgram or a torch.jit.ScriptModule"
-        )
-    return model
-
-
-def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
-    """Converts a TorchScript model to an ExportedProgram."""
-    converter = lookup("torch._export.converter.TS2EPConverter")  # takes long to import
-
-    convert: Any = converter(model, arguments.args, dict(arguments.kwargs))
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Manually populate")  # unused state is kept
-        exported: ExportedProgram = convert.convert()
-    return exported
 
 
 def unique_function(model: Callable[..., Any]) -> FunctionType:

@@ -12,12 +12,12 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.devices.cuda import Cuda
 from nimble_fx.devices.specs import GPUS, Device, find_device
 from nimble_fx.errors import NimbleError, OptionError, UnsupportedError
+from nimble_fx.frontend.models.as_callable import as_callable
 from nimble_fx.frontend.models.example_run import check_call, check_training, run_example
 from nimble_fx.frontend.models.meta_copy import ToMeta, copy_with
 from nimble_fx.frontend.models.model_function import (
     Arguments,
     argument_names,
-    as_callable,
     name_of,
     unique_function,
 )

@@ -124,5 +124,5 @@ def test_types_that_pytorch_refuses_are_an_error_of_pytorchs(
 ) -> None:
     model = Pair(nn.Conv2d(4, 4, 1).to(dtypes[0]), nn.BatchNorm2d(4).to(dtypes[1])).eval()
     compiled = torch.compile(model, backend="nimble", options={"fold_weights": True})
-    with torch.no_grad(), pytest.raises(RuntimeError, match="^mixed dtype"):
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"^mixed dtype"):
         compiled(X.to(dtypes[0]))
