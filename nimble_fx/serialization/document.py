@@ -63,11 +63,26 @@ def _document(program: ScheduledProgram) -> dict[str, Any]:
         "hardware": program.hardware,
         **encode_graph(graph),
         "sizes": {name: n for name, n in sorted(program.sizes.items()) if name.isidentifier()},
-        "parameters": dict(sorted(program.parameters.items())),
+        "parameters": _encode_parameters(program),
         "values": {of.name: encode_tensor(values[of.name], of) for of in graph.constants},
         "source": program.source.split("\n"),
         "folded": None if program.folded is None else _document(program.folded),
     }
+
+
+def _encode_parameters(program: ScheduledProgram) -> dict[str, str]:
+    """The model's names of parameters and buffers, by the graph's names.
+
+    Raises:
+        FileError: `load` would refuse a name.
+    """
+    for name, path in program.parameters.items():
+        try:
+            Field(path, name).line()
+        except FileError as error:
+            message = f"{program.graph.name} cannot be saved: its parameter or buffer {error}"
+            raise FileError(message) from None
+    return dict(sorted(program.parameters.items()))
 
 
 def decode(text: str) -> ScheduledProgram:

@@ -23,6 +23,8 @@ from nimble_fx.torch_internals.names import is_wrapper_subclass
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
 )
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
+"""Control characters, which a terminal obeys, except white space."""
 _OURS = Path(__file__).parents[1]
 _MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
 _Scope = ast.ClassDef | ast.FunctionDef
@@ -277,7 +279,8 @@ def _innermost(stack_trace: str) -> Source | None:
     frames = _frames(stack_trace)
     if not frames:
         return None
-    return Source(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["code"].strip())
+    code = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", frames[-1]["code"].strip())
+    return Source(frames[-1]["file"], int(frames[-1]["line"]), code)
 
 
 def _frames(stack_trace: str) -> list[re.Match[str]]:

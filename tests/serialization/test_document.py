@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from nimble_fx import serialization
 from nimble_fx.errors import FileError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
+from nimble_fx.ir.task_graph import Input
 from tests.support.saved import programs_of_models
 from tests.support.schedules import schedules
 
@@ -29,6 +31,25 @@ def changed(**members: Any) -> str:
 def test_what_a_file_holds_comes_back(graph: Any) -> None:
     whole = replace(stored(), graph=graph, parameters={"w": "a.weight"})
     assert serialization.decode(serialization.encode(whole)) == whole
+
+
+@given(st.text())
+def test_what_would_not_be_read_is_not_written(path: str) -> None:
+    program = replace(stored(), parameters={"w": path})
+    inputs = (Input("w", stored().graph.inputs[0].type, ("w",), static=True),)
+    program = replace(program, graph=replace(program.graph, inputs=inputs, tasks=(), outputs=()))
+    try:
+        text = serialization.encode(program)
+    except FileError:
+        return
+    assert serialization.decode(text).parameters == {"w": path}
+
+
+@pytest.mark.parametrize("path", ["a\\b", 'a"""b', "a\nb"])
+def test_a_name_that_would_not_be_read_is_named(path: str) -> None:
+    program = replace(stored(), parameters={"w": path})
+    with pytest.raises(FileError, match=r"Branchy.* cannot be saved: its parameter or buffer w is"):
+        serialization.encode(program)
 
 
 def test_each_task_has_a_line_of_its_own() -> None:

@@ -192,3 +192,16 @@ def test_tensors_of_a_subclass_have_its_name_and_weights_keep_theirs(tmp_path: P
         return
     with pytest.raises(FileError, match=r"size s\d+ of its input pieces_values is no input of"):
         program.save(tmp_path / "nested.json")
+
+
+def test_a_line_has_no_control_characters(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def f(x):\n    return x.sin()  # \x1b[31m\u2028\x00".replace("\x00", ""))
+    scope: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    program = nimble_fx.compile(scope["f"], torch.ones(3)).programs[0]
+    (source,) = {task.source for task in program.graph.tasks}
+    assert source is not None
+    assert source.code.startswith("return x.sin()  # \N{REPLACEMENT CHARACTER}[31m")
+    program.save(tmp_path / "program")
+    assert nimble_fx.load(tmp_path / "program").graph == program.graph
