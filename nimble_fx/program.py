@@ -160,7 +160,7 @@ class Program:
         Raises:
             FileError: it cannot be written, or a value in the program cannot be serialized.
         """
-        target = Path(path).expanduser().absolute()
+        target = serialization.absolute(path)
         serialization.check_sizes(self.graph)
         serialization.write(target, serialization.encode(self.scheduled))
         return target

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 from nimble_fx import serialization
 from nimble_fx.codegen.emit import emit
@@ -32,7 +31,7 @@ def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program
             needs an operator that is not registered, has wrong types or memory for a value, or
             cannot be proved legal.
     """
-    file = Path(path).expanduser().absolute()
+    file = serialization.absolute(path)
     try:
         program = _proved(serialization.decode(serialization.read(file)), trust_source)
     except (FileError, ScheduleError) as error:

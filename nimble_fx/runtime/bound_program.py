@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from nimble_fx.devices import device_here
-from nimble_fx.errors import InputError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import Input, TaskGraph
@@ -102,6 +102,17 @@ class BoundProgram:
             )
         with torch.no_grad(), DisableAutocast():
             return list(self._run([*values, *self._folded()]))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuses to be pickled or copied.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            f"the program {self._graph.name} with its parameters cannot be pickled or copied: it "
+            "holds code and captures of this process. Save the program, and bind it again"
+        )
 
     def __repr__(self) -> str:
         names = ", ".join(self._graph.inputs[i].name for i in self._positions)
@@ -206,6 +217,6 @@ def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: 
     shown = ", ".join([*map(str, islice(tensors, 3)), *["..."] * (len(tensors) > 3)]) or "none"
     raise InputError(
         f"{program} needs the parameter {path}: {value.type}, which is not among the "
-        f"{len(tensors)} that were given ({shown}); bind the model that was compiled, or a mapping "
-        f"that has {path!r}"
+        f"{len(tensors)} that were given ({shown}); bind the model that was compiled, if that is a "
+        f"parameter or buffer of it, or a mapping that has {path!r}"
     )

@@ -8,11 +8,12 @@ claim checked against the operators. It imports the IR, devices, and the verifie
 """
 
 from nimble_fx.serialization.claims import check_claims
-from nimble_fx.serialization.document import check_sizes, decode, encode, read, write
+from nimble_fx.serialization.document import absolute, check_sizes, decode, encode, read, write
 from nimble_fx.serialization.folded_claims import check_folded
 from nimble_fx.serialization.operator_allowlist import check_harmless
 
 __all__ = [
+    "absolute",
     "check_claims",
     "check_folded",
     "check_harmless",

@@ -5,6 +5,7 @@ be compared line by line.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,18 @@ def _program(members: Mapping[str, Field]) -> ScheduledProgram:
     )
 
 
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a program file.
+
+    Raises:
+        FileError: it names the home of a user who does not exist.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise FileError(f"{os.fspath(path)}: {error}") from error
+
+
 def write(path: Path, text: str) -> None:
     """Writes a text atomically.
 
@@ -121,7 +134,7 @@ def write(path: Path, text: str) -> None:
     """
     try:
         write_atomically(path.parent, path.name, text)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError if the path has a null character
         raise FileError(f"{path} cannot be written: {error}") from error
 
 

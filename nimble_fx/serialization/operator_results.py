@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nimble_fx.ir.task_graph import Arg
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
+from nimble_fx.torch_internals.fake_tensors import unlogged_errors
 from nimble_fx.torch_internals.names import FakeTensorMode, disable_modes
 from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
@@ -48,7 +49,7 @@ class OperatorResults:
         """
         key = (target, _key(args), _key(tuple(kwargs.items())))
         if key not in self._known:
-            with disable_modes(), self._mode:
+            with disable_modes(), self._mode, unlogged_errors():
                 self._known[key] = self._called(target, args, kwargs)
         return self._known[key]
 

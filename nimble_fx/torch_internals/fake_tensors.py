@@ -1,6 +1,8 @@
 """Fake tensors, which have a type and no memory: operators on them only infer types."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +16,21 @@ _dispatch_mode = lookup("torch._C._get_dispatch_mode")
 def are_fake(values: Iterable[Any]) -> bool:
     """Whether operators on these values return fake tensors under the current dispatch modes."""
     return FakeTensor in map(type, values) or _dispatch_mode(_FAKE) is not None
+
+
+@contextmanager
+def unlogged_errors() -> Iterator[None]:
+    """Keeps PyTorch from logging the traceback of an operator that does not take fake tensors."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(_refuse)
+    try:
+        yield
+    finally:
+        log.removeFilter(_refuse)
+
+
+def _refuse(record: logging.LogRecord) -> bool:
+    return False
 
 
 def like(tensors: Sequence[Tensor], values: Sequence[Any]) -> Sequence[Tensor]:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 from nimble_fx.errors import OptionError, ScheduleError
 from nimble_fx.simulation.discrete_event import Activity
@@ -84,9 +84,13 @@ def inserted(
 
     Raises:
         OptionError: its name is taken, it waits for one that does not exist or that follows it, or
-            its time is not a number of at least 0.
+            a time is not a number of at least 0, or a share is not one from 0 to 1.
     """
     check_number(f"the time of {activity.name}", activity.us)
+    for name, delay in activity.after:
+        check_number(f"the delay of {activity.name} after {name}", delay)
+    for share in (activity.share, activity.bandwidth):
+        check_number(f"the share and the bandwidth of {activity.name}", share, most=1)
     known = {each.name for each in activities}
     missing = [name for name, _ in activity.after if name not in known]
     if activity.name in known or missing:
@@ -205,15 +209,16 @@ def _check_neighbours(activities: Sequence[Activity], parts: Sequence[Activity])
         raise OptionError(f"fuse: between them on {parts[0].queue} there is {named}")
 
 
-def check_number(what: str, value: object) -> None:
-    """Checks a time or a factor.
+def check_number(what: str, value: object, most: float | None = None) -> None:
+    """Checks a time, a factor or a share.
 
     Raises:
-        OptionError: it is not a number of at least 0.
+        OptionError: it is not a number of at least 0, and of at most `most`.
     """
     if (
         type(value) is bool
         or not isinstance(value, (int, float))
-        or not (isfinite(value) and value >= 0)
+        or not (isfinite(value) and 0 <= value <= (inf if most is None else most))
     ):
-        raise OptionError(f"{what} is {value!r}: it takes a number of at least 0")
+        expected = "a number of at least 0" if most is None else f"a number from 0 to {most}"
+        raise OptionError(f"{what} is {value!r}: it takes {expected}")

@@ -8,7 +8,7 @@ from math import inf
 from nimble_fx.devices.specs import DEVICES, Device, find_device, find_hardware
 from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.ir.display import plural
-from nimble_fx.ir.symbolic_sizes import Sizes, concrete, symbols_of
+from nimble_fx.ir.symbolic_sizes import MAX_SIZE, Sizes, concrete, symbols_of
 from nimble_fx.program import Program
 from nimble_fx.simulation.discrete_event import Activity, Timeline, simulate
 from nimble_fx.traces import Recorded, read
@@ -273,11 +273,12 @@ def _checked(sizes: Sizes | None, program: Program) -> Sizes:
     """The values of symbolic sizes.
 
     Raises:
-        OptionError: it is not a dict of integers, or has symbols that the program lacks.
+        OptionError: it is not a dict of sizes, or has symbols that the program lacks.
     """
     values = {} if sizes is None else sizes
     if not isinstance(values, Mapping) or not all(
-        isinstance(name, str) and type(size) is int for name, size in values.items()
+        isinstance(name, str) and type(size) is int and 0 <= size <= MAX_SIZE
+        for name, size in values.items()
     ):
         raise OptionError(f'sizes={sizes!r:.99} is not valid; it takes a dict such as {{"s0": 8}}')
     symbols = sorted(symbols_of(program.graph))

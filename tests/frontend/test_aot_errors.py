@@ -39,6 +39,11 @@ def test_training_without_gradients_is_refused() -> None:
         nimble_fx.compile(Branchy().requires_grad_(False), torch.ones(2, 4), training=True)
 
 
+def test_so_is_training_in_inference_mode() -> None:
+    with torch.inference_mode(), pytest.raises(OptionError, match=r"not valid in torch\.inference"):
+        nimble_fx.compile(Branchy(), torch.ones(2, 4), training=True)
+
+
 def test_parameters_without_a_shape_are_refused() -> None:
     with pytest.raises(OptionError, match=r"LazyLinear has .*weight.*call it once"):
         nimble_fx.compile(nn.LazyLinear(2), torch.ones(2, 4))

@@ -200,3 +200,11 @@ def test_constants_are_saved(tmp_path: Path) -> None:
     loaded = load_program(saved.save(tmp_path / "constants.json"))
     assert loaded.source == emit(saved.graph)
     assert_same_bits(loaded.bind({})(torch.ones(3)), [expected])
+
+
+@pytest.mark.parametrize("path", ["~nobody_of_this_name/x", "a\0b"])
+def test_a_path_that_cannot_be_is_an_error_of_the_file(path: str) -> None:
+    with pytest.raises(FileError):
+        branchy_program().save(path)
+    with pytest.raises(FileError):
+        load_program(path)

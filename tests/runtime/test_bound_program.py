@@ -1,6 +1,7 @@
 """Bound programs refuse parameters and inputs that do not fit, by name."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import nimble_fx
-from nimble_fx.errors import InputError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
 from nimble_fx.runtime.bound_program import BoundProgram
@@ -19,7 +20,7 @@ from nimble_fx.runtime.capture.status import CaptureStatus
 from tests.support.bits import assert_same_bits
 from tests.support.models import CASES, Branchy
 
-X = torch.ones(2, 4)
+X, TABLE = torch.ones(2, 4), torch.full((3,), 2.0)
 INFERRED = [name for name in CASES if name != "lstm"]  # which is not traced by default
 IN_THE_GRAPH = {"views": (0, 1, 3, 7)}
 """Outputs that the graph makes, where Dynamo makes others around it."""
@@ -309,3 +310,28 @@ def test_folded_weights_whose_strides_change_in_place_are_refused() -> None:
     model.weight.data = model.weight.data.t()
     with pytest.raises(InputError, match="weight has the stride"):
         run(x)
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_is_neither_pickled_nor_copied(duplicate: Callable[[object], object]) -> None:
+    with pytest.raises(UnsupportedError, match=r"Branchy\.forward with its parameters cannot be"):
+        duplicate(compiled(Branchy(), X).bind(Branchy()))
+
+
+def test_a_tensor_that_is_neither_parameter_nor_buffer_is_bound_by_its_own_name() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.__dict__["table"] = TABLE
+
+        def forward(self, x: Tensor) -> Tensor:
+            table: Any = self.table
+            result: Tensor = x * table
+            return result
+
+    model = Scaled()
+    program = compiled(model, torch.ones(3))
+    (name,) = [value.name for value in program.graph.inputs if value.static]
+    with pytest.raises(InputError, match="if that is a parameter or buffer of it"):
+        program.bind(model)
+    assert_same_bits(program.bind({name: TABLE})(torch.ones(3)), [TABLE])

@@ -1,5 +1,7 @@
 """Calls on fake tensors: each argument has a result of its own, and no layout may change."""
 
+import logging
+
 import pytest
 import torch
 from hypothesis import given
@@ -41,3 +43,14 @@ def test_a_call_that_changes_how_an_argument_lies_in_memory_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match="changes the shape or strides"):
         OperatorResults().of(operator, (type_of(torch.empty(1, 2, 2)), *args), {})
+
+
+def test_pytorch_logs_no_error_of_an_operator_that_does_not_take_its_arguments(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    matrix = type_of(torch.ones(2, 2))
+    with pytest.raises(RuntimeError):
+        OperatorResults().of(aten.bmm.default, (matrix, matrix), {})
+    assert caplog.records == []
+    logging.getLogger("torch._subclasses.fake_tensor").error("later")
+    assert len(caplog.records) == 1

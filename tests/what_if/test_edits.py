@@ -1,5 +1,6 @@
 """Edits preserve required orders, do what they say, and change nothing else."""
 
+import math
 from dataclasses import replace
 
 import networkx as nx
@@ -167,6 +168,12 @@ def test_what_cannot_be_inserted_is_refused() -> None:
         inserted(CALLED, Activity("new", "s0", 1, (("d", 0.0),)))
     with pytest.raises(OptionError, match="at least 0"):
         inserted(CALLED, Activity("new", "s0", -1))
+    for delay in (-1.0, math.nan):
+        with pytest.raises(OptionError, match=r"delay of new after a is .* at least 0"):
+            inserted(CALLED, Activity("new", "s0", 1, (("a", delay),)))
+    for share, bandwidth in ((2.0, 0.0), (0.0, -0.5)):
+        with pytest.raises(OptionError, match="from 0 to 1"):
+            inserted(CALLED, Activity("new", "s0", 1, (), "gpu", share, bandwidth))
 
 
 @given(activities(), st.data())

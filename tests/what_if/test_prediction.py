@@ -282,7 +282,9 @@ def test_what_is_inserted_is_an_activity(trace: Path, what: Any) -> None:
     assert len(whatif(trace).insert(new).activities) == len(whatif(trace).activities) + 1
 
 
-@pytest.mark.parametrize("sizes", [[("s0", 4)], {"s0": [4]}, {1: 2}, {"s0": 2.0}])
+@pytest.mark.parametrize(
+    "sizes", [[("s0", 4)], {"s0": [4]}, {1: 2}, {"s0": 2.0}, {"s0": -1}, {"s0": 10**19}]
+)
 def test_sizes_are_numbers_by_name(program: nimble_fx.Program, sizes: Any) -> None:
     with pytest.raises(OptionError, match="it takes a dict such as"):
         whatif(program, "h100", sizes=sizes)

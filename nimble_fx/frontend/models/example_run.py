@@ -63,10 +63,14 @@ def check_training(training: object) -> None:
     """Checks the argument `training`, before any work.
 
     Raises:
-        OptionError: it is neither True nor False.
+        OptionError: it is neither True nor False, or is True where PyTorch makes no gradients.
     """
     if type(training) is not bool:
         raise OptionError(f"training={training!r:.99} is not valid; it takes True or False")
+    if training and torch.is_inference_mode_enabled():
+        raise OptionError(
+            "training=True is not valid in torch.inference_mode(): it has no gradients"
+        )
 
 
 def _backward(outputs: object) -> None:

@@ -1,6 +1,5 @@
 """Copies of modules with other tensors, such as tensors on the "meta" device."""
 
-import copy
 from collections.abc import Callable
 from itertools import chain
 from typing import TypeVar
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.frontend.models.deep_copy import deep_copy
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.storages import key_of_storage
 from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
@@ -24,7 +24,7 @@ def copy_with(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
     others = [tensor for part in model.modules() for tensor in tensors_in(vars(part))]
     memo = {id(tensor): tensor.detach().clone() for tensor in others if not tensor.is_leaf}
     tensors = chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, memo | {id(tensor): replaced(tensor) for tensor in tensors})
+    return deep_copy(model, memo | {id(tensor): replaced(tensor) for tensor in tensors})
 
 
 class ToMeta:

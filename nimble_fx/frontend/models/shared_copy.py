@@ -1,10 +1,10 @@
 """Copies of modules that share all tensors with the original, now and later."""
 
-import copy
 from typing import Any, TypeVar
 
 from torch import nn
 
+from nimble_fx.frontend.models.deep_copy import deep_copy
 from nimble_fx.torch_internals.leaves import tensors_in
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -23,4 +23,4 @@ def shared_copy(model: _Module) -> _Module:
         memo |= {id(tensor): tensor for tensor in tensors_in(attributes)}
         registered = [attributes.get(name) for name in ("_parameters", "_buffers")]
         memo |= {id(tensors): tensors for tensors in registered if isinstance(tensors, dict)}
-    return copy.deepcopy(model, memo)
+    return deep_copy(model, memo)
