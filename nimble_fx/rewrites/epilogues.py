@@ -16,7 +16,7 @@ Sizes = Sequence[int | SymInt]
 _aten = torch.ops.aten
 
 
-def only_user(node: Node) -> Node | None:
+def fusible_user(node: Node) -> Node | None:
     """The only reader of a result, if it returns a tensor of the same strides.
 
     None also if a tensor is written between the two: the fused operator might read it later than

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch.fx import GraphModule, Node
 
-from nimble_fx.rewrites.epilogues import only_user
+from nimble_fx.rewrites.epilogues import fusible_user
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.operators import RESHAPES
 from nimble_fx.torch_internals.symbolic import are_same_sizes, known_number
@@ -53,7 +53,7 @@ def _products(gm: GraphModule) -> Iterable[Node]:
 
 def _relu_of(product: Node) -> Node | None:
     """The relu that a product's kernel can apply."""
-    value, relu = product.meta["val"], only_user(_viewed(product))
+    value, relu = product.meta["val"], fusible_user(_viewed(product))
     is_on_gpu = value.device.type in _DEVICES and value.dtype in _DTYPES
     bias, x, _ = (node.meta["val"] for node in cast(tuple[Node, ...], product.args))
     has_row = are_same_sizes(bias.shape, value.shape[1:]) and known_number(x.shape[1]) != 0

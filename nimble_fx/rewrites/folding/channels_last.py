@@ -9,12 +9,13 @@ format for operators that need it, and where the graph returns it.
 
 import operator
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from nimble_fx.rewrites.folding.convolution import Convolution
 from nimble_fx.rewrites.new_nodes import call, fake_result
 from nimble_fx.torch_internals.kernels.cudnn import DTYPES, in_its_format
 from nimble_fx.torch_internals.leaves import tensors_of
@@ -68,12 +69,12 @@ def channels_last(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
 
 
 def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
-    if node.target is not _aten.convolution.default or node.args[6]:
+    if node.target is not _aten.convolution.default:
         return False
-    weight = node.args[1]
-    if not isinstance(weight, Node) or weight not in fixed:
+    arguments = Convolution.of(node)
+    if arguments.is_transposed or arguments.weight not in fixed:
         return False
-    value: Tensor = weight.meta["val"]
+    value: Tensor = arguments.weight.meta["val"]
     is_image = value.dim() == 4 and value.is_floating_point()
     is_taken = value.device.type == "cpu" or value.dtype in DTYPES
     return bool(is_image and is_taken and value.is_contiguous())
@@ -115,7 +116,7 @@ class _Conversion:
         return copy
 
     def _convert(self, convolution: Node) -> None:
-        weight = cast(Node, convolution.args[1])
+        weight = Convolution.of(convolution).weight
         with self._graph.inserting_before(convolution):
             converted = call(
                 self._graph, weight, _aten.clone.default, weight, memory_format=torch.channels_last
@@ -153,8 +154,8 @@ def _result(node: Node) -> Any:
     result = fake_result(node)
     if node.target is not _aten.convolution.default or result.device.type != "meta":
         return result
-    x, weight = (argument.meta["val"] for argument in cast(tuple[Node, ...], node.args[:2]))
-    return in_its_format(result, x, weight)
+    arguments = Convolution.of(node)
+    return in_its_format(result, arguments.x.meta["val"], arguments.weight.meta["val"])
 
 
 def _strides(node: Node) -> list[object]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from nimble_fx.rewrites.folding.convolution import Convolution
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.rewrites.results_read import is_only_first_read
 from nimble_fx.torch_internals.names import OpOverload
@@ -66,11 +67,12 @@ class _Pair:
         convolution = norm.args[0]
         if not isinstance(convolution, Node):
             return None
-        if convolution.target is not _aten.convolution.default or convolution.args[6]:
-            return None  # transposed: the channels are in another dimension of the weight
-        if list(convolution.users) != [norm] or not is_only_first_read(norm):
+        if convolution.target is not _aten.convolution.default:
             return None
-        used = [each for each in (*convolution.args[1:3], *norm.args[1:5]) if each is not None]
+        of = Convolution.of(convolution)
+        if of.is_transposed or list(convolution.users) != [norm] or not is_only_first_read(norm):
+            return None
+        used = [each for each in (of.weight, of.bias, *norm.args[1:5]) if each is not None]
         result, eps = convolution.meta["val"], norm.args[6]
         is_in_range = result.dtype != torch.float16 or eps >= MIN_EPS_OF_FLOAT16  # type: ignore[operator]
         dtypes = {result.dtype, torch.float32} if result.dtype in _HALVES else {result.dtype}
@@ -83,7 +85,7 @@ class _Pair:
 
     def replace(self, gm: GraphModule) -> None:
         """Replaces both with one convolution."""
-        graph, (x, weight, bias, *rest) = gm.graph, self.convolution.args
+        graph, of = gm.graph, Convolution.of(self.convolution)
         n_others = self.convolution.meta["val"].dim() - 1
         with graph.inserting_before(self.convolution):
             gamma, beta, mean, variance = map(partial(self._computed, gm), self.norm.args[1:5])
@@ -92,15 +94,15 @@ class _Pair:
             if gamma is not None:
                 scale = self._call(gm, _aten.mul.Tensor, scale, gamma)
             shift = self._call(gm, _aten.neg.default, mean)
-            if bias is not None:
-                shift = self._call(gm, _aten.add.Tensor, shift, self._computed(gm, bias))
+            if of.bias is not None:
+                shift = self._call(gm, _aten.add.Tensor, shift, self._computed(gm, of.bias))
             shift = self._call(gm, _aten.mul.Tensor, shift, scale)
             if beta is not None:
                 shift = self._call(gm, _aten.add.Tensor, shift, beta)
             column = self._call(gm, _aten.view.default, scale, [-1] + [1] * n_others)
-            folded = self._call(gm, _aten.mul.Tensor, self._computed(gm, weight), column)
+            folded = self._call(gm, _aten.mul.Tensor, self._computed(gm, of.weight), column)
             folded, shift = self._rounded(gm, folded), self._rounded(gm, shift)
-        self.convolution.args = (x, folded, shift, *rest)
+        self.convolution.args = tuple(of._replace(weight=folded, bias=shift))
         for item in list(self.norm.users):
             item.replace_all_uses_with(self.convolution)
             graph.erase_node(item)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Literal
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_subexpressions
 from nimble_fx.rewrites.folding.channels_last import channels_last
@@ -44,16 +44,20 @@ def fold_weights(
     """
     if len(devices_of(gm.graph)) != 1:
         return None
+
+    def fixed() -> Collection[Node]:
+        return fixed_nodes(gm, unshared_weights(gm, static))
+
     gm = copied(gm)
     gm = fold_batch_norm(gm, unshared_weights(gm, static))
     if library is not None:
-        gm = channels_last(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+        gm = channels_last(gm, fixed())
     if library == "cuDNN":
         gm = default_format_pools(gm)
-        gm = fuse_cudnn_relu(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+        gm = fuse_cudnn_relu(gm, fixed())
     if library == "oneDNN":
-        gm = pointwise_products(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
-        gm = fuse_activations(gm, fixed_nodes(gm, unshared_weights(gm, static)), assume_finite)
-        gm = pack_matrices(gm, fixed_nodes(gm, unshared_weights(gm, static)))
+        gm = pointwise_products(gm, fixed(), assume_finite)
+        gm = fuse_activations(gm, fixed(), assume_finite)
+        gm = pack_matrices(gm, fixed())
     gm = eliminate_common_subexpressions(gm)  # a weight that is used twice is converted once
     return hoist_weights(gm, unshared_weights(gm, static))

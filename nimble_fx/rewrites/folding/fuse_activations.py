@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.epilogues import added_to, only_user
+from nimble_fx.rewrites.epilogues import added_to, fusible_user
+from nimble_fx.rewrites.folding.convolution import Convolution
 from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
 from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.names import OpOverload
@@ -58,7 +59,7 @@ def fuse_activations(
         for convolution in gm.graph.find_nodes(
             op="call_function", target=_aten.convolution.default
         ):
-            if _is_convertible(convolution, fixed):
+            if _is_fusible(convolution, fixed):
                 _Fusion.of(convolution, assume_finite).replace(gm)
         gm.recompile()
     return gm
@@ -69,13 +70,13 @@ def applies_activation(convolution: Node, assume_finite: bool) -> bool:
     return _Fusion.of(convolution, assume_finite).activation is not None
 
 
-def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
-    weight = cast(Node, node.args[1])
+def _is_fusible(node: Node, fixed: Collection[Node]) -> bool:
+    arguments = Convolution.of(node)
     value: Tensor = node.meta["val"]
     is_image = value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
     is_float = value.dtype == torch.float32 and value.device.type == "cpu"
-    is_in_calls = weight in fixed and node not in fixed
-    return is_image and is_float and not node.args[6] and is_in_calls
+    is_in_calls = arguments.weight in fixed and node not in fixed
+    return is_image and is_float and not arguments.is_transposed and is_in_calls
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ class _Fusion:
     def of(convolution: Node, assume_finite: bool) -> "_Fusion":
         """A convolution with the operators that can be fused with it."""
         activations = _ACTIVATIONS | (_IF_FINITE if assume_finite else {})
-        user = only_user(convolution)
+        user = fusible_user(convolution)
         if user is not None and added_to(convolution, user) is not None:
-            after = only_user(user)
+            after = fusible_user(user)
             is_relu = assume_finite and after is not None and after.target is _aten.relu.default
             return _Fusion(convolution, user, after if is_relu else None)
         if user is None or user.target not in activations:
@@ -113,15 +114,14 @@ class _Fusion:
 
     def _call(self, graph: Graph) -> tuple[Any, ...]:
         """The fused operator and its arguments."""
-        x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
-        if isinstance(bias, Node):
-            bias = without_gaps(graph, bias, self.convolution)
-        window = (padding, stride, dilation, groups)
+        of = Convolution.of(self.convolution)
+        bias = of.bias and without_gaps(graph, of.bias, self.convolution)
+        window = (of.padding, of.stride, of.dilation, of.n_groups)
         if self.addition is not None:
             other = added_to(self.convolution, self.addition)
             added: tuple[Any, ...] = ("add", 1.0, "relu" if self.activation else None, [], None)
-            return CONVOLUTION_ADD, x, other, weight, bias, *window, *added
-        return CONVOLUTION, x, weight, bias, *window, *_described(self.activation)
+            return CONVOLUTION_ADD, of.x, other, of.weight, bias, *window, *added
+        return CONVOLUTION, of.x, of.weight, bias, *window, *_described(self.activation)
 
 
 def _described(activation: Node | None) -> tuple[str, list[float], str | None]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.rewrites.epilogues import added_to, only_user
+from nimble_fx.rewrites.epilogues import added_to, fusible_user
+from nimble_fx.rewrites.folding.convolution import Convolution
 from nimble_fx.rewrites.new_nodes import call, without_gaps
 from nimble_fx.torch_internals.kernels.cudnn import (
     CONVOLUTION_ADD_RELU,
@@ -49,20 +50,19 @@ def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     """
     if not is_deterministic():
         for node in gm.graph.find_nodes(op="call_function", target=_aten.convolution.default):
-            fusion = _Fusion.of(node) if _is_convertible(node, fixed) else None
+            fusion = _Fusion.of(node) if _is_fusible(node, fixed) else None
             if fusion is not None:
                 fusion.replace(gm)
         gm.recompile()
     return gm
 
 
-def _is_convertible(node: Node, fixed: Collection[Node]) -> bool:
-    arguments: tuple[Any, ...] = node.args
-    x, weight, bias, _, _, _, is_transposed, *_ = arguments
-    images: list[Tensor] = [x.meta["val"], node.meta["val"]]
-    is_of_single_channels = weight.meta["val"].shape[1] == 1
-    is_plain = not (is_transposed or is_of_single_channels or bias is None)
-    is_in_calls = weight in fixed and node not in fixed
+def _is_fusible(node: Node, fixed: Collection[Node]) -> bool:
+    of = Convolution.of(node)
+    images: list[Tensor] = [of.x.meta["val"], node.meta["val"]]
+    is_of_single_channels = of.weight.meta["val"].shape[1] == 1
+    is_plain = not (of.is_transposed or is_of_single_channels or of.bias is None)
+    is_in_calls = of.weight in fixed and node not in fixed
     are_supported = all(map(_is_supported, images))
     return is_plain and is_in_calls and are_supported and is_channels_last(images[1])
 
@@ -82,10 +82,10 @@ class _Fusion:
     @staticmethod
     def of(convolution: Node) -> "_Fusion | None":
         """A convolution with the operators that can be fused with it; None without a relu."""
-        user = only_user(convolution)
+        user = fusible_user(convolution)
         is_added = user is not None and added_to(convolution, user) is not None
         addition = user if is_added else None
-        activation = user if addition is None else only_user(addition)
+        activation = user if addition is None else fusible_user(addition)
         if activation is None or not _begins_with_relu(activation):
             return None
         return _Fusion(convolution, addition, activation)
@@ -104,14 +104,15 @@ class _Fusion:
             gm.graph.erase_node(node)
 
     def _fused(self, gm: GraphModule) -> Node:
-        x, weight, bias, stride, padding, dilation, _, _, groups = self.convolution.args
-        bias = without_gaps(gm.graph, cast(Node, bias), self.convolution)
-        window = (bias, *map(_of_both_dimensions, (stride, padding, dilation)), groups)
+        of = Convolution.of(self.convolution)
+        bias = without_gaps(gm.graph, cast(Node, of.bias), self.convolution)
+        window = map(_of_both_dimensions, (of.stride, of.padding, of.dilation))
+        rest = (bias, *window, of.n_groups)
         if self.addition is None:
-            return call(gm.graph, self.activation, CONVOLUTION_RELU, x, weight, *window)
+            return call(gm.graph, self.activation, CONVOLUTION_RELU, of.x, of.weight, *rest)
         other = added_to(self.convolution, self.addition)
-        operands = (x, weight, other, 1.0)
-        return call(gm.graph, self.activation, CONVOLUTION_ADD_RELU, *operands, *window)
+        operands = (of.x, of.weight, other, 1.0)
+        return call(gm.graph, self.activation, CONVOLUTION_ADD_RELU, *operands, *rest)
 
 
 def _of_both_dimensions(numbers: Any) -> list[int]:

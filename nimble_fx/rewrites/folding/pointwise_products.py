@@ -8,12 +8,12 @@ In the channels-last format the pixels are the rows of a matrix, so nothing is c
 """
 
 from collections.abc import Collection
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from nimble_fx.rewrites.folding.convolution import Convolution
 from nimble_fx.rewrites.folding.fuse_activations import applies_activation
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.symbolic import are_known
@@ -49,7 +49,7 @@ def pointwise_products(
         assume_finite: as for `fuse_activations`.
     """
     for node in gm.graph.find_nodes(op="call_function", target=_aten.convolution.default):
-        is_in_calls = node.args[1] in fixed and node not in fixed
+        is_in_calls = Convolution.of(node).weight in fixed and node not in fixed
         if is_in_calls and _gains(node) and not applies_activation(node, assume_finite):
             _replace(gm, node)
     gm.recompile()
@@ -58,13 +58,12 @@ def pointwise_products(
 
 def _gains(node: Node) -> bool:
     """Whether it is small, and equals a matrix product."""
-    arguments: tuple[Any, ...] = node.args
-    x, weight, _, stride, padding, _, is_transposed, _, n_groups = arguments
-    images: list[Tensor] = [x.meta["val"], node.meta["val"]]
-    filters: Tensor = weight.meta["val"]
-    if is_transposed or n_groups != 1 or not all(map(_is_image_of_known_size, images)):
+    of = Convolution.of(node)
+    images: list[Tensor] = [of.x.meta["val"], node.meta["val"]]
+    filters: Tensor = of.weight.meta["val"]
+    if of.is_transposed or of.n_groups != 1 or not all(map(_is_image_of_known_size, images)):
         return False
-    is_pointwise = filters.shape[2:] == (1, 1) and (stride, padding) == ([1, 1], [0, 0])
+    is_pointwise = filters.shape[2:] == (1, 1) and (of.stride, of.padding) == ([1, 1], [0, 0])
     n_elements, n_channels = images[1].numel(), min(filters.shape[:2])
     is_small = n_elements <= MAX_ELEMENTS and 2 * n_elements * filters.shape[1] <= MAX_FLOPS
     return is_pointwise and is_small and n_channels >= MIN_CHANNELS
@@ -77,8 +76,7 @@ def _is_image_of_known_size(value: Tensor) -> bool:
 
 
 def _replace(gm: GraphModule, node: Node) -> None:
-    arguments: tuple[Any, ...] = node.args
-    x, weight, bias, *_ = arguments
+    x, weight, bias, *_ = Convolution.of(node)
     with gm.graph.inserting_before(node):
         matrix = _matrix(gm, weight)
         rows = call(gm.graph, node, _aten.permute.default, x, [0, 2, 3, 1])
