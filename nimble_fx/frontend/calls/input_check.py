@@ -57,8 +57,8 @@ class InputCheck:
         self._own, self._own_ids = own, frozenset(map(id, own()))
         self._refuse_shared(leaves)
         self._tensors = TensorGuards(tensors)
-        is_flat = not example.kwargs and all(isinstance(x, Tensor) for x in example.args)
-        self._n_tensors = len(tensors) if is_flat else -1
+        are_tensors = not example.kwargs and all(isinstance(x, Tensor) for x in example.args)
+        self._n_arguments = len(tensors) if are_tensors else None
 
     def _refuse_shared(self, leaves: Sequence[Any]) -> None:
         names: dict[int, str] = {}
@@ -77,7 +77,7 @@ class InputCheck:
             InputError: they differ from the example's; the message says how.
         """
         if (
-            len(args) == self._n_tensors
+            len(args) == self._n_arguments
             and not kwargs
             and self._tensors.check(*args)
             and self._own_ids.isdisjoint(map(id, args))

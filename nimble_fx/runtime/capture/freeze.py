@@ -80,7 +80,7 @@ class FrozenProgram:
         self._status, self._reporter = status, reporter
         values = [launcher.graph.inputs[i] for i in launcher.inputs]
         scalars = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
-        self._has_numbers = bool(scalars)
+        self._has_scalar_inputs = bool(scalars)
         self._numbers = SpecializedNumbers(launcher.graph, launcher.inputs)
         written = {*scalars, *launcher.mutated_inputs}
         self._addresses_suffice = not (self._numbers or launcher.mutated_inputs or options.saves)
@@ -146,7 +146,7 @@ class FrozenProgram:
         """
         return (
             self._options.returns_views_of_inputs
-            and self._has_numbers
+            and self._has_scalar_inputs
             and any(inputs[k].storage_offset() for k in self._launcher.mutated_inputs)
         )
 
