@@ -62,9 +62,17 @@ def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequenc
 
 def _sharing(values: Sequence[Any]) -> list[int]:
     """For each value, the position of the first value that shares its memory."""
-    tensors = [value.meta["val"] if isinstance(value, Node) else None for value in values]
-    keys = [storage_key(x) if isinstance(x, Tensor) else str(i) for i, x in enumerate(tensors)]
+    keys = [_memory(value) or i for i, value in enumerate(values)]
     return [keys.index(key) for key in keys]
+
+
+def _memory(value: Any) -> str | None:
+    """A key of a value's memory; None if it is no tensor."""
+    if not isinstance(value, Node) or not isinstance(value.meta["val"], Tensor):
+        return None
+    if value.target is torch.ops.aten.lift_fresh_copy.default:
+        return value.name  # a copy, although its fake tensor has the constant's memory
+    return str(storage_key(value.meta["val"]))
 
 
 def _value(value: Any) -> Any:

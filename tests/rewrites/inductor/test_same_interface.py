@@ -1,6 +1,7 @@
 """A graph has another interface if more than values differ for its callers."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor.same_interface import check_same_interface
+from tests.support.eager import assert_same
 
 Program = Callable[[Tensor], tuple[object, ...]]
 
@@ -52,3 +54,16 @@ def test_values_may_be_computed_otherwise(before: Program, after: Program) -> No
 def test_all_else_is_the_same(before: Program, after: Program, error: str) -> None:
     with pytest.raises(UnsupportedError, match=error):
         check(before, after)
+
+
+def test_a_constant_that_is_returned_is_a_copy_in_each_call() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x * 2, x.new_tensor([1.0, 2.0]), torch.tensor([3, 4])
+
+    options: dict[str, Any] = {"kernels": "inductor", "on_fallback": "error"}
+    compiled, x = torch.compile(program, backend="nimble", options=options), torch.ones(2)
+    for _ in range(2):
+        results = compiled(x)
+        assert_same(results, program(x))
+        for result in results:
+            result.add_(1)
