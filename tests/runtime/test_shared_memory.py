@@ -98,11 +98,15 @@ def test_with_fused_kernels_parts_of_one_storage_are_found_if_they_overlap(
 
 def test_so_are_columns_of_one_matrix() -> None:
     matrix = torch.zeros(3, 4)
-    inputs = [an_input("x", "common"), an_input("y", "common")]
-    memory = SharedMemory(inputs, {"y"}, has_fused_kernels=True)
-    assert memory.found([matrix[:, :2], matrix[:, 2:]]) is None
-    assert memory.found([matrix[:, :3], matrix[:, 2:]]) == ("x", "y")
-    assert memory.found([matrix[:, :3], torch.from_numpy(matrix.numpy())[:, 3:]]) == ("x", "y")
+    same_memory = torch.from_numpy(matrix.numpy())
+
+    def found(one: Tensor, other: Tensor) -> tuple[str, str] | None:
+        inputs = [an_input("x", "common"), an_input("y", "common")]
+        return SharedMemory(inputs, {"y"}, has_fused_kernels=True).found([one, other])
+
+    assert found(matrix[:, :2], matrix[:, 2:]) is None
+    assert found(matrix[:, :3], matrix[:, 2:]) == ("x", "y")
+    assert found(matrix[:, :3], same_memory[:, 3:]) == ("x", "y")
 
 
 def test_interleaved_elements_count_as_an_overlap() -> None:
