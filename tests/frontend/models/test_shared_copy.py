@@ -1,7 +1,6 @@
 """A copy that shares tensors computes what the original does, whatever becomes of those."""
 
 import copy
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.models.shared_copy import shared_copy
 from tests.support.eager import assert_same
 
@@ -86,17 +84,3 @@ def test_results_that_a_module_has_kept_are_shared() -> None:
     assert not layer.weight.is_leaf
     x = torch.randn(2, 4)
     assert_same(shared_copy(layer)(x), layer(x))
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda model, x: nimble_fx.plan(model, x, device="h100"),
-        lambda model, x: nimble_fx.Nimble(model).prepare(x),
-    ],
-)
-def test_what_python_cannot_copy_is_an_error_that_says_so(use: Callable[..., object]) -> None:
-    model = nn.Linear(2, 2)
-    model.__dict__["lock"] = threading.Lock()
-    with pytest.raises(UnsupportedError, match=r"Linear has to be copied, .*_thread\.lock"):
-        use(model, torch.ones(1, 2))
