@@ -101,11 +101,11 @@ def _in_memory_order(weight: Tensor) -> _Dimensions:
 def _places(dimensions: _Dimensions, weight: Tensor) -> Tensor:
     """The positions of one row of each matrix, of one element of each row, and of the kernel."""
     outer, column, row = _as_matrices(dimensions)
-    matrices, rows, within = _offsets(outer), _offsets(column), _offsets(row)
-    one_row = (matrices[:, None] + rows[len(rows) // 2] + within).view(-1)
-    one_each = _with_scattered((matrices[:, None] + rows).view(-1), within)
+    matrices, rows = _offsets(outer), _offsets(column)
+    one_row = (matrices[:, None] + rows[len(rows) // 2] + _offsets(row)).view(-1)
+    one_each = _with_scattered((matrices[:, None] + rows).view(-1), row)
     pairs = list(zip(weight.shape, weight.stride(), strict=True))
-    kernel = _with_scattered(_offsets(pairs[2:]), _offsets(pairs[:2]))
+    kernel = _with_scattered(_offsets(pairs[2:]), pairs[:2])
     return torch.cat([_thinned(one_row), one_each, kernel])
 
 
@@ -115,14 +115,17 @@ def _thinned(places: Tensor) -> Tensor:
     return places[torch.arange(n) * len(places) // n]
 
 
-def _with_scattered(places: Tensor, others: Tensor) -> Tensor:
-    """Adds one of some other offsets to each position, so that they are in no pattern.
+def _with_scattered(places: Tensor, others: _Dimensions) -> Tensor:
+    """Adds an offset in other dimensions to each position, so that they are in no pattern.
 
     Multiples of the golden section are far from each other modulo 1.
     """
-    kept, n = _thinned(places), len(others)
+    kept, n = _thinned(places), _n_elements(others)
     step = next(step for step in count(max(1, round(0.618 * n))) if gcd(step, n) == 1)
-    return kept + others[torch.arange(len(kept)) * step % n]
+    index = torch.arange(len(kept)) * step % n
+    for extent, stride in reversed(others):
+        kept, index = kept + index % extent * stride, index // extent
+    return kept
 
 
 def _as_matrices(dimensions: _Dimensions) -> tuple[_Dimensions, _Dimensions, _Dimensions]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.runtime.folding.weight_sample import (
     COMPARED_WHOLE,
@@ -194,3 +196,19 @@ def test_a_sample_knows_its_weights_first_element_and_version() -> None:
 def test_a_weight_of_as_many_bytes_as_are_compared_whole_is() -> None:
     weight = torch.ones(64, COMPARED_WHOLE // 4 // 64)
     assert all(is_noticed(weight, weight[i, j]) for i, j in product(range(0, 64, 9), repeat=2))
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096), (1024, 1024, 3, 3)])
+def test_a_sample_is_made_without_an_index_of_all_elements(shape: tuple[int, ...]) -> None:
+    sizes = list[int]()
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            sizes.extend(x.numel() for x in [result] if isinstance(x, Tensor))
+            return result
+
+    weight = torch.ones(shape)
+    with Sizes():
+        WeightSample(weight)
+    assert 0 < max(sizes) <= 2 * MAX_SAMPLED
