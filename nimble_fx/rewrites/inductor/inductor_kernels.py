@@ -20,6 +20,7 @@ from nimble_fx.rewrites.inductor.opaque_operators import (
     PRODUCTS,
     with_opaque_operators,
 )
+from nimble_fx.rewrites.inductor.overwritten_values import keep_overwritten_values
 from nimble_fx.rewrites.inductor.same_interface import check_same_interface, inputs_and_constants
 from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
 from nimble_fx.torch_internals.names import FakeTensor
@@ -70,7 +71,8 @@ def _check_inputs(gm: GraphModule) -> None:
 
 def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
     """The graph with the kernels that Inductor makes of an equivalent graph."""
-    module = compile_with_inductor(_with_constants_as_inputs(compiled))
+    kept = keep_overwritten_values(_with_constants_as_inputs(compiled))
+    module = compile_with_inductor(kept)
     if module is None:
         return gm
     graph = kernel_graph(gm, module)

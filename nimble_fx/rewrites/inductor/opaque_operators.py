@@ -3,7 +3,8 @@
 Each custom operator computes the same as its original. Without them Inductor would fuse
 concatenations, which orders branches that could run concurrently; it compiles products with packed
 weights only if these are constants, and knows `aten.linear` only before it is decomposed; it would
-let oneDNN's convolutions apply activations, some of which then replace NaN with a number.
+let oneDNN's convolutions apply activations, some of which then replace NaN with a number. And it
+removes copies that it takes for needless (see `overwritten_values`).
 """
 
 from collections.abc import Collection
@@ -23,8 +24,11 @@ CONVOLUTIONS = (CONVOLUTION, CONVOLUTION_ADD)
 
 _NAMES = dict(
     zip(
-        (*CONCATENATIONS, *PRODUCTS, *CONVOLUTIONS),
-        ("concatenation", "stack", "linear", "packed_linear", "convolution", "convolution_add"),
+        (*CONCATENATIONS, *PRODUCTS, *CONVOLUTIONS, torch.ops.aten.clone.default),
+        (
+            *("concatenation", "stack", "linear", "packed_linear"),
+            *("convolution", "convolution_add", "clone"),
+        ),
         strict=True,
     )
 )
@@ -47,9 +51,15 @@ def with_opaque_operators(gm: GraphModule, operators: Collection[object]) -> Gra
     replaced = copied(gm)
     for node in replaced.graph.nodes:
         if node.target in operators:
-            node.target = getattr(getattr(torch.ops, KERNELS), _NAMES[node.target]).default
+            node.target = opaque(node.target)
     replaced.recompile()
     return replaced
+
+
+def opaque(operator: Any) -> OpOverload:
+    """The opaque operator that computes the same as one of the operators of this module."""
+    found: OpOverload = getattr(getattr(torch.ops, KERNELS), _NAMES[operator]).default
+    return found
 
 
 def original_of(name: str) -> OpOverload | None:
