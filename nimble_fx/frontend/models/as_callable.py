@@ -1,7 +1,7 @@
 """Models of any kind as modules or functions, which Dynamo can trace."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,12 +46,14 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
 
     Raises:
         OptionError: an argument is missing, even one with a default.
-        UnsupportedError: PyTorch cannot convert it.
+        UnsupportedError: PyTorch cannot convert it, or would leave out an assignment.
     """
     is_function = isinstance(model, torch.jit.ScriptFunction)
     name = model.name if is_function else model.original_name
     schema: Any = model.schema if is_function else model.forward.schema
-    _check_complete(schema, name, arguments)
+    names = [argument.name for argument in schema.arguments]
+    _check_complete(names if is_function else names[1:], name, arguments)
+    _check_assignments(model.inlined_graph, name)
     converter = lookup("torch._export.converter.TS2EPConverter")  # takes long to import
 
     try:
@@ -73,9 +75,8 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
     return program
 
 
-def _check_complete(schema: Any, name: str, arguments: Arguments) -> None:
+def _check_complete(names: Sequence[str], name: str, arguments: Arguments) -> None:
     """Raises OptionError if the example lacks an argument that PyTorch's converter needs."""
-    names = [argument.name for argument in schema.arguments if argument.name != "self"]
     missing = [each for each in names[len(arguments.args) :] if each not in arguments.kwargs]
     if missing:
         raise OptionError(
@@ -85,8 +86,23 @@ def _check_complete(schema: Any, name: str, arguments: Arguments) -> None:
         )
 
 
+def _check_assignments(graph: Any, name: str) -> None:
+    """Raises UnsupportedError for an assignment to an attribute that is no tensor.
+
+    PyTorch's converter takes its value for a constant.
+    """
+    for node in graph.findAllNodes("prim::SetAttr"):
+        if next(reversed(list(node.inputs()))).type().kind() != "TensorType":
+            raise UnsupportedError(
+                f"the TorchScript of {name} assigns to its attribute {node.s('name')}, which is no "
+                "tensor, and PyTorch would leave that out. Pass the module that was scripted"
+            )
+
+
 def _as_declared(value: Any, declared: Any) -> Any:
     """A value with the containers of a type of TorchScript's, for those that the converter made."""
+    if declared.kind() == "OptionalType":
+        return _as_declared(value, declared.getElementType())
     if isinstance(value, dict):
         return {key: _as_declared(each, declared.getValueType()) for key, each in value.items()}
     if not isinstance(value, (list, tuple)):

@@ -35,7 +35,11 @@ def a_dict(x: Tensor) -> dict[str, tuple[Tensor, list[Tensor]]]:
     return {"a": (x * 2, [x + 1]), "b": (x, [x * 3])}
 
 
-FUNCTIONS: tuple[Callable[[Tensor], Any], ...] = (one, a_tuple, nested, a_dict)
+def optional(x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None] | None:
+    return x + 1, (x, x * 2)
+
+
+FUNCTIONS: tuple[Callable[[Tensor], Any], ...] = (one, a_tuple, nested, a_dict, optional)
 
 
 @pytest.mark.parametrize("guards", [True, False])
@@ -70,3 +74,31 @@ def test_what_pytorch_cannot_convert_is_an_error_that_says_so() -> None:
     scripted = torch.jit.script(nn.BatchNorm1d(3))
     with pytest.raises(UnsupportedError, match=r"convert the TorchScript of BatchNorm1d: .*prim"):
         nimble_fx.compile(scripted, torch.randn(4, 3))
+
+
+def test_a_module_may_call_itself_anything() -> None:
+    class Model(nn.Module):
+        def __init__(this) -> None:  # noqa: N805
+            super().__init__()
+            this.linear = nn.Linear(2, 2)
+
+        def forward(this, x: Tensor) -> Tensor:  # noqa: N805
+            result: Tensor = this.linear(x)
+            return result
+
+    scripted, x = torch.jit.script(Model()), torch.ones(1, 2)
+    assert_same(nimble_fx.compile(scripted, x)(x), scripted(x))
+
+
+def test_an_assignment_that_pytorch_would_leave_out_is_an_error() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * self.calls
+
+    with pytest.raises(UnsupportedError, match="Model assigns to its attribute calls, which is no"):
+        nimble_fx.compile(torch.jit.script(Model()), torch.ones(2))
