@@ -5,14 +5,14 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from types import CellType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nimble_fx.frontend.models.model_function import Arguments
-from nimble_fx.frontend.models.reachable_state import Container, reachable_state
+from nimble_fx.frontend.models.reachable_state import Container, items_of, reachable_state
 from nimble_fx.torch_internals.names import is_wrapper_subclass
 from nimble_fx.torch_internals.storages import storage_key
 
@@ -45,35 +45,18 @@ def preserve_state(model: Callable[..., Any], example: Arguments) -> Iterator[No
 
 @contextmanager
 def restored_containers(containers: Sequence[Container]) -> Iterator[None]:
-    """Restores which objects are in containers, however the block ends.
-
-    By the methods of the built-in types: those of subclasses may refuse to, or do more.
-    """
-    before = [_items(container) for container in containers]
+    """Restores which objects are in containers, however the block ends."""
+    before = [items_of(container) for container in containers]
     try:
         yield
     finally:
         for container, items in zip(containers, before, strict=True):
-            if list(map(id, _items(container))) != list(map(id, items)):
+            if list(map(id, items_of(container))) != list(map(id, items)):
                 _set_items(container, items)
 
 
-def _items(container: Container) -> list[Any]:
-    """The items of a list, deque or set, or the keys of a dict, each followed by its value."""
-    match container:
-        case list():
-            return list.copy(container)
-        case deque():
-            return [*deque.__iter__(container)]
-        case set():
-            return [*set.__iter__(container)]
-        case OrderedDict():
-            return [*chain.from_iterable(OrderedDict.items(container))]
-    return [*chain.from_iterable(dict.items(container))]
-
-
 def _set_items(container: Container, items: list[Any]) -> None:
-    """Gives a container these items, which are as `_items` returns them."""
+    """Gives a container these items, which are as `items_of` returns them."""
     pairs = zip(items[::2], items[1::2], strict=True)
     match container:
         case list():
@@ -84,6 +67,10 @@ def _set_items(container: Container, items: list[Any]) -> None:
         case set():
             set.clear(container)
             set.update(container, items)
+        case CellType() if items:
+            container.cell_contents = items[0]
+        case CellType():
+            del container.cell_contents
         case OrderedDict():
             OrderedDict.clear(container)
             for key, value in pairs:
@@ -95,12 +82,14 @@ def _set_items(container: Container, items: list[Any]) -> None:
 
 @contextmanager
 def _restored_gradients(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restores which tensors are the gradients of others."""
-    before = [(tensor, _gradient(tensor)) for tensor in tensors]
+    """Restores which tensors are the gradients of others, and which leaves require one."""
+    before = [(tensor, tensor.requires_grad, _gradient(tensor)) for tensor in tensors]
     try:
         yield
     finally:
-        for tensor, gradient in before:
+        for tensor, is_required, gradient in before:
+            if tensor.is_leaf and tensor.requires_grad != is_required:
+                tensor.requires_grad_(is_required)
             if _gradient(tensor) is not gradient:
                 tensor.grad = gradient
 

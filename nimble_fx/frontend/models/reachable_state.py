@@ -1,19 +1,20 @@
 """Finds what a call to a model may change: containers, tensors and random generators."""
 
-import inspect
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from itertools import chain
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any]
+Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any] | CellType
 
-_CONTAINERS = (list, dict, set, deque)
+_CONTAINERS = (list, dict, set, deque, CellType)
 _FUNCTIONS = (FunctionType, MethodType, partial)
 _LIBRARIES = frozenset({"torch", "nimble_fx", *sys.stdlib_module_names})
 
@@ -22,8 +23,9 @@ class ReachableState(NamedTuple):
     """What a call may change, each object once.
 
     Attributes:
-        containers: lists, dicts, sets and deques; the attributes of an object are a dict.
-        tensors: parameters, buffers and others.
+        containers: lists, dicts, sets and deques; the attributes of an object are a dict, and a
+            variable of a closure is a cell.
+        tensors: parameters, buffers and others, and those on the memory of NumPy arrays.
         generators: random generators.
     """
 
@@ -36,11 +38,11 @@ def reachable_state(model: Callable[..., Any], arguments: Sequence[object] = ())
     """What a call to a model may change.
 
     That is all in the arguments, and in the attributes of modules; for a function, in its defaults,
-    its closure and the globals that it names, and of the functions among these; for a method or
-    callable object, in its object too. Objects in these are looked into if their classes are from a
-    package of the model's or the arguments' own classes: others, such as a trainer or a logger, may
-    change meanwhile for reasons of their own. Nothing of PyTorch's and Python's is looked into,
-    except modules, containers and `SimpleNamespace`.
+    its attributes, its closure and the globals that it names, and of the functions among these; for
+    a method or callable object, in its object too. Objects in these are looked into if their
+    classes are from a package of the model's or the arguments' own classes: others, such as a
+    trainer or a logger, may change meanwhile for reasons of their own. Nothing of PyTorch's and
+    Python's is looked into, except modules, containers, cells and `SimpleNamespace`.
 
     Args:
         model: a module or a function.
@@ -69,8 +71,9 @@ class _Walk:
             if isinstance(value, _FUNCTIONS) and id(value) not in self._functions:
                 self._functions.add(id(value))
                 stack += _referenced(value)
-            if isinstance(value, Tensor):
-                self.tensors[id(value)] = value
+            memory = _memory(value)
+            if memory is not None:
+                self.tensors[id(value)] = memory
             if isinstance(value, torch.Generator):
                 self.generators[id(value)] = value
             stack += self._contents(value)
@@ -79,16 +82,50 @@ class _Walk:
         """The objects in a container or an object; none if it was visited before."""
         if isinstance(value, tuple):
             return value
-        container = value if isinstance(value, _CONTAINERS) else self._attributes(value)
-        if container is None or id(container) in self.containers:
-            return ()
-        self.containers[id(container)] = container
-        return list(container.values() if isinstance(container, dict) else container)
+        found: list[object] = []
+        for container in (value, self._attributes(value)):
+            if isinstance(container, _CONTAINERS) and id(container) not in self.containers:
+                self.containers[id(container)] = container
+                found += items_of(container)
+        return found
 
     def _attributes(self, value: object) -> dict[Any, Any] | None:
         is_own = _package(type(value).__module__) in self._packages
         is_looked_into = isinstance(value, nn.Module | SimpleNamespace) or is_own
         return _attributes(value) if is_looked_into else None
+
+
+def items_of(container: Container) -> list[Any]:
+    """The items of a list, deque or set, the value of a cell, or the keys and values of a dict.
+
+    By the methods of the built-in types: those of subclasses may refuse to, or do more.
+    """
+    match container:
+        case list():
+            return list.copy(container)
+        case deque():
+            return [*deque.__iter__(container)]
+        case set():
+            return [*set.__iter__(container)]
+        case CellType():
+            with suppress(ValueError):  # a variable that has no value yet
+                return [container.cell_contents]
+            return []
+        case OrderedDict():
+            return [*chain.from_iterable(OrderedDict.items(container))]
+    return [*chain.from_iterable(dict.items(container))]
+
+
+def _memory(value: object) -> Tensor | None:
+    """A tensor itself, or a tensor on the memory of a NumPy array; None for anything else."""
+    if isinstance(value, Tensor):
+        return value
+    numpy: Any = sys.modules.get("numpy")  # which PyTorch can do without
+    if numpy is None or not isinstance(value, numpy.ndarray) or not value.flags.writeable:
+        return None
+    with suppress(TypeError, ValueError):  # types and strides that PyTorch does not have
+        return torch.from_numpy(value)
+    return None
 
 
 def _packages(model: Callable[..., Any], arguments: Sequence[object]) -> frozenset[str]:
@@ -123,12 +160,10 @@ def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[obje
         return [] if _is_of_library(called) else [_attributes(owner), called]
     if _is_of_library(function):
         return []
-    defaults = [function.__defaults__, function.__kwdefaults__]
-    try:
-        variables = inspect.getclosurevars(function)
-    except ValueError:  # a variable of its closure has no value yet
-        return [*defaults]
-    return [*defaults, *variables.nonlocals.values(), *variables.globals.values()]
+    known = function.__globals__
+    named = [known[name] for name in function.__code__.co_names if name in known]
+    own = [function.__defaults__, function.__kwdefaults__, function.__dict__]
+    return [*own, *(function.__closure__ or ()), *named]
 
 
 def _is_of_library(function: Callable[..., Any]) -> bool:

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.frontend.models.model_function import Arguments
+from nimble_fx.frontend.models.preserve_state import preserve_state
 from nimble_fx.frontend.models.reachable_state import reachable_state
 
 
@@ -102,6 +104,87 @@ def test_so_is_that_with_an_object_as_argument() -> None:
     compiled = nimble_fx.compile(WithArgument(), (x, cache), on_fallback="silent")
     assert (cache.sum.tolist(), len(cache.rows), cache.calls) == ([0.0] * 3, 0, 0)
     assert torch.equal(compiled(x, cache), WithArgument()(x, Cache()))
+
+
+def test_variables_of_closures_are_as_they_were() -> None:
+    calls = 0
+
+    def counting(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return x * calls
+
+    compiled = nimble_fx.compile(counting, torch.ones(2))
+    assert calls == 0
+    assert torch.equal(compiled(torch.ones(2)), torch.ones(2))
+
+
+def test_so_is_one_that_has_no_value() -> None:
+    cell = CellType()
+
+    def defining(x: Tensor) -> Tensor:
+        cell.cell_contents = x
+        return x + 1
+
+    with preserve_state(lambda: cell, Arguments((), {})):
+        defining(torch.ones(2))
+    with pytest.raises(ValueError, match="empty"):
+        _ = cell.cell_contents
+
+
+def test_attributes_of_functions_are_as_they_were() -> None:
+    def function(x: Tensor) -> Tensor:
+        function.calls += 1  # type: ignore[attr-defined]
+        return x + 1
+
+    function.calls = 0  # type: ignore[attr-defined]
+    nimble_fx.compile(function, torch.ones(2), on_fallback="silent")
+    assert function.calls == 0  # type: ignore[attr-defined]
+
+
+class Counted(list[Tensor]):
+    """A list with an attribute."""
+
+    n_calls = 0
+
+
+def test_so_are_those_of_containers() -> None:
+    rows = Counted()
+
+    def function(x: Tensor) -> Tensor:
+        rows.n_calls += 1
+        rows.append(x)
+        return x + 1
+
+    nimble_fx.compile(function, torch.ones(2), on_fallback="silent")
+    assert (len(rows), vars(rows)) == (0, {})
+
+
+def test_arrays_of_numpy_are_as_they_were() -> None:
+    def function(x: Tensor, array: Any) -> Tensor:
+        array += 1
+        return x + torch.from_numpy(array)
+
+    array, x = torch.zeros(2).numpy(), torch.ones(2)
+    compiled = nimble_fx.compile(function, (x, array), on_fallback="silent")
+    assert array.tolist() == [0, 0]
+    assert compiled(x, array).tolist() == [2, 2]
+
+
+def test_a_leaf_requires_a_gradient_if_it_did() -> None:
+    class Freezing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.linear.weight.requires_grad_(False)
+            result: Tensor = self.linear(x)
+            return result
+
+    model = Freezing()
+    nimble_fx.compile(model, torch.ones(1, 2), on_fallback="silent")
+    assert model.linear.weight.requires_grad
 
 
 def test_a_module_among_the_arguments_is_as_it_was_too() -> None:
