@@ -42,13 +42,21 @@ def keep_overwritten_values(gm: GraphModule) -> GraphModule:
 
 def _may_be_one_of(value: Node, inputs: set[Node]) -> bool:
     """Whether Inductor may take a value for one of some inputs, or a view of it."""
-    if value in inputs:
-        return True
-    if not isinstance(value.target, OpOverload):
-        return False
-    if not is_view(value.target) and value.target.overloadpacket not in _COPIES:
-        return False
-    return any(_may_be_one_of(source, inputs) for source in value.all_input_nodes)
+    stack, seen = [value], {value}
+    while stack:
+        node = stack.pop()
+        if node in inputs:
+            return True
+        if _may_be_removed(node):
+            sources = [source for source in node.all_input_nodes if source not in seen]
+            stack += sources
+            seen.update(sources)
+    return False
+
+
+def _may_be_removed(node: Node) -> bool:
+    op = node.target
+    return isinstance(op, OpOverload) and (is_view(op) or op.overloadpacket in _COPIES)
 
 
 def _kept(gm: GraphModule, value: Node) -> Node:

@@ -88,3 +88,14 @@ def test_what_is_computed_is_not_copied_once_more() -> None:
     gm = aten_graph(step, torch.ones(2), torch.ones(2), torch.ones(2))
     names = [node.name for node in gm.graph.nodes]
     assert [node.name for node in keep_overwritten_values(gm).graph.nodes] == names
+
+
+def test_updates_of_parts_are_looked_through_once() -> None:
+    def step(state: Tensor, x: Tensor) -> None:
+        for i in range(60):
+            state[i : i + 2] = state[i : i + 2].clone() + 0 * x if i % 2 else state[i : i + 2]
+
+    gm = aten_graph(step, torch.ones(64), torch.ones(2))
+    names = [node.name for node in gm.graph.nodes]
+    kept = keep_overwritten_values(gm)  # 2 ** 60 paths lead from the result to the state
+    assert [node.name for node in kept.graph.nodes] == names
