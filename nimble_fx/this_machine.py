@@ -110,7 +110,7 @@ class ThisMachine(Target):
             nonlocal run
             reason = (
                 f"{one} and {other} share memory, some of which it writes, and did not when it was "
-                "compiled; such calls run unfrozen"
+                "compiled; other calls run by the schedule"
             )
             self.reporter.report(Fallback(name, AS_TRACED, reason))
             run = run or _by_operators(gm)  # in the turn of the call

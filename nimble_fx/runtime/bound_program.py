@@ -14,7 +14,6 @@ from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import Input, TaskGraph
 from nimble_fx.ir.types import ScalarType, Size, TensorType
-from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import folded_weights
 from nimble_fx.runtime.input_types import check_expressions, check_type
@@ -22,7 +21,6 @@ from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableAutocast
-from nimble_fx.torch_internals.operators import is_kernel
 
 
 class BoundProgram:
@@ -66,8 +64,7 @@ class BoundProgram:
             for i, value in enumerate(graph.inputs)
             if not value.static and i not in self._inferred
         ]
-        fused = any(is_kernel(task.target) for task in graph.tasks)
-        self._shared_memory = SharedMemory(graph.inputs, written_inputs(graph), fused)
+        self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
 
     def __call__(self, *inputs: Any) -> list[Any]:

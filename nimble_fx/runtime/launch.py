@@ -24,7 +24,6 @@ from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like
 from nimble_fx.torch_internals.names import DisableTorchFunction
-from nimble_fx.torch_internals.operators import is_kernel
 
 HOST = torch.device("cpu")
 
@@ -70,9 +69,8 @@ class Launcher:
         written = written_inputs(graph)
         mutated = [value.name in written for value in graph.inputs]
         self._if_shared = if_shared
-        fused = any(is_kernel(task.target) for task in graph.tasks)
-        self.shared_memory = SharedMemory(graph.inputs, written, fused)
-        self.shared_static = SharedMemory([graph.inputs[i] for i in self.static], written, fused)
+        self.shared_memory = SharedMemory.of(graph)
+        self.shared_static = SharedMemory.of(graph, self.static)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
         seeds = seed_inputs(graph)
         self.seeds = [k for k, i in enumerate(self.inputs) if graph.inputs[i].name in seeds]

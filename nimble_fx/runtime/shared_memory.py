@@ -12,8 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from nimble_fx.ir.symbolic_sizes import extent
-from nimble_fx.ir.task_graph import Input
+from nimble_fx.ir.task_graph import Input, TaskGraph
+from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.torch_internals.fake_tensors import are_fake
+from nimble_fx.torch_internals.operators import is_kernel
 from nimble_fx.torch_internals.storages import may_overlap
 
 _data_ptr = Tensor.data_ptr
@@ -41,6 +43,13 @@ class SharedMemory:
         self._inputs, self._written, self._has_fused = inputs, written, has_fused_kernels
         self._separate: tuple[int, ...] | None = None
         self._may_overlap = any(value.name in written for value in inputs)
+
+    @staticmethod
+    def of(graph: TaskGraph, positions: Sequence[int] | None = None) -> "SharedMemory":
+        """Compares the inputs of a program, or those at some positions."""
+        inputs = graph.inputs if positions is None else [graph.inputs[i] for i in positions]
+        fused = any(is_kernel(task.target) for task in graph.tasks)
+        return SharedMemory(inputs, written_inputs(graph), fused)
 
     def found(self, values: Sequence[Any]) -> tuple[str, str] | None:
         """The names of two inputs that share memory, but did not when it was traced; or None.

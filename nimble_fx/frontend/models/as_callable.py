@@ -92,7 +92,8 @@ def _check_assignments(graph: Any, name: str) -> None:
     PyTorch's converter takes its value for a constant.
     """
     for node in graph.findAllNodes("prim::SetAttr"):
-        if next(reversed(list(node.inputs()))).type().kind() != "TensorType":
+        _, value = node.inputs()
+        if value.type().kind() != "TensorType":
             raise UnsupportedError(
                 f"the TorchScript of {name} assigns to its attribute {node.s('name')}, which is no "
                 "tensor, and PyTorch would leave that out. Pass the module that was scripted"
