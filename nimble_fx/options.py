@@ -120,10 +120,9 @@ class Options:
         streams = self.max_streams
         valid = streams is None or (type(streams) is int and streams >= 1)
         _require(valid, "max_streams", streams, "an int of at least 1, or None")
-        _require(type(self.priorities) is bool, "priorities", self.priorities, "True or False")
-        _require(type(self.freeze) is bool, "freeze", self.freeze, "True or False")
-        copied, graphs = self.copy_outputs, self.max_graphs
-        _require(type(copied) is bool, "copy_outputs", copied, "True or False")
+        for name in ("priorities", "freeze", "copy_outputs", "assume_finite"):
+            require_bool(f"option {name}", getattr(self, name))
+        graphs = self.max_graphs
         at_least_one = type(graphs) is int and graphs >= 1
         _require(at_least_one, "max_graphs", graphs, "an int of at least 1")
         choices = get_args(OnFallback)
@@ -131,9 +130,6 @@ class Options:
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
         folds = type(self.fold_weights) is bool or self.fold_weights == "auto"
         _require(folds, "fold_weights", self.fold_weights, "True, False or 'auto'")
-        _require(
-            type(self.assume_finite) is bool, "assume_finite", self.assume_finite, "True or False"
-        )
         choices = get_args(Kernels)
         known = isinstance(self.kernels, str) and self.kernels in choices
         _require(known, "kernels", self.kernels, _choices(choices))
@@ -172,6 +168,16 @@ class Options:
             meant = _ARGUMENTS.get(name) or _suggestion(name, known)
             raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
+
+
+def require_bool(name: str, value: object) -> None:
+    """Checks an argument that is neither more nor less than a bool.
+
+    Raises:
+        OptionError: it is of another type.
+    """
+    if type(value) is not bool:
+        raise OptionError(f"{name}={value!r:.99} is not valid; it takes True or False")
 
 
 def _is_pass(policy: object) -> bool:

@@ -27,7 +27,7 @@ from nimble_fx.frontend.models.model_function import (
 )
 from nimble_fx.frontend.models.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
-from nimble_fx.options import Options
+from nimble_fx.options import Options, require_bool
 from nimble_fx.program import Program, register
 from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
@@ -251,9 +251,8 @@ def _parsed(options: Mapping[str, Any], release_weights: bool) -> Options:
 
 def _check_guards(guards: object, training: bool, release_weights: object) -> None:
     """Raises OptionError if an argument is not a bool, or they contradict each other."""
-    for name, value in (("guards", guards), ("release_weights", release_weights)):
-        if type(value) is not bool:
-            raise OptionError(f"{name}={value!r:.99} is not valid; it takes True or False")
+    require_bool("guards", guards)
+    require_bool("release_weights", release_weights)
     if training and not guards:
         raise OptionError("guards=False is for inference; training is always compiled with guards")
     if release_weights and guards:

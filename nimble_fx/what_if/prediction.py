@@ -9,6 +9,7 @@ from nimble_fx.devices.specs import DEVICES, Device, find_device, find_hardware
 from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.symbolic_sizes import MAX_SIZE, Sizes, concrete, symbols_of
+from nimble_fx.options import require_bool
 from nimble_fx.program import Program
 from nimble_fx.simulation.discrete_event import Activity, Timeline, simulate
 from nimble_fx.traces import Recorded, read
@@ -248,8 +249,7 @@ def whatif(
         UnsupportedError: a size depends on a symbol that `sizes` does not have.
     """
     source: ActivitySource
-    if type(frozen) is not bool:
-        raise OptionError(f"frozen={frozen!r:.99} is not valid; it takes True or False")
+    require_bool("frozen", frozen)
     if isinstance(of, Program):
         found = _own_device(of) if device is None else find_device(device)
         source = PlannedSource(concrete(of.graph, _checked(sizes, of)), found, frozen)

@@ -11,6 +11,7 @@ from torch import Tensor
 from nimble_fx.errors import OptionError
 from nimble_fx.frontend.models.model_function import Arguments, name_of
 from nimble_fx.internal_files import is_internal
+from nimble_fx.options import require_bool
 from nimble_fx.torch_internals.leaves import tensors_in
 
 
@@ -32,10 +33,10 @@ def run_example(function: Callable[..., Any], arguments: Arguments, training: bo
 
 
 def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
-    """Calls the model in eager, to check that it takes the inputs.
+    """Calls the model in eager, to check that it runs on the inputs.
 
     Raises:
-        OptionError: it does not; the message is shorter than Dynamo's.
+        OptionError: the model raises an error; the message is shorter than Dynamo's.
     """
     try:
         with torch.no_grad():
@@ -47,7 +48,7 @@ def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
             ". A dict is taken as keyword arguments: for an argument that is a dict, pass (dict,)"
         )
         raise OptionError(
-            f"{name_of(function)} does not take these example inputs; called with them it raises "
+            f"{name_of(function)}, called as it is with these example inputs, raises "
             f"{type(error).__name__}: {error}{_user_line(error)}{hint if arguments.kwargs else ''}"
         ) from error
 
@@ -65,8 +66,7 @@ def check_training(training: object) -> None:
     Raises:
         OptionError: it is neither True nor False, or is True where PyTorch makes no gradients.
     """
-    if type(training) is not bool:
-        raise OptionError(f"training={training!r:.99} is not valid; it takes True or False")
+    require_bool("training", training)
     if training and torch.is_inference_mode_enabled():
         raise OptionError(
             "training=True is not valid in torch.inference_mode(): it has no gradients"

@@ -68,7 +68,7 @@ def test_what_launches_nothing_says_so() -> None:
     ],
 )
 def test_inputs_that_the_model_does_not_take_are_said_to_be_so(inputs: Any, message: str) -> None:
-    with pytest.raises(OptionError, match=f"Linear does not take these .* raises .*{message}"):
+    with pytest.raises(OptionError, match=f"Linear, called as it is .* raises .*{message}"):
         nimble_fx.plan(nn.Linear(3, 3), inputs)
 
 
