@@ -17,6 +17,7 @@ import torch
 
 from bench.command_line.console import say
 from nimble_fx import __version__
+from nimble_fx.serialization.atomic_write import write_atomically
 
 RESULTS = Path("bench/results")
 _CODE = ("../nimble_fx", "../passes", "*.py")
@@ -147,16 +148,9 @@ def environment() -> dict[str, Any]:
 
 def write_json(directory: Path, name: str, document: Mapping[str, object]) -> Path:
     """Writes `directory/NAME.json` atomically, with a newline at its end; returns its path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{name}.json"
     text = json.dumps(plain(document), indent=1, allow_nan=False)
-    temporary = directory / f".{name}.{os.getpid()}"  # `bench.evidence` kills what takes too long
-    try:
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    # `bench.evidence` kills what takes too long.
+    return write_atomically(directory, f"{name}.json", text + "\n")
 
 
 def plain(value: object) -> object:

@@ -1,7 +1,7 @@
 """Atomic writes of files."""
 
 import os
-import threading
+import uuid
 from pathlib import Path
 
 
@@ -9,7 +9,8 @@ def write_atomically(directory: Path, name: str, source: str) -> Path:
     """Writes the text as `directory/name`, so that no reader sees a part of it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
-    temporary = directory / f".{name}.{os.getpid()}.{threading.get_ident()}"
+    # Containers that share the directory can have processes of one number.
+    temporary = directory / f".{name}.{uuid.uuid4().hex}"
     try:
         temporary.write_text(source, encoding="utf-8")
         os.replace(temporary, path)

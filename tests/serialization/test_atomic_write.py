@@ -1,5 +1,6 @@
 """Files are written whole or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,23 @@ def test_writing_makes_the_directory_and_leaves_one_file(tmp_path: Path) -> None
     other = tmp_path / "other"
     other.touch()
     assert path.stat().st_mode == other.stat().st_mode
+
+
+def test_writers_that_have_one_process_number_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first processes of two containers do that share the directory."""
+    replace = os.replace
+
+    def write_meanwhile(source: Path, target: Path) -> None:
+        monkeypatch.setattr("os.replace", replace)
+        write_atomically(tmp_path, "a.py", "x = 2\n")
+        assert target.read_text() == "x = 2\n"
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", write_meanwhile)
+    assert write_atomically(tmp_path, "a.py", "x = 1\n").read_text() == "x = 1\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
 
 
 def test_a_failed_write_leaves_nothing_behind(
