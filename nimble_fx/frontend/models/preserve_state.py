@@ -6,15 +6,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CellType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nimble_fx.frontend.models.model_function import Arguments
 from nimble_fx.frontend.models.reachable_state import Container, items_of, reachable_state
-from nimble_fx.torch_internals.names import is_wrapper_subclass
-from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.frontend.models.restored_values import restored_values
 
 
 @contextmanager
@@ -29,7 +28,7 @@ def preserve_state(model: Callable[..., Any], example: Arguments) -> Iterator[No
         model: a module or a function.
         example: the arguments of the call; not the tensors among them, of which it gets copies.
 
-    Cost: a copy of the tensors in host memory; only the tensors that were written are copied back.
+    Cost: that of `restored_values`: a copy of the tensors in host memory.
     """
     containers, tensors, generators = reachable_state(model, example.others)
     gradients = [gradient for tensor in tensors if (gradient := _gradient(tensor)) is not None]
@@ -37,7 +36,7 @@ def preserve_state(model: Callable[..., Any], example: Arguments) -> Iterator[No
         stack.enter_context(_restored_global_generators([*tensors, *example.tensors]))
         stack.enter_context(_restored_generators(generators))
         stack.enter_context(_restored_gradients(tensors))  # last: a gradient must fit its tensor
-        stack.enter_context(_restored_values([*tensors, *gradients]))
+        stack.enter_context(restored_values([*tensors, *gradients]))
         # restored first, so that values are copied to the former tensors
         stack.enter_context(restored_containers(containers))
         yield
@@ -96,65 +95,6 @@ def _restored_gradients(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 def _gradient(tensor: Tensor) -> Tensor | None:
     return tensor.grad if tensor.is_leaf else None
-
-
-@contextmanager
-def _restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restores the values of tensors that were written to, and where in memory they were."""
-    before = [(_version(tensor), tensor.detach().to("cpu", copy=True)) for tensor in tensors]
-    places = [(t, place, t.detach()) for t in tensors if (place := _place(t))]
-    try:
-        yield
-    finally:
-        for tensor, place, original in places:
-            if original.untyped_storage().nbytes() != place.nbytes:
-                original.untyped_storage().resize_(place.nbytes)
-            if _place(tensor) != place:
-                tensor.data = original
-        for tensor, (version, value) in zip(tensors, before, strict=True):
-            if _is_written(tensor, version, value):
-                with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                    tensor.copy_(value)
-
-
-class _Place(NamedTuple):
-    """A tensor's storage and layout, which `resize_`, `set_`, `.data` and others change."""
-
-    storage: int
-    nbytes: int
-    offset: int
-    shape: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-
-def _place(tensor: Tensor) -> _Place | None:
-    """A tensor's storage and layout; None if it has no storage of its own."""
-    if tensor.layout is not torch.strided or is_wrapper_subclass(tensor):
-        return None
-    storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
-    place = storage_key(tensor), storage.nbytes(), offset, tensor.shape, tensor.stride()
-    return _Place(*place, tensor.dtype)
-
-
-def _is_written(tensor: Tensor, version: int, value: Tensor) -> bool:
-    """Whether a tensor changed: compares bits, or the version if it has no storage of its own.
-
-    Versions are not enough, because BatchNorm updates its statistics without a new version.
-    """
-    is_plain = tensor.layout is torch.strided and not tensor.is_quantized
-    if not is_plain or is_wrapper_subclass(tensor):
-        return _version(tensor) != version
-    return not torch.equal(_bytes(tensor.detach().cpu()), _bytes(value))
-
-
-def _version(tensor: Tensor) -> int:
-    """Autograd's version counter, which in-place writes advance; 0 for inference tensors."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 @contextmanager

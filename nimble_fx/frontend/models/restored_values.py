@@ -1,0 +1,102 @@
+"""Restores the values of tensors after a block, and where in memory they are."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.torch_internals.names import is_wrapper_subclass
+from nimble_fx.torch_internals.storages import storage_key
+
+
+@contextmanager
+def restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restores tensors that the block writes to, moves or resizes, however it ends.
+
+    An error in restoring one keeps none of the others from being restored.
+
+    Cost: a copy of their memory on the host, once where they share it; only memory that was written
+    to is copied back.
+    """
+    plain = [tensor for tensor in tensors if _has_storage(tensor)]
+    with ExitStack() as stack:
+        for tensor in plain:
+            stack.callback(_move_back, tensor, tensor.detach(), _Place.of(tensor))
+        for _, sharing in groupby(sorted(plain, key=storage_key), storage_key):
+            stack.callback(_Memory([*sharing]).restore)  # before tensors move back to it
+        for tensor in tensors:
+            if not _has_storage(tensor):
+                value = tensor.detach().to("cpu", copy=True)
+                stack.callback(_copy_back, tensor, value, _version(tensor))
+        yield
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not is_wrapper_subclass(tensor)
+
+
+class _Place(NamedTuple):
+    """A tensor's storage and layout, which `set_`, `resize_`, `.data` and others change."""
+
+    storage: int
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    is_conj: bool
+    is_neg: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        place = storage_key(tensor), int(tensor.storage_offset()), tensor.shape, tensor.stride()
+        return cls(*place, tensor.dtype, tensor.is_conj(), tensor.is_neg())
+
+
+def _move_back(tensor: Tensor, original: Tensor, place: _Place) -> None:
+    if _Place.of(tensor) != place:
+        tensor.data = original
+
+
+class _Memory:
+    """The bytes of a storage from the first to the last that these tensors have."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors, self._storage = tensors, tensors[0].untyped_storage()
+        self._nbytes = self._storage.nbytes()
+        starts = [tensor.storage_offset() * tensor.itemsize for tensor in tensors]
+        lengths = [extent(tensor.shape, tensor.stride()) * tensor.itemsize for tensor in tensors]
+        ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+        self._range = slice(min(starts), max(ends))
+        self._before = self._bytes().to("cpu", copy=True)
+
+    def restore(self) -> None:
+        """Restores the storage's size and these bytes; counts that as a write to each tensor."""
+        if self._storage.nbytes() != self._nbytes:
+            self._storage.resize_(self._nbytes)
+        bytes_now = self._bytes()
+        # BatchNorm updates its statistics without a new version.
+        if torch.equal(bytes_now.cpu(), self._before):
+            return
+        bytes_now.copy_(self._before)
+        for tensor in self._tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+    def _bytes(self) -> Tensor:
+        empty = torch.empty(0, dtype=torch.uint8, device=self._storage.device)
+        return empty.set_(self._storage)[self._range]
+
+
+def _copy_back(tensor: Tensor, value: Tensor, version: int) -> None:
+    """Restores a tensor without a storage of its own."""
+    if _version(tensor) != version:
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            tensor.copy_(value)
+
+
+def _version(tensor: Tensor) -> int:
+    """Autograd's version counter, which in-place writes advance; 0 for inference tensors."""
+    return 0 if tensor.is_inference() else tensor._version
