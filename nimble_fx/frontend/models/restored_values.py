@@ -17,7 +17,8 @@ from nimble_fx.torch_internals.storages import storage_key
 def restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Restores tensors that the block writes to, moves or resizes, however it ends.
 
-    An error in restoring one keeps none of the others from being restored.
+    An error in restoring one keeps none of the others from being restored. Fake tensors and those
+    on "meta", which have no values, are only moved back.
 
     Cost: a copy of their memory on the host, once where they share it; only memory that was written
     to is copied back.
@@ -26,10 +27,11 @@ def restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
     with ExitStack() as stack:
         for tensor in plain:
             stack.callback(_move_back, tensor, tensor.detach(), _Place.of(tensor))
-        for _, sharing in groupby(sorted(plain, key=storage_key), storage_key):
+        with_data = [t for t in plain if t.untyped_storage().device.type != "meta"]
+        for _, sharing in groupby(sorted(with_data, key=storage_key), storage_key):
             stack.callback(_Memory([*sharing]).restore)  # before tensors move back to it
         for tensor in tensors:
-            if not _has_storage(tensor):
+            if not _has_storage(tensor) and not tensor.is_meta:
                 value = tensor.detach().to("cpu", copy=True)
                 stack.callback(_copy_back, tensor, value, _version(tensor))
         yield

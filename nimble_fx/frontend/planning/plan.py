@@ -23,6 +23,7 @@ from nimble_fx.frontend.models.model_function import (
 )
 from nimble_fx.frontend.models.preserve_state import restored_containers
 from nimble_fx.frontend.models.reachable_state import reachable_state
+from nimble_fx.frontend.models.restored_values import restored_values
 from nimble_fx.frontend.planning.planned_device import META, PlannedDevice
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options
@@ -108,7 +109,8 @@ def plan(
     arguments, bare = Arguments.parse(example_inputs), ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
-    with restored_containers(reachable_state(function, arguments.others).containers):
+    found = reachable_state(function, arguments.others)
+    with restored_values(found.tensors), restored_containers(found.containers):
         _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
         case [program] if not training:

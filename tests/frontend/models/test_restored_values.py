@@ -1,6 +1,7 @@
 """Values of tensors, and where they are in memory, are restored after a block."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from nimble_fx.frontend.models.restored_values import restored_values
@@ -74,6 +76,17 @@ def test_inference_tensors_are_as_they_were_in_any_mode(inside: bool) -> None:
     with torch.inference_mode(inside), restored_values([tensor]), torch.inference_mode():
         tensor.add_(1)
     assert tensor.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_tensors_without_data_are_moved_back(kind: str) -> None:
+    sparse = torch.empty(3, device="meta", layout=torch.sparse_coo)
+    with FakeTensorMode() if kind == "fake" else nullcontext():
+        tensor = torch.ones(3, device="cpu" if kind == "fake" else "meta")
+        with restored_values([tensor, sparse]):
+            tensor.mul_(2)
+            tensor.data = torch.ones(1, 3, device=tensor.device)
+    assert tensor.shape == (3,)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "wrapper"])

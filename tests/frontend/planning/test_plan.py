@@ -96,6 +96,18 @@ def test_the_plan_is_the_schedule_that_is_compiled_where_the_operators_are_the_s
     ]
 
 
+def test_what_a_function_writes_to_outside_of_its_arguments_is_left_as_it_was() -> None:
+    counter, calls = torch.zeros(3), [0]
+
+    def program(x: Tensor) -> Tensor:
+        counter.add_(1)
+        calls[0] += 1
+        return x * 2
+
+    nimble_fx.plan(program, torch.ones(3))
+    assert (counter.tolist(), calls) == ([0, 0, 0], [0])
+
+
 def test_no_kernel_of_the_model_runs() -> None:
     ran: list[str] = []
     with torch.library._scoped_library("nimble_plan", "FRAGMENT") as library:
