@@ -201,7 +201,8 @@ def _make_directory(path: object) -> str | None:
         return "it is a file"
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         return f"it cannot be made: {error}"
-    return None if os.access(directory, os.W_OK) else "there is no permission to write there"
+    is_permitted = os.access(directory, os.W_OK | os.X_OK)
+    return None if is_permitted else "there is no permission to write there"
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:

@@ -1,6 +1,7 @@
 """Every invalid option is an error that lists the valid ones."""
 
 import inspect
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,13 @@ def test_a_bad_value_is_named_with_what_the_option_takes(name: str, value: objec
 def test_paths_are_taken_as_str_or_path(tmp_path: Path) -> None:
     assert Options.parse(None, {"dump": tmp_path}).dump == tmp_path
     assert Options.parse(None, {"dump": str(tmp_path / "new")}).dump == str(tmp_path / "new")
+
+
+@pytest.mark.parametrize("needed", [os.W_OK, os.X_OK])
+def test_a_directory_needs_all_permissions_that_a_file_in_it_needs(
+    needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the system says: the tests may run as root, whom it refuses nothing."""
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & needed)
+    with pytest.raises(OptionError, match="there is no permission to write there"):
+        Options.parse(None, {"cache_dir": tmp_path})

@@ -5,6 +5,7 @@ forged file costs time, not correctness.
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -75,7 +76,7 @@ class CacheEntry:
         if self.path is None:
             return None
         try:
-            if not self.path.exists():
+            if not os.path.exists(self.path):  # unlike Path.exists, raises no PermissionError
                 return None
             found = self._verified(serialization.decode(serialization.read(self.path)))
         except (FileError, ScheduleError) as error:

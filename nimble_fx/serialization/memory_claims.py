@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator
+from itertools import islice
 
 from nimble_fx.errors import FileError, ScheduleError
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, ref_names
@@ -18,7 +19,7 @@ class MemoryClaims:
 
     def __init__(self) -> None:
         self._holds: dict[str, Storages] = {}
-        self._leaves: dict[str, tuple[Type | None, Owners]] = {}
+        self._items: dict[str, tuple[Owners, ...]] = {}
         self._storages: set[str] = set()
 
     def check_input(self, value: Input) -> None:
@@ -46,7 +47,8 @@ class MemoryClaims:
             FileError: it claims something else.
         """
         if task.target is operator.getitem:
-            found, owners = CallEffects(), self._item(task)
+            several, index = task.args
+            found, owners = CallEffects(), self._items[several.name][index]
         else:
             found = self._effects(task, returned)
             owners = tuple(self._owners(task, found, returned))
@@ -66,7 +68,7 @@ class MemoryClaims:
             raise _wrong(task, "is ordered:", task.ordered, str(found.ordered))
         self._storages.update(fresh)
         self._holds[task.name] = task.holds
-        self._leaves[task.name] = task.type, owners
+        self._items[task.name] = _by_item(task.type, owners)
 
     def _effects(self, task: Task, returned: CallResult | None) -> CallEffects:
         is_new = {owner >= 0 for owner in returned.owners} if returned else set()
@@ -101,13 +103,11 @@ class MemoryClaims:
             else:
                 yield (names[owners[i]],) if may_be_new else aliases
 
-    def _item(self, task: Task) -> Owners:
-        """The storages of one item of a task's results."""
-        several, index = task.args
-        kind, owners = self._leaves[several.name]
-        items = kind.items if isinstance(kind, TupleType) else ()
-        before = sum(1 for item in items[:index] for _ in _leaves(item))
-        return owners[before : before + sum(1 for _ in _leaves(items[index]))]
+
+def _by_item(kind: Type | None, owners: Owners) -> tuple[Owners, ...]:
+    """The storages of each item of a task's results."""
+    items, rest = kind.items if isinstance(kind, TupleType) else (), iter(owners)
+    return tuple(tuple(islice(rest, sum(1 for _ in _leaves(item)))) for item in items)
 
 
 def _leaves(kind: Type | None) -> Iterator[tuple[int, Type | None]]:

@@ -13,13 +13,16 @@ from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in, unnamed_symbols
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
 from nimble_fx.serialization.enum_arguments import wrong_enums
+from nimble_fx.serialization.loop_counts import n_parts, n_rounds
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
-from nimble_fx.serialization.split_counts import n_parts
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import schema_of
 
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _MAX_NBYTES = MAX_SIZE - 1
 """The most bytes of a tensor on any device."""
+_MAX_ROUNDS = 64
+"""The most times that an operator repeats itself, as in a difference of a higher order."""
 _MAY_EXPLODE = {operator.pow, operator.lshift}
 """Functions of sizes that may return more digits than fit in memory, even for usual arguments."""
 
@@ -112,11 +115,13 @@ class TypeClaims:
         n = n_parts(target, args, kwargs)
         if n > 2 * n_claimed + 2:
             raise FileError(f"{task.name} says that it is {n_claimed} tensors, but it is {n}")
+        if n_rounds(target, args, kwargs) > _MAX_ROUNDS:
+            raise FileError(f"{task.name} repeats {target} more than {_MAX_ROUNDS} times")
         is_unsure = self._is_unsure(task)
         try:
             returned = self._results.of(target, args, kwargs)
         except Exception as error:  # an operator may raise any error about its arguments
-            if is_unsure:
+            if is_unsure and _fits_schema(target, kind):
                 return None
             raise FileError(f"{task.name} cannot call {target}: {one_line(error)}") from error
         if not _agree(returned.type, kind, in_sizes=not is_unsure):
@@ -126,7 +131,7 @@ class TypeClaims:
     def _check_item(self, task: Task, kind: Type | None) -> None:
         several, index = task.args
         known = self._types.get(several.name) if isinstance(several, Ref) else None
-        if not isinstance(known, TupleType) or index not in range(len(known.items)):
+        if not isinstance(known, TupleType) or not _is_item(index, known):
             raise FileError(f"{task.name} selects item {index!r}, which does not exist")
         if not _agree(known.items[index], kind, in_sizes=not self._is_unsure(task)):
             raise _wrong(task, kind, known.items[index])
@@ -158,6 +163,19 @@ class TypeClaims:
         if type(leaf) is not Ref:
             return leaf
         return self._numbers.get(leaf.name, self._types[leaf.name])
+
+
+def _is_item(index: object, of: TupleType) -> bool:
+    return type(index) is int and index in range(len(of.items))
+
+
+def _fits_schema(op: OpOverload, kind: Type | None) -> bool:
+    """Whether a type has as many items as an operator has results."""
+    returns = schema_of(op).returns
+    if not isinstance(kind, TupleType):
+        return len(returns) <= 1
+    is_list = [str(r.type) for r in returns] == ["List[Tensor]"]
+    return is_list or len(kind.items) == len(returns)
 
 
 def _wrong(task: Task, claimed: Type | None, found: object) -> FileError:

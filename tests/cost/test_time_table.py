@@ -101,6 +101,7 @@ BROKEN = [
         json.dumps({"a": row(**changes)})
         for changes in (
             {"us": 0}, {"us": -1}, {"us": "fast"}, {"us": float("nan")}, {"us": float("inf")},
+            {"us": 1e-300}, {"us": 1e300}, {"flops": 1e300}, {"nbytes": 10**400},
             {"us": True}, {"dtype": "torch.nn"}, {"dtype": "torch.no_such"}, {"dtype": 3},
             {"operator": 7}, {"flops": -1}, {"flops": None}, {"nbytes": True}, {"is_product": 1},
             {"n_channels": "many"}, {"n_conversions": -1}, {"more": 1},

@@ -1,5 +1,7 @@
 """A file with wrong types or memory accesses is refused."""
 
+import math
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -143,6 +145,8 @@ def refused_whatever_it_claims(program: Program, i: int) -> None:
             made("y", aten.unbind.int, Ref("x"), type=TupleType((of(),) * 2)),
             "y says that it is 2 tensors, but it is 1000000000000",
         ),
+        (made("y", aten.diff.default, Ref("x"), 2**40, type=of(4)), r"y repeats .* than 64 times"),
+        (made("y", aten.combinations.default, Ref("x"), 65, type=of(4)), "y repeats"),
     ],
 )
 def test_a_lie_is_named_with_what_is_so(task: Task, message: str) -> None:
@@ -236,10 +240,32 @@ def test_sizes_that_data_decide_are_believed_and_kinds_are_not() -> None:
         check_claims(graph_of(replace(RELU, type=of("u0")), x=of(4)), {})
 
 
-def test_functions_of_sizes_are_never_called_where_they_may_fill_the_memory() -> None:
-    import math
-    import operator
+@pytest.mark.parametrize("items", [(), (of(2),) * 5, None])
+def test_an_operator_on_sizes_that_data_decide_has_the_results_of_its_schema(items: Any) -> None:
+    """It cannot be called: the size that is assumed for `u0` has no seventh dimension."""
+    found = replace(of("u0", 1, dtype=torch.int64), stride=(1, "u0"))
+    rows = made("rows", aten.nonzero.default, Ref("x"), type=found)
+    several = made("y", aten.max.dim, Ref("rows"), 7, type=items and TupleType(items))
+    with pytest.raises(FileError, match=r"y cannot call aten\.max\.dim"):
+        check_claims(graph_of(rows, several, x=of(4)), {})
 
+
+@pytest.mark.parametrize("index", [0.0, True, -1, 2, "0"])
+def test_an_item_has_an_index_among_the_results(index: Any) -> None:
+    several = made(
+        *("y", aten.max.dim, Ref("x"), 0),
+        type=TupleType((of(), of(dtype=torch.int64))),
+        writes=("y.0", "y.1"),
+        allocates=("y.0", "y.1"),
+        holds=("y.0", "y.1"),
+    )
+    item = Task("z", operator.getitem, (Ref("y"), index), type=of(), holds=("y.0",))
+    check_claims(graph_of(several, replace(item, args=(Ref("y"), 0)), x=of(4)), {})
+    with pytest.raises(FileError, match=f"z selects item {index!r}"):
+        check_claims(graph_of(several, item, x=of(4)), {})
+
+
+def test_functions_of_sizes_are_never_called_where_they_may_fill_the_memory() -> None:
     power = Task("y", operator.pow, (10**9, 10**9), type=ScalarType("7"))
     shift = replace(power, target=operator.lshift)
     factorial = replace(power, target=math.factorial, args=(10**9,))
@@ -251,8 +277,6 @@ def test_functions_of_sizes_are_never_called_where_they_may_fill_the_memory() ->
 
 
 def test_numbers_that_grow_from_task_to_task_are_refused_while_they_are_small() -> None:
-    import operator
-
     tasks = [Task("t0", operator.mul, (3, 3), type=ScalarType("u0"))]
     for i in range(1, 60):
         last = Ref(f"t{i - 1}")

@@ -168,6 +168,10 @@ EDITS = {
     "no Python": (r"with s0:", "with s0", "not a Python module"),
     "no tuple": (r"    return \(add,\)", "    return add", "no such statement"),
     "more behind the return": (r"(    return .*\n)", r"\1    inputs.clear()\n", "nothing follows"),
+    "an index that makes a copy": (
+        r"aten\.add\.Tensor\(relu, sigmoid\)", "sigmoid[True]", "must be a call, or an item",
+    ),
+    "more than Python takes": (RELU, f"{'-' * 100_000}1", "not a Python module"),
     "other memory": (RELU, "aten.resize_.default(x_1, [1])", "replaces the storage"),
 }  # fmt: skip
 

@@ -17,20 +17,22 @@ class ValueStorages:
         holds: the storages of each value, each named after its first value.
     """
 
-    def __init__(self, tables: ModuleTables, like: TaskGraph | None) -> None:
+    def __init__(self, tables: ModuleTables, expected: TaskGraph | None) -> None:
         self.holds: dict[str, Storages] = tables.storages
         self._results: dict[str, tuple[Storages, ...]] = {}
         self._lists: dict[str, Mapping[int, _List]] = {}
         self._growing: dict[str, _List] = {}
         self._operators: Iterator[Task] = iter(())
-        if like is not None:
-            self._operators = (task for task in like.tasks if not task.is_item)
+        if expected is not None:
+            self._operators = (task for task in expected.tasks if not task.is_item)
 
     def call(self, draft: dict[str, Any]) -> None:
         """Adds the memory effects of a call to the draft of its task."""
         name, target = draft["name"], draft["target"]
-        like = next(self._operators, None)
-        copies = bool(like.allocates) if like is not None and like.target == target else None
+        expected = next(self._operators, None)
+        # The graph says what an operator does that may return a view or a copy.
+        is_expected = expected is not None and expected.target == target
+        copies = bool(expected.allocates) if expected is not None and is_expected else None
         kwargs = dict(draft["kwargs"])
         done = effects(target, name, draft["args"], kwargs, self._storages, copies)
         draft.update(reads=done.reads, writes=done.writes, allocates=done.allocates)
@@ -52,8 +54,14 @@ class ValueStorages:
         draft["holds"] = self.holds[name] = held
         if index in self._lists.get(several.name, ()):
             found = self._growing[name] = self._lists[several.name][index]
-            draft["holds"] = self.holds[name] = (*held, *found.grown)
             found.drafts.append(draft)
+            if found.is_used_whole:
+                draft["holds"] = self.holds[name] = (*held, *found.grown)
+
+    def complete(self) -> None:
+        """Adds the storages of all items to the drafts of their lists, after the last line."""
+        for growing in self._growing.values():
+            growing.complete(self.holds)
 
     def inputs(self, tables: ModuleTables) -> Iterator[Input]:
         """The inputs and parameters, once all lines have been parsed."""
@@ -81,17 +89,13 @@ class ValueStorages:
                 raise ScheduleError(
                     f"items of {items.name} must be selected before it is used as a whole"
                 )
-            items.grown.append(storage)
-            for attribute in ("writes", "allocates"):
-                items.drafts[0][attribute] = (*items.drafts[0][attribute], storage)
-            for draft in items.drafts:
-                draft["holds"] = self.holds[draft["name"]] = (*draft["holds"], storage)
+            items.grown[storage] = None
         return (storage, *items.aliases)
 
     def _storages(self, arg: Arg) -> Storages:
         names = [arg.name] if isinstance(arg, Ref) else ref_names(arg)
         for name in self._growing.keys() & names:
-            self._growing[name].is_used_whole = True
+            self._growing[name].complete(self.holds)
         return tuple([storage for name in names for storage in self.holds[name]])
 
 
@@ -103,14 +107,25 @@ class _List:
         name: the operator, with the position of the list if it is one of several results.
         aliases: the storages of arguments in which an item may lie instead.
         drafts: those of the operator, and of each value that is this list.
-        grown: the storages of the items that were selected so far.
+        grown: the storages of the items that were selected so far, in order.
+        is_used_whole: whether the list is complete; its drafts then have these storages.
     """
 
     name: str
     aliases: Storages
     drafts: list[dict[str, Any]]
-    grown: list[str] = field(default_factory=list)
+    grown: dict[str, None] = field(default_factory=dict)
     is_used_whole: bool = False
+
+    def complete(self, holds: dict[str, Storages]) -> None:
+        """Adds the storages of the items to the drafts and to `holds`; no item can follow."""
+        if self.is_used_whole:
+            return
+        self.is_used_whole = True
+        for attribute in ("writes", "allocates"):
+            self.drafts[0][attribute] = (*self.drafts[0][attribute], *self.grown)
+        for draft in self.drafts:
+            draft["holds"] = holds[draft["name"]] = (*draft["holds"], *self.grown)
 
 
 def _new_list(name: str, position: int, done: CallEffects, draft: dict[str, Any]) -> _List:

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
+from typing import Any, TypeGuard
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.locked_ast import syntax_tree
@@ -48,13 +48,13 @@ class ParsedModule:
     n_parameters: int
 
 
-def parse(text: str, like: TaskGraph | None = None) -> ParsedModule:
+def parse(text: str, expected: TaskGraph | None = None) -> ParsedModule:
     """Parses an emitted module. Cost: O(length of the text).
 
     Args:
         text: the module.
-        like: the schedule that it should have, which alone says whether an operator that may return
-            a view or a copy returns a copy.
+        expected: the schedule that it should have, which alone says whether an operator that may
+            return a view or a copy returns a copy.
 
     Raises:
         ScheduleError: a line is not one that emitted modules have.
@@ -62,10 +62,10 @@ def parse(text: str, like: TaskGraph | None = None) -> ParsedModule:
     lines = StringIO(text, newline=None).read().split("\n")  # ast counts lines this way
     try:
         module = syntax_tree(text, FILE)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ScheduleError(f"the text is not a Python module: {error}") from error
     function, tables = read_module(module, lines)
-    reader = _Reader(tables, like, lines)
+    reader = _Reader(tables, expected, lines)
     for node, stream in _statements(function):
         try:
             reader.read(node, stream)
@@ -73,6 +73,11 @@ def parse(text: str, like: TaskGraph | None = None) -> ParsedModule:
             source = reader.source()
             raise ScheduleError(f"{source}: {source.code}\n{error}") from error
     return reader.finish()
+
+
+def _is_position(index: object) -> TypeGuard[int]:
+    """Whether an index selects an item; of a tensor, one that is a bool makes a copy."""
+    return type(index) is int and index >= 0
 
 
 def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | None]]:
@@ -88,11 +93,13 @@ def _statements(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, str | Non
 class _Reader:
     """Parses statement by statement. A draft of a task has its attributes by name."""
 
-    def __init__(self, tables: ModuleTables, like: TaskGraph | None, lines: Sequence[str]) -> None:
+    def __init__(
+        self, tables: ModuleTables, expected: TaskGraph | None, lines: Sequence[str]
+    ) -> None:
         self._tables = tables
         self._lines, self._line = lines, 1
         self._streams = StreamState()
-        self._memory = ValueStorages(tables, like)
+        self._memory = ValueStorages(tables, expected)
         self._values = {f"p.{name}": Ref(f"p.{name}") for name in tables.parameters}
         self._reserved = _RESERVED | {f"s{i}" for i in range(tables.n_streams)}
         self._drafts: list[dict[str, Any]] = []
@@ -132,6 +139,7 @@ class _Reader:
         if self._outputs is None or not self._has_cleared:
             raise ScheduleError("call must clear inputs once, and return a tuple at its end")
         self._tables.check(self._streams.n_streams, self._streams.recorded)
+        self._memory.complete()
         graph = TaskGraph(
             name=FILE,
             inputs=tuple(self._memory.inputs(self._tables)),
@@ -169,7 +177,7 @@ class _Reader:
 
     def _take_input(self, name: str, index: ast.expr) -> None:
         match index:
-            case ast.Constant(int(i)) if i in range(len(self._tables.inputs)):
+            case ast.Constant(i) if _is_position(i) and i < len(self._tables.inputs):
                 if self._has_cleared or self._tables.inputs[i] != name:
                     raise ScheduleError(f"input {i} is {self._tables.inputs[i]}, until cleared")
                 self._check_free(name)
@@ -205,9 +213,9 @@ class _Reader:
         match value:
             case ast.Call():
                 self._call(name, value, stream)
-            case ast.Subscript(ast.Name(several), ast.Constant(int(index))) if index >= 0:
+            case ast.Subscript(ast.Name(several), ast.Constant(index)) if _is_position(index):
                 self._item(name, self._value(value.value), index)
-            case ast.Subscript(ast.Call() as call, ast.Constant(int(index))) if index >= 0:
+            case ast.Subscript(ast.Call() as call, ast.Constant(index)) if _is_position(index):
                 several = f"<call of {name}>"
                 self._call(several, call, stream)
                 operator_draft = self._drafts[-1]
