@@ -9,6 +9,7 @@ from nimble_fx.torch_internals.operators import schema_of
 
 UNDECLARED_VIEWS = {
     torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.lift.default,
     torch.ops.aten.unsafe_split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default,
     torch.ops.inductor._reinterpret_tensor.default,
@@ -17,6 +18,7 @@ _UNDECLARED_RETURNS_OF_AN_ARGUMENT = {
     torch.ops.aten._test_optional_filled_intlist.default,
     torch.ops.aten._test_optional_floatlist.default,
     torch.ops.aten._test_optional_intlist.default,
+    torch.ops.aten.dequantize.self,
     torch.ops.prims.device_put.default,
 }
 """They return their first argument itself or a copy; neither schema nor fake tensor says which."""

@@ -27,8 +27,8 @@ _aten = torch.ops.aten
 def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
     """Replaces assignments of a constant to the elements that a mask selects.
 
-    Requires: an assignment by a boolean mask with the sizes of the indexed dimensions, to a tensor
-    without gaps. (For a value that is not constant it would need `where`, whose result may have the
+    Requires: an assignment by a boolean mask with the sizes of the indexed dimensions, whose result
+    has no gaps. (For a value that is not constant it would need `where`, whose result may have the
     mask's strides.)
     Ensures: the same bits and strides; no mask is counted.
 
@@ -54,9 +54,9 @@ def _replace(gm: GraphModule, node: Node, place: Place) -> None:
         if node.target is _aten.masked_fill.Tensor:
             node.target, node.args = _aten.masked_fill.Scalar, (base, mask, number)
         else:
-            order = contiguous_order(base.meta["val"])
+            order = contiguous_order(node.meta["val"])
             is_default = order is not None and order == sorted(order)
-            is_known = is_default or are_known(base.meta["val"].shape)
+            is_known = is_default or are_known(node.meta["val"].shape)
             if order is None or not is_known or not _has_mask(node):
                 return
             _fill(gm.graph, node, order, number)

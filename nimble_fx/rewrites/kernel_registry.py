@@ -66,7 +66,9 @@ def _unused_name(kernel: str, digest: str) -> str:
 def short_name(kernel: str) -> str:
     """A kernel's name, with the list of fused operators cut to a readable length."""
     fused, _, number = kernel.rpartition("_")
-    return kernel if len(kernel) <= MAX_NAME else f"{fused[:MAX_NAME].rstrip('_')}_{number}"
+    if len(kernel) <= MAX_NAME or not number.isdecimal():
+        return kernel[:MAX_NAME]
+    return f"{fused[:MAX_NAME].rstrip('_')}_{number}"
 
 
 def kernel_source(name: str) -> str | None:

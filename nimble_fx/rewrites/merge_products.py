@@ -23,6 +23,15 @@ from nimble_fx.tracing.escape_analysis import escaping_or_written, storages
 
 _aten = torch.ops.aten
 
+_DEPEND_ON_OFFSET = {
+    _aten.as_strided.default,
+    _aten.as_strided_copy.default,
+    _aten.as_strided_scatter.default,
+    _aten.view.dtype,
+    _aten.view_as_complex.default,
+}
+"""Views whose values, or whether they exist, depend on where in its storage a tensor begins."""
+
 MIN_ELEMENTS = 2**14
 """The fewest elements of the matrix. Reading a smaller one takes no longer than the cat."""
 
@@ -38,7 +47,8 @@ def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
 
     Requires: products of few rows with one large matrix, of known sizes, none of which is computed
     from another's result, or only from weights. Their results are neither returned nor written, and
-    operators between them have no side effects, because some move behind the merged product.
+    operators between them have no side effects, because some move behind the merged product. No
+    view in the graph depends on where in its storage a tensor begins.
     Ensures: the same values up to rounding, of the same shapes and strides, and in program order
     hardly more peak memory (`LiveMemory`), or at most `MAX_GROWTH_NBYTES` more; a graph that would
     need more is returned unchanged.
@@ -70,8 +80,10 @@ def merge_products(gm: GraphModule, static: Collection[str]) -> GraphModule:
 
 
 def _may_move(node: Node) -> bool:
-    """Whether a node computes the same anywhere after its arguments."""
-    return node.op != "call_function" or follows_from_arguments(node)
+    """Whether a node computes the same anywhere after its arguments, and anywhere in memory."""
+    if node.op != "call_function":
+        return True
+    return follows_from_arguments(node) and node.target not in _DEPEND_ON_OFFSET
 
 
 def _by_matrix(gm: GraphModule, static: Collection[str]) -> list[Collection[Node]]:

@@ -34,8 +34,14 @@ def aliases(graph: Graph) -> dict[Node, set[Hashable]]:
     for node in graph.nodes:
         bases = list(_bases(node))
         own: set[Hashable] = {*storages(node), *([] if bases else [node])}
-        found[node] = own.union(*(found[base] for base in bases))
+        is_apart = _is_new_item(node) and own and own <= found[bases[0]]
+        found[node] = own if is_apart else own.union(*(found[base] for base in bases))
     return found
+
+
+def _is_new_item(node: Node) -> bool:
+    """Whether a node is an item of results that alias no argument: only of its own memory."""
+    return node.target is operator.getitem and not any(_bases(node.all_input_nodes[0]))
 
 
 def _bases(node: Node) -> Iterator[Node]:

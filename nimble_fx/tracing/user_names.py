@@ -4,6 +4,7 @@ import ast
 import linecache
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -232,7 +233,7 @@ def input_paths(gm: GraphModule) -> list[str]:
     """
     steps = [_steps(node) for node in _placeholders(gm)]
     paths = [_path(found[1:]) if _is_in_module(found) else "" for found in steps]
-    repeated = {path for path in paths if paths.count(path) > 1}
+    repeated = {path for path, n in Counter(paths).items() if n > 1}
     full = map(_path, steps)
     return [
         whole if path and path in repeated else path

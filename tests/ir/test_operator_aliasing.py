@@ -27,6 +27,14 @@ def stays(x: Tensor) -> Tensor:
     return torch.relu(put(x))
 
 
+def is_a_float(x: Tensor) -> Tensor:
+    return x.dequantize().relu()
+
+
+def is_lifted(x: Tensor) -> Tensor:
+    return torch.relu(torch.ops.aten.lift(x))
+
+
 def is_read_elsewhere(x: Tensor) -> tuple[Tensor, Tensor]:
     return put(x).relu(), x.sum()
 
@@ -37,8 +45,10 @@ def is_read_later(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("options", [{}, ON_VIRTUAL], ids=["cpu", "virtual"])
-@pytest.mark.parametrize("program", [stays, is_read_elsewhere, is_read_later])
-def test_what_a_move_to_the_same_device_returns_is_not_written_over(
+@pytest.mark.parametrize(
+    "program", [stays, is_a_float, is_lifted, is_read_elsewhere, is_read_later]
+)
+def test_an_argument_that_an_operator_returns_is_not_written_over(
     program: Callable[[Tensor], Any], options: dict[str, Any]
 ) -> None:
     x = torch.tensor([-1.0, 2.0])

@@ -124,6 +124,9 @@ def assigned(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
     y[x > 0] = 0
     y.t()[mask] = 3
+    y[:, 1:][x[:, 1:] > 1] = 4
+    y[:, 0][x[:, 0] > 1] = 5
+    y[1:].t()[x[1:].t() > 2] = 6
     return y.masked_fill(mask, torch.tensor(2))
 
 

@@ -48,6 +48,9 @@ def test_kernels_whose_digests_begin_alike_are_not_one(monkeypatch: pytest.Monke
     ("kernel", "short"),
     [
         ("cpp_fused_relu_0", "cpp_fused_relu_0"),
+        ("a" * MAX_NAME, "a" * MAX_NAME),
+        ("a" * 99, "a" * MAX_NAME),
+        ("add_" * 99 + "kernel", ("add_" * 99)[:MAX_NAME]),
         (
             "cpp_fused__native_batch_norm_legit_no_training_relu_12",
             "cpp_fused__native_batch_norm_leg_12",

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -18,7 +19,7 @@ from nimble_fx.rewrites.eliminate_common_subexpressions import eliminate_common_
 from nimble_fx.rewrites.merge_products import MAX_ROWS, MIN_ELEMENTS, merge_products
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.storages import storage_key
-from tests.strategies.product_networks import WIDTH, ProductNetwork, product_networks
+from tests.strategies.product_networks import MERGEABLE, WIDTH, ProductNetwork, product_networks
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import InferenceGraph, inference_graph
 
@@ -76,7 +77,7 @@ def test_any_network_computes_the_same_and_fake_tensors_say_where_it_lies(
             assert (tensor.shape, tensor.stride()) == (said.shape, said.stride())
 
 
-@given(product_networks(n_layers=1, returned=False))
+@given(product_networks(n_layers=1, returned=False, then=MERGEABLE))
 def test_there_are_as_many_products_by_a_matrix_as_the_longest_chain_of_them(
     drawn: tuple[ProductNetwork, tuple[Tensor, ...]],
 ) -> None:
@@ -192,6 +193,21 @@ def that_keep_large_values(x: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
     return total
 
 
+def viewed_by_offset(
+    view: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, matrix: Tensor
+) -> tuple[Tensor, Tensor]:
+    return torch.tanh(x @ matrix), view(y @ matrix) * 1
+
+
+BY_OFFSET: dict[str, Callable[[Tensor], Tensor]] = {
+    "strided": lambda y: y.as_strided((2, WIDTH), (WIDTH, 1), 0),
+    "strided copy": lambda y: torch.as_strided_copy(y, (2, WIDTH), (WIDTH, 1), 0),
+    "strided scatter": lambda y: torch.as_strided_scatter(y, y[0], (WIDTH,), (1,), 0),
+    "type": lambda y: y[:, :-1].reshape(-1, WIDTH - 1).view(torch.int32),
+    "complex": lambda y: torch.view_as_complex(y.view(-1, 2)).abs(),
+}
+
+
 FEW, MANY = torch.randn(2, WIDTH), torch.randn(MAX_ROWS + 1, WIDTH)
 LEFT_ALONE = {
     "a small matrix": (plain, MIN_ELEMENTS // WIDTH - 1, FEW),
@@ -205,6 +221,7 @@ LEFT_ALONE = {
     "a random number": (with_a_random_number, WIDTH, FEW),
     "a write": (that_writes, WIDTH, FEW),
     "a product of weights": (with_one_that_only_weights_make, WIDTH, FEW),
+    **{name: (partial(viewed_by_offset, view), WIDTH, FEW) for name, view in BY_OFFSET.items()},
     "large values": (that_keep_large_values, WIDTH, FEW),
 }
 

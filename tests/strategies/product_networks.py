@@ -1,5 +1,6 @@
 """Networks that multiply with the same few matrices again and again, like recurrent ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,15 +52,18 @@ def _then(what: str, y: Tensor, x: Tensor) -> Tensor:
             return y[:1]
         case "other view":
             return y.view(WIDTH, -1).relu().view(y.shape)
+        case "from the beginning of its memory":
+            return y.as_strided(y.shape, y.stride(), 0).relu()
     return y
 
 
-THEN = ("nothing", "add", "view", "first row", "other view")
+MERGEABLE = ("nothing", "add", "view", "first row", "other view")
+THEN = (*MERGEABLE, "from the beginning of its memory")
 
 
 @st.composite
 def product_networks(
-    draw: st.DrawFn, n_layers: int = 3, returned: bool = True
+    draw: st.DrawFn, n_layers: int = 3, returned: bool = True, then: Sequence[str] = THEN
 ) -> tuple[ProductNetwork, tuple[Tensor, ...]]:
     """A network in eval mode, and inputs for it.
 
@@ -67,10 +71,11 @@ def product_networks(
         draw: hypothesis's.
         n_layers: from how many layers the steps take theirs.
         returned: whether results of products may be returned.
+        then: what may be done with the results.
     """
     torch.manual_seed(draw(st.integers(0, 99)))
     layers = st.integers(0, n_layers - 1)
-    products = st.builds(Product, layers, st.integers(0, 5), st.sampled_from(THEN))
+    products = st.builds(Product, layers, st.integers(0, 5), st.sampled_from(then))
     steps = tuple(draw(st.lists(products, min_size=2, max_size=12)))
     n_rows = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
     xs = tuple(torch.randn(n, WIDTH) for n in n_rows)

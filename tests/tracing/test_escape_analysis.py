@@ -27,6 +27,10 @@ ITEMS = ("getitem", "getitem_1", "getitem_2")
 EXPOSED: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "returned": (lambda x: (x + 1, x.sin().t().unsqueeze(0)), {"add", "sin", "t", "unsqueeze"}),
     "returned in part": (lambda x: x.exp().unbind()[0], {"exp", "unbind", *ITEMS}),
+    "one of several that are made": (
+        lambda x: (torch._foreach_add([x, x], 1)[0], torch._foreach_mul([x, x], 2)[1] * 1),
+        {"_foreach_add", "getitem", "mul"},
+    ),
     "one of several": (lambda x: x.exp().split(1)[0] * 1, {"mul"}),
     "written": (written_in_part, {"zeros", "slice_1", "add_", "add"}),
     "written in secret": (statistics, {"zeros", "ones", "mul"}),

@@ -99,10 +99,12 @@ class _Product:
 
     @property
     def is_wide_row(self) -> bool:
-        """Whether it has one row, and a matrix with many more columns than rows."""
-        n_rows, n_columns = self.matrix.meta["val"].shape
+        """Whether it has one row, and a matrix with many more columns than rows, not row-major."""
+        matrix = self.matrix.meta["val"]
+        n_rows, n_columns = matrix.shape
         is_row = self.node.meta["val"].shape[0] == 1
-        return bool(is_row and n_columns >= MANY_COLUMNS * n_rows)
+        is_wide = n_columns >= MANY_COLUMNS * n_rows
+        return bool(is_row and is_wide and not matrix.is_contiguous())
 
     def replace(self, gm: GraphModule, copies: dict[tuple[Node, bool], Node]) -> None:
         """Replaces it with the product with a copy of the matrix.

@@ -151,7 +151,7 @@ class _Builder:
                 self._check_expectation(value, self._named(value.of))
                 return None
             case Geometry(of, method):
-                return self._geometry(self._named(of), method)
+                return self._geometry(self._node(self._named(of)), method)
             case Item(of, index):
                 whole = self._node(self._evaluated(of))
                 is_sizes = isinstance(whole, list)

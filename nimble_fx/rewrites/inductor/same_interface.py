@@ -62,8 +62,8 @@ def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequenc
 
 def _sharing(values: Sequence[Any]) -> list[int]:
     """For each value, the position of the first value that shares its memory."""
-    keys = [_memory(value) or i for i, value in enumerate(values)]
-    return [keys.index(key) for key in keys]
+    first: dict[str | int, int] = {}
+    return [first.setdefault(_memory(value) or i, i) for i, value in enumerate(values)]
 
 
 def _memory(value: Any) -> str | None:

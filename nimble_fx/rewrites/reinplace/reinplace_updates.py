@@ -138,30 +138,25 @@ class _Reinplacing:
         first = self._copies[copy]
         base: Any = first.args[0]
         by = {first, copy, *copy.all_input_nodes, self._copies_back.get(copy)}
-        if self._may_lie_in(copy, base) and not self._is_read_from(first, base, by):
+        if self._can_take_memory(copy, base) and not self._is_read_from(first, base, by):
             self._merge(copy, base)
 
     def _update(self, node: Node) -> None:
         """Makes an operator update its first argument in place."""
         base, form = node.args[0], _form(node)
-        if form is None or not isinstance(base, Node) or not self._may_lie_in(node, base):
+        if form is None or not isinstance(base, Node) or not self._can_take_memory(node, base):
             return
         if self._is_read_from(node, base, {node, self._copies_back.get(node)}):
             return
-        if all(self._may_be_operand(other, node, base) for other in _others(node)):
+        part = base.meta["val"]
+        if all(self._can_be_read_by(node, other, part, base) for other in _others(node)):
             node.target = form
             self._merge(node, base)
-
-    def _may_be_operand(self, other: Node, node: Node, base: Node) -> bool:
-        """Whether an operator that updates its first argument in place may also read `other`."""
-        if node.target in _UPDATES:  # which may read an element that it has written
-            return self._memories[other] is not self._memories[base]
-        return self._may_be_read(other, base.meta["val"], base)
 
     def _replace_view(self, node: Node) -> None:
         """Writes to a view of a tensor, instead of copying the tensor, if that is safe."""
         base = node.args[0]
-        if not isinstance(base, Node) or not self._may_lie_in(node, base):
+        if not isinstance(base, Node) or not self._can_take_memory(node, base):
             return
         chain = self._chain(node)
         inner, source = chain[-1], chain[-1].args[1]
@@ -204,7 +199,7 @@ class _Reinplacing:
 
     def _copy(self, source: Node, inner: Node, part: Tensor, base: Node) -> bool:
         """Copies values to the replaced view of a tensor; False if the values may lie in it."""
-        if not self._may_be_read(source, part, base):
+        if not self._can_be_read_by(inner, source, part, base):
             return False
         with self._graph.inserting_before(inner):
             target, arguments = _VIEWS[inner.target], (inner.args[0], *inner.args[2:])  # type: ignore[index]
@@ -239,23 +234,27 @@ class _Reinplacing:
         first, value = source.args[0], source.meta["val"]
         if not isinstance(first, Node) or not self._is_part(first, part, base):
             return None
-        may_read = all(self._may_be_read(other, part, base) for other in _others(source))
-        return form if value.dtype == part.dtype and may_read else None
+        others = _others(source)
+        can_read = all(self._can_be_read_by(source, other, part, base) for other in others)
+        return form if value.dtype == part.dtype and can_read else None
 
     def _is_part(self, node: Node, part: Tensor, base: Node) -> bool:
         """Whether a node is the view of a tensor that an operator replaces."""
         same_memory = self._memories[node] is self._memories[base]
         return same_memory and is_same_part(node.meta["val"], part)
 
-    def _may_be_read(self, operand: Node, part: Tensor, base: Node) -> bool:
-        """Whether an elementwise in-place operator on `part` may also read `operand`."""
+    def _can_be_read_by(self, node: Node, operand: Node, part: Tensor, base: Node) -> bool:
+        """Whether an operator that updates `part` in place can also read `operand`."""
         if self._memories[operand] is not self._memories[base]:
             return True
         value = operand.meta["val"]
-        return is_same_part(value, part) or are_disjoint(value, part, base.meta["val"])
+        if are_disjoint(value, part, base.meta["val"]):
+            return True
+        # One that is not elementwise may read an element that it has written.
+        return node.target not in _UPDATES and is_same_part(value, part)
 
-    def _may_lie_in(self, result: Node, base: Node) -> bool:
-        """Whether a result may take the operand's memory, if no node reads the operand again."""
+    def _can_take_memory(self, result: Node, base: Node) -> bool:
+        """Whether a result can take the operand's memory, if no node reads the operand again."""
         memory = self._memories[base]
         if memory.is_allocated:
             may_be = is_whole(base.meta["val"])

@@ -32,6 +32,7 @@ _UNDECLARED_RETURNS_OF_AN_ARGUMENT = {
     "aten::_test_optional_filled_intlist",
     "aten::_test_optional_floatlist",
     "aten::_test_optional_intlist",
+    "aten::dequantize",
     "prims::device_put",
 }
 _UNDECLARED_WRITES = {

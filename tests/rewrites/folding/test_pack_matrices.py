@@ -128,6 +128,10 @@ def test_copies_take_no_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatc
 LEFT_ALONE = {
     "a small matrix": (nn.Linear(N_IN, N_OUT - 1), torch.randn(4, N_IN)),
     "one row by few columns": (nn.Linear(512, MANY_COLUMNS * 512 - 1), torch.randn(1, 512)),
+    "one row, by a matrix that is stored by rows": (
+        Function(lambda x, matrix: x @ matrix, torch.randn(N_IN, N_OUT)),
+        torch.randn(1, N_IN),
+    ),
     "float64": (nn.Linear(N_IN, N_OUT).double(), torch.randn(4, N_IN).double()),
     "bfloat16": (nn.Linear(N_IN, N_OUT).bfloat16(), torch.randn(4, N_IN).bfloat16()),
     "the other factor": (

@@ -131,9 +131,25 @@ def a_sum_is_rounded(x: Tensor, row: Tensor) -> Any:
     return y.select_scatter(y[0] + row, 0, 0)
 
 
+def places_in_themselves(x: Tensor, row: Tensor) -> Any:
+    """Functional updates of a part that read the part as their values."""
+    order, half = torch.tensor([1, 0]), x[:2] > row
+    places = torch.stack([order] * 4, 1)
+    updates: list[Callable[[Tensor], Tensor]] = [
+        lambda part: part.scatter(0, places, part),
+        lambda part: part.scatter_add(0, places, part),
+        lambda part: part.index_copy(0, order, part),
+        lambda part: part.index_add(0, order, part),
+        lambda part: part.index_put((order,), part),
+        lambda part: part.masked_scatter(half, part),
+    ]
+    return [(y := x * i).slice_scatter(f(y[:2]), 0, 0, 2) for i, f in enumerate(updates, 2)]
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        places_in_themselves,
         *(written_values_are_read_later, a_changed_view_is_read_later),
         *(rows_are_added_to_those_before, a_sum_is_rounded),
     ],
