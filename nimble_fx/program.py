@@ -198,7 +198,7 @@ class Program:
         reason = why_not_captured(self.graph, device) if self.may_freeze else NOT_FROZEN
         copy = replace(self, status=CaptureStatus(reason))
         run = copy.runner(device, PoolGroup(device), Reporter(), CaptureOptions(are_guarded=False))
-        return BoundProgram(self.scheduled, parameters, run, copy.status)
+        return BoundProgram(self.scheduled, parameters, device, run, copy.status)
 
     def runner(
         self,

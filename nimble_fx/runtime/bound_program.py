@@ -1,21 +1,21 @@
 """A program bound to parameters: each call checks its inputs, then runs the program."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.devices import device_here
+from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.scheduled_program import ScheduledProgram
+from nimble_fx.ir.symbolic_sizes import symbols_in
 from nimble_fx.ir.task_graph import Input, TaskGraph
 from nimble_fx.ir.types import ScalarType, Size, TensorType
 from nimble_fx.runtime.capture.status import CaptureStatus
-from nimble_fx.runtime.folding.folded_weights import folded_weights
+from nimble_fx.runtime.folding.folded_weights import FoldedWeights, folded_weights
 from nimble_fx.runtime.input_types import check_expressions, check_type
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
@@ -34,6 +34,7 @@ class BoundProgram:
         self,
         program: ScheduledProgram,
         parameters: nn.Module | Mapping[str, Tensor],
+        device: DeviceRuntime,
         run: Boxed,
         status: CaptureStatus,
     ) -> None:
@@ -42,6 +43,7 @@ class BoundProgram:
         Args:
             program: the program.
             parameters: a module, or tensors by name.
+            device: runs the program.
             run: runs the program on a list of all its inputs.
             status: the status of `run`, which it keeps up to date.
 
@@ -56,7 +58,7 @@ class BoundProgram:
         self._sizes: dict[Size, Any] = {}
         given = graph.inputs[: self._n_given]
         self._values = _static_values(graph.name, given, program.parameters, tensors, self._sizes)
-        self._folded = _folded_of(program, tensors)
+        self._folded = _folded_of(program, tensors, device)
         self._inferred = _inferred_sizes(graph)
         self._integers = program.sizes.keys()
         self._positions = [
@@ -64,6 +66,7 @@ class BoundProgram:
             for i, value in enumerate(graph.inputs)
             if not value.static and i not in self._inferred
         ]
+        self._symbolic = [i for i in self._positions if symbols_in(graph.inputs[i].type)]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
 
@@ -75,6 +78,7 @@ class BoundProgram:
 
         Raises:
             InputError: their types are not those of the graph's inputs.
+            UnsupportedError: the caller captures a CUDA graph, and the program has folded weights.
         """
         if len(inputs) != len(self._positions):
             names = ", ".join(self._graph.inputs[i].name for i in self._positions)
@@ -89,7 +93,7 @@ class BoundProgram:
             values[i] = actual
         for i, size in self._inferred.items():
             values[i] = sizes[size]
-        for i in self._positions:
+        for i in self._symbolic:
             check_expressions(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
         if self._n_given < len(self._graph.inputs) and carry_tangents(inputs):
@@ -98,7 +102,7 @@ class BoundProgram:
                 "compile with fold_weights=False"
             )
         with torch.no_grad(), DisableAutocast():
-            return list(self._run([*values, *self._folded()]))
+            return list(self._run([*values, *self._folded_weights()]))
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuses to be pickled or copied.
@@ -114,6 +118,17 @@ class BoundProgram:
     def __repr__(self) -> str:
         names = ", ".join(self._graph.inputs[i].name for i in self._positions)
         return f"<{self._graph.name}({names}) with its parameters>"
+
+    def _folded_weights(self) -> Sequence[Tensor]:
+        if self._folded is None:
+            return ()
+        folded, weights = self._folded
+        if folded.caller_captures:
+            raise UnsupportedError(
+                f"{self._graph.name} cannot be captured in a CUDA graph of yours, which could "
+                "outlive its folded weights: compile with fold_weights=False"
+            )
+        return folded(weights)
 
     def _check_integer(self, value: Input, actual: Any) -> None:
         """Checks that a size is an integer that PyTorch can take.
@@ -193,17 +208,14 @@ def _static_values(
 
 
 def _folded_of(
-    program: ScheduledProgram, tensors: Mapping[str, Tensor]
-) -> Callable[[], Sequence[Tensor]]:
-    """A function that returns the folded weights of a program for the current parameters."""
+    program: ScheduledProgram, tensors: Mapping[str, Tensor], device: DeviceRuntime
+) -> tuple[FoldedWeights, Sequence[Tensor]] | None:
+    """The folded weights of a program, and what they are computed from; None if it has none."""
     if program.folded is None:
-        return tuple
+        return None
     graph, paths = program.folded.graph, program.folded.parameters
     weights = _static_values(graph.name, graph.inputs, paths, tensors, {})
-    device = device_here(program.device)
-    return partial(
-        folded_weights(program.graph, program.folded, device, are_guarded=False), weights
-    )
+    return folded_weights(program.graph, program.folded, device, are_guarded=False), weights
 
 
 def _parameter(tensors: Mapping[str, Tensor], value: Input, path: str, program: str) -> Tensor:

@@ -220,7 +220,7 @@ class _Arguments:
         self._written = sorted(written)
         self._args = list(args)
         for i in self._written:  # other threads may use the originals
-            self._args[i] = memory_like(args[i]).copy_(args[i])  # `clone` would drop gaps
+            self._args[i] = memory_like(args[i])  # `fresh` sets the values
 
     def fresh(self) -> list[Any]:
         """The arguments, at the same addresses each time; restores the copies of written ones.
@@ -235,6 +235,8 @@ class _Arguments:
 def _are_enough(samples: Samples, seconds: float) -> bool:
     """Whether samples, which took so many seconds, are enough to select the winner."""
     n = len(samples[0])
+    if len(samples) == 1:
+        return n > 0
     if seconds < (PATIENCE_S if are_disturbed(samples.values()) else ENOUGH_S):
         return n >= MAX_ROUNDS
     return n >= MIN_ROUNDS or (n >= CLEAR_ROUNDS and _are_clear(samples))

@@ -67,20 +67,22 @@ def _attributes(expected: TensorType, actual: Tensor) -> list[tuple[str, Any, An
     if any(shape[i] != expected.shape[i] for i in static):
         return [("shape", list(shape), f"[{', '.join(map(str, expected.shape))}]")]
     strided = [i for i in static if type(expected.stride[i]) is int and expected.shape[i] != 1]
-    differs = any(stride[i] != expected.stride[i] for i in strided)
-    strides = ("stride", list(stride), f"[{', '.join(map(str, expected.stride))}]")
+    if actual.dtype != expected.dtype:
+        return [("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype))]
+    if any(stride[i] != expected.stride[i] for i in strided):
+        return [("stride", list(stride), f"[{', '.join(map(str, expected.stride))}]")]
     return [
-        ("dtype", dtype_name(actual.dtype), dtype_name(expected.dtype)),
         ("conjugate bit", actual.is_conj(), expected.is_conj),
         ("negative bit", actual.is_neg(), expected.is_neg),
         ("device", actual.device, expected.device),
-        *([strides] if differs else []),
     ]
 
 
 def _check_size(size: Size, found: Any, what: str, sizes: dict[Size, Any]) -> None:
+    if type(size) is not str:
+        return  # `_attributes` has compared it
     known = sizes.setdefault(size, found)
-    if type(size) is str and known != found:
+    if known != found:
         raise InputError(f"{what} has the size {found} for {size}, which is {known} elsewhere")
 
 

@@ -7,11 +7,12 @@ write before a read that precedes it in the program.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from nimble_fx.ir.symbolic_sizes import extent
+from nimble_fx.ir.symbolic_sizes import extent, unnamed_symbols
 from nimble_fx.ir.task_graph import Input, TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.torch_internals.fake_tensors import are_fake
@@ -27,7 +28,7 @@ class SharedMemory:
     Inputs that shared a storage when the program was traced do not count, because its schedule
     orders them; unless a fused kernel, which may read one while it writes the other, has been
     compiled for parts of the storage that do not overlap. Cost of a call: the address of each
-    tensor; a sort if one has changed.
+    tensor; a sort if one has changed; the range of each if a size has.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class SharedMemory:
             has_fused_kernels: whether some of its tasks do the work of several operators.
         """
         self._inputs, self._written, self._has_fused = inputs, written, has_fused_kernels
-        self._separate: tuple[int, ...] | None = None
+        unnamed = unnamed_symbols(inputs)
+        self._unnamed = [i for i, value in enumerate(inputs) if value.name in unnamed]
+        self._latest: _Places | None = None
         self._may_overlap = any(value.name in written for value in inputs)
 
     @staticmethod
@@ -60,21 +63,20 @@ class SharedMemory:
         if not self._may_overlap or are_fake(values):
             return None
         key = tuple([_data_ptr(v) if isinstance(v, Tensor) else v for v in values])
-        if key == self._separate:
+        shapes = tuple([values[i].shape for i in self._unnamed])
+        latest = self._latest
+        if latest is not None and (latest.key, latest.shapes) == (key, shapes):
             return None
-        found = self._overlapping(values)
-        self._separate = key if found is None else None
+        places = _Places(key, shapes, _ranges(values, key, shapes, latest))
+        found = self._overlapping(values, places.ranges)
+        self._latest = places if found is None else None
         return found
 
-    def _overlapping(self, values: Sequence[Any]) -> tuple[str, str] | None:
-        pairs = zip(self._inputs, values, strict=True)
-        ranges = sorted(
-            (*byte_range(value), i)
-            for i, (_, value) in enumerate(pairs)
-            if isinstance(value, Tensor) and value.numel()
-        )
+    def _overlapping(
+        self, values: Sequence[Any], ranges: Sequence[tuple[int, int] | None]
+    ) -> tuple[str, str] | None:
         begun: list[tuple[int, int]] = []
-        for start, end, i in ranges:
+        for start, end, i in sorted((*each, i) for i, each in enumerate(ranges) if each):
             begun = [(last, k) for last, k in begun if last > start]
             for _, k in begun:
                 one, other = sorted((i, k))
@@ -90,6 +92,38 @@ class SharedMemory:
         if set(one.holds).isdisjoint(other.holds):
             return True
         return self._has_fused and may_overlap(values[i], values[k])
+
+
+class _Places(NamedTuple):
+    """Where the inputs of a call are.
+
+    Attributes:
+        key: the addresses of tensors, and the numbers, which with these `shapes` say all sizes.
+        shapes: those of tensors with sizes that no number among the inputs is.
+        ranges: the addresses of the first byte and behind the last; None for what has no memory.
+    """
+
+    key: tuple[Any, ...]
+    shapes: tuple[torch.Size, ...]
+    ranges: list[tuple[int, int] | None]
+
+
+def _ranges(
+    values: Sequence[Any],
+    key: tuple[Any, ...],
+    shapes: tuple[torch.Size, ...],
+    latest: _Places | None,
+) -> list[tuple[int, int] | None]:
+    """The ranges of a call; takes those of the latest call over, unless a size has changed."""
+    found = list(latest.ranges) if latest is not None else []
+    moved = [i for i, each in enumerate(key) if latest is None or latest.key[i] != each]
+    is_resized = any(type(values[i]) is int for i in moved)
+    if latest is None or latest.shapes != shapes or is_resized:
+        found, moved = [None] * len(values), [*range(len(values))]
+    for i in moved:
+        has_memory = isinstance(values[i], Tensor) and values[i].numel()
+        found[i] = byte_range(values[i]) if has_memory else None
+    return found
 
 
 def byte_range(tensor: Tensor) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import nimble_fx
+from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import Input, Ref, TaskGraph
@@ -197,7 +198,7 @@ def test_inputs_that_share_memory_are_refused_where_one_is_written() -> None:
 def test_an_input_that_was_none_stays_none() -> None:
     graph = TaskGraph("program", (Input("x", None),), (), (), (Ref("x"),))
     program = ScheduledProgram(graph, source="", device="cpu")
-    run = BoundProgram(program, {}, lambda values: values, CaptureStatus())
+    run = BoundProgram(program, {}, Cpu(), lambda values: values, CaptureStatus())
     assert run(None) == [None]
     with pytest.raises(InputError, match="input x is of type Tensor, and was compiled for None"):
         run(X)

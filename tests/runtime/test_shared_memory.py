@@ -122,6 +122,27 @@ def test_a_number_stands_for_the_sizes_of_tensors_at_the_same_addresses() -> Non
     assert memory.found([flat[:5], flat[4:], 5]) == ("x", "y")
 
 
+@given(st.data())
+def test_what_is_found_does_not_depend_on_earlier_calls(data: st.DataObject) -> None:
+    flat, names = torch.zeros(12), ["v0", "v1", "v2"]
+    memory = SharedMemory([an_input(name, name) for name in (*names, "n")], {"v1"})
+    for n in data.draw(st.lists(st.integers(0, 6), max_size=6)):
+        values = [flat[start : start + n] for start in data.draw(st.permutations([0, 3, 6]))]
+        separate = SharedMemory([an_input(name, name) for name in (*names, "n")], {"v1"})
+        assert memory.found([*values, n]) == separate.found([*values, n])
+
+
+def test_a_size_that_no_number_says_is_compared() -> None:
+    flat = torch.zeros(8)
+    inputs = [
+        Input(name, TensorType(("s0",), (1,), torch.float32, CPU), (name,)) for name in ("x", "y")
+    ]
+    memory = SharedMemory(inputs, {"x"})
+    assert memory.found([flat[:4], flat[4:]]) is None
+    assert memory.found([flat[:5], flat[4:]]) == ("x", "y")
+    assert memory.found([flat[:3], flat[4:]]) is None
+
+
 def test_fake_tensors_share_no_memory() -> None:
     memory = SharedMemory([an_input("x", "x"), an_input("y", "y")], {"x"})
     mode = FakeTensorMode()

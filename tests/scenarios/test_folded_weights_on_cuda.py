@@ -78,6 +78,22 @@ def test_changes_that_are_counted_are_noticed() -> None:
     assert program.status.frozen
 
 
+def test_a_capture_of_the_callers_has_no_bound_program_whose_folded_weights_it_could_outlive() -> (
+    None
+):
+    model, x = branches(), image()
+    compiled = torch.compile(model, backend="nimble", options=OPTIONS)
+    with torch.no_grad():
+        expected = compiled(x)
+        bound = nimble_fx.programs()[-1].bind(model)
+        with (
+            pytest.raises(nimble_fx.UnsupportedError, match="compile with fold_weights=False"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            bound(x)
+        assert torch.equal(bound(x)[0], expected)
+
+
 def test_so_are_those_of_training_by_the_compiled_model() -> None:
     model = branches()
     compiled = torch.compile(model, backend="nimble", options={"fold_weights": True})

@@ -51,6 +51,29 @@ def an_argument_is_a_view_of_a_written_buffer(compile_: Compile) -> Any:
     return results
 
 
+class Counter(nn.Module):
+    """Writes a buffer before it reads its argument, which it leaves alone."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(1)
+        return x * 2
+
+
+def an_argument_is_a_view_of_a_buffer_that_alone_is_written(compile_: Compile) -> Any:
+    model, results = Counter(), []
+    run = compile_(model)
+    with torch.no_grad():
+        for x in (torch.ones(4), torch.ones(4), model.count[:4], model.count[2:6], torch.ones(4)):
+            results.append(run(x))
+    return results, model.count
+
+
 def a_buffer_becomes_a_view_of_a_written_one(compile_: Compile) -> Any:
     model, y = Cell(), torch.randn(2, 4)
     run, results = compile_(model), []
@@ -157,6 +180,7 @@ def saved_inputs_come_to_have_memory_of_their_own(compile_: Compile) -> Any:
 
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(an_argument_is_a_view_of_a_written_buffer, a_buffer_becomes_a_view_of_a_written_one),
+    an_argument_is_a_view_of_a_buffer_that_alone_is_written,
     *(training_on_a_view_of_a_written_buffer, two_arguments_come_to_overlap),
     a_write_is_fused_with_a_read_before_it,
     *(parts_of_one_tensor_come_to_overlap, an_unwritten_part_is_expanded),

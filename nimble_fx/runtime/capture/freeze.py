@@ -26,7 +26,9 @@ from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.specialized_numbers import SpecializedNumbers
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.input_types import check_weights
+from nimble_fx.runtime.items_at import items_at
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import boxed
 from nimble_fx.torch_internals.dynamo.counters import count_event
 from nimble_fx.torch_internals.fake_tensors import are_fake
@@ -72,11 +74,7 @@ class FrozenProgram:
             names: the model's names of parameters and buffers, by the graph's.
         """
         self._autotuner, self._names = autotuner, names
-        self._launcher, self._pool_group, self._options = (
-            launcher,
-            pool_group,
-            options,
-        )
+        self._launcher, self._pool_group, self._options = launcher, pool_group, options
         self._status, self._reporter = status, reporter
         values = [launcher.graph.inputs[i] for i in launcher.inputs]
         scalars = [k for k, v in enumerate(values) if isinstance(v.type, ScalarType)]
@@ -84,6 +82,12 @@ class FrozenProgram:
         self._numbers = SpecializedNumbers(launcher.graph, launcher.inputs)
         written = {*scalars, *launcher.mutated_inputs}
         self._addresses_suffice = not (self._numbers or launcher.mutated_inputs or options.saves)
+        self._mutates = launcher.mutates
+        n_static = len(launcher.static)
+        compared = range(n_static) if launcher.mutated_inputs else launcher.mutated_static
+        self._pick_compared = items_at(compared)
+        positions = [*launcher.inputs, *self._pick_compared(launcher.static)]
+        self._shared_memory = SharedMemory.of(launcher.graph, positions)
         self._may_be_saved = [k for k in range(len(values)) if k not in written]
         self._cache = GraphCache(pool_group, options.max_graphs, status)
         self._failed: Fallback | None = None
@@ -128,6 +132,7 @@ class FrozenProgram:
                 and latest[0].static == tuple(map(_data_ptr, static))
                 and (self._options.are_guarded or latest[1].fits(*static))
                 and not is_dual_level()
+                and not (self._mutates and self._shared(inputs, static))
             ):
                 return latest[1].replay(inputs, static)
             return self._run(inputs, static)
@@ -136,6 +141,10 @@ class FrozenProgram:
 
     def _launch(self, inputs: Sequence[Any], static: Sequence[Any]) -> Sequence[Any]:
         return self._launcher(self._launcher.joined(inputs, static))
+
+    def _shared(self, inputs: Sequence[Any], static: Sequence[Any]) -> tuple[str, str] | None:
+        """The names of two arguments that share memory which the program writes; see `found`."""
+        return self._shared_memory.found([*inputs, *self._pick_compared(static)])
 
     def _needs_inputs_in_place(self, inputs: Sequence[Any]) -> bool:
         """Whether views of inputs would get wrong offsets, because a graph writes to input copies.
@@ -154,12 +163,10 @@ class FrozenProgram:
         """Replays the graph for the call, after capturing it if necessary; or runs unfrozen."""
         if carry_tangents((*inputs, *static)):  # copies to the graph's buffers would drop tangents
             return self._run_unfrozen(inputs, static)
-        if self._launcher.mutated_inputs:
-            args = self._launcher.joined(inputs, static)
-            if self._launcher.shared_memory.found(args) is not None:
-                return self._run_unfrozen(inputs, static)
-            if self._needs_inputs_in_place(inputs):
-                return self._run_with_fallback(self._in_place, inputs, static)
+        if self._mutates and self._shared(inputs, static):
+            return self._run_unfrozen(inputs, static)
+        if self._needs_inputs_in_place(inputs):
+            return self._run_with_fallback(self._in_place, inputs, static)
         key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)

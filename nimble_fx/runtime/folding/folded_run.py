@@ -64,7 +64,7 @@ class FoldedRun:
                     "released: compile without release_weights"
                 )
             return self._unfolded(args)
-        if self._folded.may_be_freed:
+        if self._folded.caller_captures:
             return self._unfolded(args)
         if not self._folded.can_be_kept(weights):
             self._report_unfolded()

@@ -29,11 +29,14 @@ from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.storages import storage_key
 
-MAX_SETS = 128
+MAX_SETS = 1024
 """The most sets of weights (of models that share a program) whose results are kept."""
 
 BREAK_EVEN_CALLS = 16
 """Folding takes about as much time as this many calls gain by it."""
+
+MAX_MODES = 4
+"""The most dispatch modes of callers, such as inference mode, in which calls find the results."""
 
 MAX_EARLY = 4
 """How many results may be dropped before they break even; see `BreakEven`."""
@@ -134,7 +137,7 @@ class FoldedWeights:
         return self._break_even.pays_off((_addresses(weights), versions))
 
     @property
-    def may_be_freed(self) -> bool:
+    def caller_captures(self) -> bool:
         """Whether the caller is capturing a graph, which could outlive the results."""
         return self._device.is_capturing and not self.are_released
 
@@ -170,12 +173,15 @@ class FoldedWeights:
     def _kept(self, weights: Sequence[Tensor]) -> "_Known":
         """The results for the current weights, computed if they are not known; keeps them."""
         self._check(weights)  # before their memory is read
-        with self._device.exclusive(), self._lock, plain_eager_mode():  # for later calls too
-            known = self._find(weights)  # another thread may have been first
-            if known is None:
-                known = _Known(weights)  # first, so that a write during the computation is noticed
-                known.results, known.memory = self._computed(weights)
-                self._keep(known)
+        with self._device.exclusive(), self._lock:
+            with plain_eager_mode():  # for later calls too
+                known = self._find(weights)  # another thread may have been first
+                if known is None:
+                    known = _Known(weights)  # first: notices a write during the computation
+                    known.results, known.memory = self._computed(weights)
+                    self._keep(known)
+            if not self._are_guarded:
+                known.fit_in_this_mode(weights)
             return known
 
     def _keep(self, known: "_Known") -> None:
@@ -188,7 +194,7 @@ class FoldedWeights:
         self._known = {**latest, known.addresses: known}
 
     def _is_current(self, known: "_Known", weights: Sequence[Tensor]) -> bool:
-        return (self._are_guarded or known.fits(*weights)) and known.are_current(weights)
+        return (self._are_guarded or known.fits(weights)) and known.are_current(weights)
 
     def _computed(self, weights: Sequence[Tensor]) -> tuple[Sequence[Tensor], object]:
         """The packed tensors, and their memory pool, if they have one."""
@@ -217,7 +223,6 @@ class _Known:
         versions: their version counters.
         n_calls: how many calls have used the results.
         are_freed: whether the memory of a weight was freed, so that another tensor may have it.
-        fits: takes the weights; returns whether they have the same shapes, strides and types.
     """
 
     results: Sequence[Tensor]
@@ -232,7 +237,7 @@ class _Known:
         self._words = SampledWords(samples)
         self._saved_bytes = b"".join(self._bytes)
         self._saved_words = self._words.read()
-        self.fits = TensorGuards(weights).check
+        self._guards: tuple[Callable[..., bool], ...] = (TensorGuards(weights).check,)
         self.are_freed = False
         drop = partial(untraced(_drop), weakref.ref(self))
         self._storages = [weakref.ref(each.storage, drop) for each in samples]
@@ -241,6 +246,18 @@ class _Known:
         """The results; counts the call that uses them."""
         self.n_calls += 1
         return self.results
+
+    def fits(self, weights: Sequence[Tensor]) -> bool:
+        """Whether weights have the same shapes, strides and types."""
+        return any(fits(*weights) for fits in self._guards)
+
+    def fit_in_this_mode(self, weights: Sequence[Tensor]) -> None:
+        """Lets these weights, which are the known ones, fit in the caller's dispatch mode too.
+
+        Guards compare dispatch keys, which inference mode changes for all tensors.
+        """
+        if not self.fits(weights):
+            self._guards = (TensorGuards(weights).check, *self._guards[: MAX_MODES - 1])
 
     def are_current(self, weights: Sequence[Tensor]) -> bool:
         """Whether weights with the same addresses and layouts are unchanged."""

@@ -43,6 +43,30 @@ def test_it_is_computed_once_for_each_of_several_sets_of_weights() -> None:
     assert compute.n == MAX_SETS + 1
 
 
+def test_in_each_mode_of_a_caller_they_are_found_without_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compute, weights = Doubling(), [torch.ones(2), torch.zeros(3)]
+    folded, search = FoldedWeights(compute, [None, None], are_guarded=False), FoldedWeights._kept
+    searches: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        searches.append(args)
+        return search(*args)
+
+    monkeypatch.setattr(FoldedWeights, "_kept", counted)
+    modes = torch.no_grad(), torch.inference_mode(), torch.autocast("cpu"), torch.enable_grad()
+    for _ in range(3):
+        for mode in modes:
+            with mode:
+                folded(weights)
+    assert compute.n == 1
+    assert len(searches) <= 3
+    with torch.inference_mode():
+        weights[1].data = torch.zeros(4)
+        assert [each.shape for each in folded(weights)] == [(2,), (4,)]
+
+
 def test_results_of_more_sets_are_freed_and_computed_again() -> None:
     compute = Doubling()
     folded, sets = FoldedWeights(compute, [None]), [[torch.ones(2)] for _ in range(MAX_SETS + 1)]
