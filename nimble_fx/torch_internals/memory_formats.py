@@ -1,6 +1,6 @@
 """The memory formats of images, and the orders of dimensions in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import mul
 
@@ -10,7 +10,10 @@ from torch import Tensor
 from nimble_fx.torch_internals.names import lookup
 from nimble_fx.torch_internals.symbolic import are_same_sizes, hint
 
-_suggested = lookup("torch._prims_common.suggest_memory_format")
+suggested_format: Callable[[Tensor], torch.memory_format] = lookup(
+    "torch._prims_common.suggest_memory_format"
+)
+"""The memory format in which PyTorch's operators treat images, and return results."""
 
 
 def is_channels_last(image: Tensor) -> bool:
@@ -27,7 +30,7 @@ def suggests_channels_last(image: Tensor) -> bool:
 
     If it is in both formats, the strides of dimensions of size 1 decide.
     """
-    return image.dim() == 4 and _suggested(image) == torch.channels_last
+    return image.dim() == 4 and suggested_format(image) == torch.channels_last
 
 
 def contiguous_order(tensor: Tensor) -> list[int] | None:

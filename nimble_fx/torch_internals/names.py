@@ -82,6 +82,7 @@ def lookup(path: str) -> Any:
 
 
 DisableAutocast = lookup("torch._C._DisableAutocast")
+DisablePythonDispatcher = lookup("torch._C._DisablePythonDispatcher")
 DisableTorchFunction = lookup("torch._C.DisableTorchFunction")
 clear_cublas_workspaces = lookup("torch._C._cuda_clearCublasWorkspaces")
 current_cuda_device = lookup("torch._C._cuda_getDevice")

@@ -20,6 +20,7 @@ from nimble_fx.rewrites.inductor.opaque_operators import (
     PRODUCTS,
     with_opaque_operators,
 )
+from nimble_fx.rewrites.inductor.output_strides import restride_outputs
 from nimble_fx.rewrites.inductor.overwritten_values import keep_overwritten_values
 from nimble_fx.rewrites.inductor.same_interface import check_same_interface, inputs_and_constants
 from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
@@ -76,6 +77,7 @@ def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
     if module is None:
         return gm
     graph = kernel_graph(gm, module)
+    restride_outputs(gm.graph, graph)
     check_same_interface(gm.graph, graph)
     return GraphModule(gm, graph)
 

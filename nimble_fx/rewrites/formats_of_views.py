@@ -1,0 +1,110 @@
+"""Gives views of images of batch size 1 the memory format that PyTorch's shape functions promise.
+
+PyTorch's kernels take the format from all strides, including those of dimensions of size 1, where
+fake tensors have others than real ones. A kernel that gets another format than promised returns
+other strides, or raises an error.
+
+Before: y = view(transpose(x), [1, 64, 16, 16]), with the strides [64, 1, 1024, 64] on a device
+After: the image of y, of which `unsqueeze` makes a batch with the strides [16384, 1, 1024, 64]
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from nimble_fx.ir.operator_aliasing import is_view
+from nimble_fx.rewrites.layout import Layout
+from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.torch_internals.eager_mode import plain_eager_mode
+from nimble_fx.torch_internals.memory_formats import inverse_order, suggested_format
+from nimble_fx.torch_internals.names import OpOverload, pytree
+from nimble_fx.torch_internals.symbolic import NUMBERS, hint
+
+_aten = torch.ops.aten
+
+
+def keep_formats_of_views(gm: GraphModule) -> GraphModule:
+    """Gives views the memory format that their fake tensors have.
+
+    Requires: a view of batch size 1, without gaps, or elementwise operators on such a view. To see
+    the strides, these run on the device "meta", where PyTorch's C++ code computes them.
+    Ensures: the same values; the memory format of a view is that of its fake tensor.
+
+    Args:
+        gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
+
+    Cost: a call without data for each such operator.
+    """
+    others = dict[Node, Tensor]()
+    for node in list(gm.graph.nodes):
+        if not _may_differ(node, others):
+            continue
+        promised, found = Layout.of(node.meta["val"]), _without_data(node, others)
+        if promised is None or found is None or found.stride() == promised.strides:
+            continue
+        if suggested_format(found) == suggested_format(promised.on("meta")):
+            others[node] = found
+        else:
+            _restride(gm.graph, node, promised)
+    gm.recompile()
+    return gm
+
+
+def _may_differ(node: Node, others: Mapping[Node, Tensor]) -> bool:
+    """Whether an operator may return other strides than promised, in dimensions of size 1.
+
+    Args:
+        node: any node.
+        others: earlier nodes that do, without data.
+    """
+    value, target = node.meta.get("val"), node.target
+    if not isinstance(target, OpOverload) or not isinstance(value, Tensor):
+        return False
+    if value.layout is not torch.strided or not any(hint(n) == 1 for n in value.shape):
+        return False
+    is_elementwise = torch.Tag.pointwise in target.tags
+    return is_view(target) or (is_elementwise and not others.keys().isdisjoint(node.args))
+
+
+def _without_data(node: Node, others: Mapping[Node, Tensor]) -> Tensor | None:
+    """What an operator returns on the device "meta"; None if it cannot run there."""
+
+    def bare(leaf: Any) -> Any:
+        value = leaf.meta.get("val") if isinstance(leaf, Node) else leaf
+        if isinstance(value, Tensor):
+            layout = Layout.of(value)
+            return others.get(leaf, None if layout is None else layout.on("meta", value.dtype))
+        return hint(value) if isinstance(value, NUMBERS) else value
+
+    try:
+        with plain_eager_mode():
+            args, kwargs = pytree.tree_map(bare, (node.args, node.kwargs))
+            found = node.target(*args, **kwargs)  # type: ignore[operator]
+    except Exception:  # such as a size that depends on data
+        return None
+    return found if isinstance(found, Tensor) else None
+
+
+def _restride(graph: Graph, node: Node, promised: Layout) -> None:
+    """Gives a batch of one image the strides of its fake tensor.
+
+    A dimension that `unsqueeze` adds in front has the stride of a contiguous tensor.
+
+    Args:
+        graph: is changed.
+        node: the view.
+        promised: the layout of its fake tensor.
+    """
+    order, before = promised.order, set(node.users)
+    if order is None or order[0] != 0 or promised.shape[0] != 1:
+        return
+    with graph.inserting_before(node.next):
+        images = call(graph, node, _aten.permute.default, node, order)
+        image = call(graph, node, _aten.select.int, images, 0, 0)
+        images = call(graph, node, _aten.unsqueeze.default, image, 0)
+        images = call(graph, node, _aten.permute.default, images, inverse_order(order))
+    images.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(images, lambda user: user in before)
