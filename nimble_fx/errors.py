@@ -43,7 +43,10 @@ class NotPreparedError(NimbleError, RuntimeError):
 
 
 class ScheduleError(NimbleError):
-    """A schedule with a race, an early free or an undefined name: a bug in a pass."""
+    """A schedule with a race, an early free or an undefined name.
+
+    It is a bug in a pass, or in a text or file that was edited.
+    """
 
 
 class PassError(NimbleError):

@@ -1,7 +1,8 @@
 """Emits a scheduled TaskGraph as the text of a Python module. Pure and deterministic.
 
-The module imports only torch. Its `call` uses only `with stream:`, `stream.wait_event(event)`,
-`event.record(stream)` and operators, so the same text runs on every device.
+The module imports only torch, and for sizes math and operator. Its `call` uses only `with stream:`,
+`stream.wait_event(event)`, `event.record(stream)` and operators, so the same text runs on every
+device.
 """
 
 import keyword

@@ -2,6 +2,5 @@
 
 In: a loaded module, its constants and a device. Out: a callable that keeps AOTAutograd's boxed
 convention. Tensors that a program computes only from weights are kept from call to call
-(`folding/`). It imports devices, the code generator, the IR and the table of candidates, and never
-a pass.
+(`folding/`). It never imports a pass.
 """

@@ -14,7 +14,7 @@ class Candidate:
     """A schedule that a program could have, with its costs.
 
     Attributes:
-        policy: its name: "serial", "nimble", "nimble, 4 streams", "critical-path".
+        policy: its name, such as "serial", "nimble", "nimble, 4 streams" or "critical-path".
         n_streams: how many streams it has.
         predicted_us: the simulated time of a replay in microseconds.
         measured_us: the measured time of a replay on the device; None if it was not timed.

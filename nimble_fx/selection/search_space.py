@@ -52,7 +52,7 @@ def scheduled_candidates(
     Raises:
         UnsupportedError: a size is not known.
 
-    Cost: that of all passes but the first two, for each candidate.
+    Cost: that of the policy's and the completion passes, for each candidate.
     """
     prepared = schedule(graph, preparation_passes())
     cost = costs(prepared)

@@ -64,7 +64,7 @@ class Field:
     def integer(self) -> int:
         """An integer from 0 up."""
         if type(self.value) is not int or not 0 <= self.value < _INTEGER_LIMIT:
-            raise self.error("an integer from 0 up")
+            raise self.error("an integer from 0 to 2^64 - 1")
         return self.value
 
     def boolean(self) -> bool:

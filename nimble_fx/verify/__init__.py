@@ -27,15 +27,13 @@ from nimble_fx.verify.lifetimes import check_frees
 from nimble_fx.verify.parse import parse
 from nimble_fx.verify.reinplacing import verify_contents as verify_contents
 
-Uses = Sequence[Sequence[str]]
-"""The values that each task uses, collected once for all checks."""
-
 
 def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     """Proves a schedule free of races, or raises an error that names the race.
 
     The proof holds within one call, and relies on the tasks' `reads` and `writes`.
-    Cost: O(tasks + waits x streams + accesses).
+    Cost: O(tasks + waits x streams + accesses), and O(streams x accesses) for each input that is
+    freed.
 
     Args:
         graph: the schedule.
@@ -47,10 +45,9 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     """
     if traced is not None:
         check_same_program(graph, traced)
-    uses = [task.uses for task in graph.tasks]
-    _check_structure(graph, uses)
+    verify_structure(graph)
     _check_accesses(graph)
-    _prove(graph, uses, graph.forks, graph.joins)
+    _prove(graph, graph.forks, graph.joins)
 
 
 def verify_source(text: str, graph: TaskGraph | None = None) -> None:
@@ -79,9 +76,8 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
     if not isinstance(graph, TaskGraph | None):
         raise TypeError(f"verify_source takes a program's graph, not a {type(graph).__name__}")
     parsed = parse(text, graph)
-    uses = [task.uses for task in parsed.graph.tasks]
-    _check_structure(parsed.graph, uses)
-    _prove(parsed.graph, uses, parsed.forks, parsed.joins)
+    verify_structure(parsed.graph)
+    _prove(parsed.graph, parsed.forks, parsed.joins)
     if parsed.idle_waits:
         raise ScheduleError(
             f"{', '.join(parsed.idle_waits)}: the last wait is followed by no task, and no stream "
@@ -97,35 +93,13 @@ def verify_structure(graph: TaskGraph) -> None:
     Raises:
         ScheduleError: two values have one name, or a task uses or comes after a later one.
     """
-    _check_structure(graph, [task.uses for task in graph.tasks])
-
-
-def _prove(graph: TaskGraph, uses: Uses, forks: Collection[str], joins: Collection[str]) -> None:
-    """Runs all checks of a schedule; races first, because their messages say most.
-
-    Args:
-        graph: the schedule.
-        uses: the values that each task uses.
-        forks: the tasks that wait for the start of stream 0.
-        joins: the tasks that stream 0 waits for at the end.
-    """
-    check_placement(graph)
-    order = HappensBefore(graph)
-    check_hazards(graph, order)
-    check_host_order(graph)
-    check_frees(graph, uses, order)
-    check_forks(graph, frozenset(forks))
-    check_joins(graph, frozenset(joins), order)
-
-
-def _check_structure(graph: TaskGraph, uses: Uses) -> None:
     known = [value.name for value in (*graph.inputs, *graph.constants)]
     defined = set(known)
-    for task, used in zip(graph.tasks, uses, strict=True):
+    for task in graph.tasks:
         if task.name in defined:
             raise ScheduleError(f"two values are named {task.name}")
-        if not (defined.issuperset(used) and defined.issuperset(task.after)):
-            name = next(name for name in (*used, *task.after) if name not in defined)
+        if not (defined.issuperset(task.uses) and defined.issuperset(task.after)):
+            name = next(name for name in (*task.uses, *task.after) if name not in defined)
             message = f"{describe_task(task)} needs {name}, which is not defined before it"
             raise illegal(graph, message, task, graph.by_name.get(name))
         defined.add(task.name)
@@ -134,6 +108,23 @@ def _check_structure(graph: TaskGraph, uses: Uses) -> None:
             raise ScheduleError(f"{graph.name} returns {name}, which no task defines")
     if len(set(known)) != len(known):
         raise ScheduleError(f"{graph.name} has two inputs of one name: {known}")
+
+
+def _prove(graph: TaskGraph, forks: Collection[str], joins: Collection[str]) -> None:
+    """Runs all checks of a schedule; races first, because their messages say most.
+
+    Args:
+        graph: the schedule.
+        forks: the tasks that wait for the start of stream 0.
+        joins: the tasks that stream 0 waits for at the end.
+    """
+    check_placement(graph)
+    order = HappensBefore(graph)
+    check_hazards(graph, order)
+    check_host_order(graph)
+    check_frees(graph, order)
+    check_forks(graph, frozenset(forks))
+    check_joins(graph, frozenset(joins), order)
 
 
 def _check_accesses(graph: TaskGraph) -> None:

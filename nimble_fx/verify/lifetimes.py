@@ -1,6 +1,6 @@
 """Liveness: no value is used after it is freed, and no block is reused while it may be in use."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from nimble_fx.errors import ScheduleError
@@ -9,15 +9,14 @@ from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.happens_before import HappensBefore
 
 
-def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], order: HappensBefore) -> None:
+def check_frees(graph: TaskGraph, order: HappensBefore) -> None:
     """Checks frees by simulating the references and allocations of one call.
 
     Args:
         graph: the schedule.
-        uses: the values that each task uses.
         order: its happens-before order.
     """
-    _check_lifetimes(graph, uses)
+    _check_lifetimes(graph)
     allocator = _Allocator(graph, order)
     for task in graph.tasks:
         allocator.launch(task)
@@ -25,7 +24,7 @@ def check_frees(graph: TaskGraph, uses: Iterable[Sequence[str]], order: HappensB
             allocator.drop(name, task)
 
 
-def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
+def _check_lifetimes(graph: TaskGraph) -> None:
     """Checks that each freed value is live, not the caller's, and not used or returned later."""
     inputs = (*graph.inputs, *graph.constants)
     callers = {value.name for value in inputs if value.static}
@@ -33,9 +32,9 @@ def _check_lifetimes(graph: TaskGraph, uses: Iterable[Sequence[str]]) -> None:
     shared = shared_by_inputs(graph)
     sharing = {value.name for value in graph.inputs if not shared.isdisjoint(value.holds)}
     alive = {value.name for value in inputs}
-    for task, used in zip(graph.tasks, uses, strict=True):
-        if not alive.issuperset(used):
-            name = next(name for name in used if name not in alive)
+    for task in graph.tasks:
+        if not alive.issuperset(task.uses):
+            name = next(name for name in task.uses if name not in alive)
             raise _use_after_free(graph, f"{describe_task(task)} uses {name}", name, task)
         alive.add(task.name)
         for name in task.frees:

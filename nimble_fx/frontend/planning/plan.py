@@ -109,9 +109,7 @@ def plan(
     arguments, bare = Arguments.parse(example_inputs), ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
-    found = reachable_state(function, arguments.others)
-    with restored_values(found.tensors), restored_containers(found.containers):
-        _trace(function, planner, arguments.with_tensors(bare), training)
+    _trace(function, planner, arguments.with_tensors(bare), training)
     match planner.programs:
         case [program] if not training:
             return program
@@ -187,9 +185,11 @@ def _move_factories(gm: GraphModule) -> None:
 def _trace(
     function: Callable[..., Any], planner: "_Planner", arguments: Arguments, training: bool
 ) -> None:
-    unique = unique_function(function)
+    unique, changed = unique_function(function), reachable_state(function, arguments.others)
+    compiled = torch.compile(unique, backend=planner, fullgraph=True)
     try:
-        run_example(torch.compile(unique, backend=planner, fullgraph=True), arguments, training)
+        with restored_values(changed.tensors), restored_containers(changed.containers):
+            run_example(compiled, arguments, training)
     except NimbleError:
         raise
     except RuntimeError as error:  # PyTorch's errors are RuntimeErrors

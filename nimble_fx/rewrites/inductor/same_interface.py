@@ -14,7 +14,7 @@ from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import are_guarded_same, is_guarded_same
 
 _SIZES = (int, torch.SymInt)
-_SAME_DRAWS = {  # by Inductor's decompositions in PyTorch 2.11
+_SAME_DRAWS = {  # by Inductor's decompositions, since PyTorch 2.11
     torch.ops.aten.rand_like.default: torch.ops.aten.rand.default,
     torch.ops.aten.randn_like.default: torch.ops.aten.randn.default,
 }

@@ -1,7 +1,7 @@
 """The memory effects of an operator by its schema, for proofs from a text alone.
 
-It shares no code with `trace`, which reads schemas too, so that one cannot repeat the other's
-mistakes.
+It shares none of the rules of `trace`, which reads schemas too, so that one cannot repeat the
+other's mistakes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,7 +156,7 @@ class _Result:
     """The parameters that a result may alias, and whether it may be new memory.
 
     Attributes:
-        is_either: whether it may be either even in a call whose graph is known.
+        is_either: whether not even the graph says which of them it is in a call.
     """
 
     aliases: tuple[str, ...]
