@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
@@ -260,15 +260,17 @@ def _check_guards(guards: object, training: bool, release_weights: object) -> No
 
 
 def _check_has_data(function: Callable[..., Any], arguments: Arguments) -> None:
-    parameters = dict(function.named_parameters()) if isinstance(function, nn.Module) else {}
-    lazy = [name for name, value in parameters.items() if is_lazy(value)]
+    named: dict[str, Tensor] = {}
+    if isinstance(function, nn.Module):
+        named = {**dict(function.named_parameters()), **dict(function.named_buffers())}
+    lazy = [name for name, value in named.items() if is_lazy(value)]
     if lazy:
         raise OptionError(
-            f"{name_of(function)} has parameters without a shape ({', '.join(lazy)}): call it once "
-            "before nimble_fx.compile"
+            f"{name_of(function)} has parameters or buffers without a shape ({', '.join(lazy)}): "
+            "call it once before nimble_fx.compile"
         )
-    if any(value.is_meta for value in (*parameters.values(), *arguments.tensors)):
+    if any(value.is_meta for value in (*named.values(), *arguments.tensors)):
         raise OptionError(
-            f"{name_of(function)} has parameters or example inputs on the device 'meta', without "
+            f"{name_of(function)} has parameters, buffers or inputs on the device 'meta', without "
             "data: nimble_fx.compile runs it; nimble_fx.plan, which does not, takes them"
         )

@@ -10,7 +10,7 @@ def write_atomically(directory: Path, name: str, source: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     # Containers that share the directory can have processes of one number.
-    temporary = directory / f".{name}.{uuid.uuid4().hex}"
+    temporary = directory / f".nimble_fx-{uuid.uuid4().hex}"
     try:
         temporary.write_text(source, encoding="utf-8")
         os.replace(temporary, path)

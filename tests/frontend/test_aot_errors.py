@@ -49,6 +49,16 @@ def test_parameters_without_a_shape_are_refused() -> None:
         nimble_fx.compile(nn.LazyLinear(2), torch.ones(2, 4))
 
 
+def test_buffers_without_a_shape_or_data_are_refused_too() -> None:
+    model = nn.Linear(4, 2)
+    model.register_buffer("scale", nn.UninitializedBuffer())
+    with pytest.raises(OptionError, match=r"Linear has .*scale.*call it once"):
+        nimble_fx.compile(model, torch.ones(2, 4))
+    model.scale = torch.ones(2, device="meta")
+    with pytest.raises(OptionError, match=r"Linear has .* 'meta', .*nimble_fx\.plan"):
+        nimble_fx.compile(model, torch.ones(2, 4))
+
+
 @pytest.mark.parametrize(("model", "x"), [("meta", "cpu"), ("cpu", "meta"), ("meta", "meta")])
 def test_what_has_no_data_is_sent_to_plan(model: str, x: str) -> None:
     with pytest.raises(OptionError, match=r"Linear has .* 'meta', .*nimble_fx\.plan"):

@@ -18,6 +18,11 @@ def test_writing_makes_the_directory_and_leaves_one_file(tmp_path: Path) -> None
     assert path.stat().st_mode == other.stat().st_mode
 
 
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    name = "a" * os.pathconf(tmp_path, "PC_NAME_MAX")
+    assert write_atomically(tmp_path, name, "x = 1\n").read_text() == "x = 1\n"
+
+
 def test_writers_that_have_one_process_number_do_not_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,9 @@ def reachable_state(model: Callable[..., Any], arguments: Sequence[object] = ())
     trainer or a logger, may change meanwhile for reasons of their own. Nothing of PyTorch's and
     Python's is looked into, except modules, containers, cells and `SimpleNamespace`.
 
+    It does not find `__slots__`, iterators, which objects the names of globals are bound to, nor
+    attributes of classes and tensors.
+
     Args:
         model: a module or a function.
         arguments: those of the call that are not tensors.
@@ -62,15 +65,15 @@ class _Walk:
         self.tensors: dict[int, Tensor] = {}
         self.generators: dict[int, torch.Generator] = {}
         self._packages = packages
-        self._functions: set[int] = set()
+        self._visited: dict[int, object] = {}  # tuples and functions; keeps them, and so their ids
 
     def walk(self, stack: list[object]) -> None:
         """Visits these objects, and all that they refer to."""
         while stack:
             value = stack.pop()
-            if isinstance(value, _FUNCTIONS) and id(value) not in self._functions:
-                self._functions.add(id(value))
-                stack += _referenced(value)
+            if isinstance(value, (*_FUNCTIONS, tuple)) and id(value) not in self._visited:
+                self._visited[id(value)] = value
+                stack += value if isinstance(value, tuple) else _referenced(value)
             memory = _memory(value)
             if memory is not None:
                 self.tensors[id(value)] = memory
@@ -80,8 +83,6 @@ class _Walk:
 
     def _contents(self, value: object) -> Sequence[object]:
         """The objects in a container or an object; none if it was visited before."""
-        if isinstance(value, tuple):
-            return value
         found: list[object] = []
         for container in (value, self._attributes(value)):
             if isinstance(container, _CONTAINERS) and id(container) not in self.containers:

@@ -239,3 +239,17 @@ def test_objects_that_refer_to_each_other_are_found_once() -> None:
     state = reachable_state(model)
     assert len({*map(id, state.containers)}) == len(state.containers)
     assert [*map(id, state.tensors)] == [id(cache.sum)]
+
+
+def test_tuples_that_are_shared_are_looked_into_once() -> None:
+    """Each level doubles the paths to the list."""
+    changed: list[int] = []
+    shared: tuple[object, ...] = (changed,)
+    for _ in range(64):
+        shared = (shared, shared)
+
+    def program() -> object:
+        return shared
+
+    found = reachable_state(program)
+    assert [each for each in found.containers if each is changed] == [changed]

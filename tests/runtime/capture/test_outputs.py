@@ -50,6 +50,13 @@ def test_outputs_that_share_memory_share_it_again_and_keep_their_strides(
         lambda x: x.exp().as_strided((2, 2), (1, 1)),
         lambda x: (x.exp().view(2, 2).t(), x.sin()[::2]),
         lambda x: (lambda y: (y[:1], y, y[2:]))(x.exp()),
+        lambda x: x.exp().view(1, 2, 2)[:, -1],
+        lambda x: x.exp().view(2, 2)[:, 1:],
+        lambda x: x.exp().view(2, 2)[:, 1].expand(3, 2),
+        lambda x: torch.view_as_complex(x.exp().view(2, 2))[1:].conj(),
+        lambda x: torch.view_as_complex(x.exp().view(2, 2))[::2].conj(),
+        lambda x: x.exp()[4:],
+        lambda x: (lambda y: (y, y))(x.exp()[1::2]),
     ],
 )
 def test_outputs_that_are_parts_of_a_storage_have_eagers_values_and_strides(
@@ -60,6 +67,19 @@ def test_outputs_that_are_parts_of_a_storage_have_eagers_values_and_strides(
         expected = list(expected) if isinstance(expected, tuple) else [expected]
         assert_same(list(ours), expected)
         assert [y.stride() for y in ours] == [y.stride() for y in expected]
+
+
+@pytest.mark.parametrize(
+    ("n", "n_elements"), [(1, 5), (3, 2 * 6 * 5 + 5)], ids=["one sequence", "several"]
+)
+def test_of_the_last_of_a_sequence_no_other_is_copied(
+    n: int, n_elements: int, device: ReplayingDevice
+) -> None:
+    """As of a language model's logits, of which its generation reads those of the last token."""
+    x = torch.randn(n, 6, 5)
+    (last,) = frozen(lambda x: x.exp()[:, -1], x, device=device)([x])
+    assert_same(last, x.exp()[:, -1])
+    assert last.untyped_storage().nbytes() == n_elements * last.itemsize
 
 
 def test_tensors_with_gaps_that_share_memory_may_be_written_by_the_next_program() -> None:
