@@ -41,7 +41,7 @@ def eliminate_common_subexpressions(gm: GraphModule) -> GraphModule:
         _take(node, replaced)
         key = _key(node) if _is_replaceable(node, shared) else node
         same = latest.get(key)
-        if same is not None and memory.keeps(same, until=node):
+        if same is not None and memory.try_to_keep(same, until=node):
             replaced[node] = same
             gone.update(storages(node))
         else:

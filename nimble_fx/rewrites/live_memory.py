@@ -51,7 +51,7 @@ class LiveMemory:
         self.peak, self.least_peak = max(self._alive), max(after)
         self._most = (1 + MAX_GROWTH) * self.peak
 
-    def keeps(self, node: Node, until: Node) -> bool:
+    def try_to_keep(self, node: Node, until: Node) -> bool:
         """Keeps a node's results alive for the users of another node, if the peak hardly grows.
 
         Args:

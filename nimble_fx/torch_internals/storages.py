@@ -25,9 +25,9 @@ def key_of_storage(storage: UntypedStorage) -> int:
 
 
 def may_overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether AOTAutograd takes two tensors whose ranges of addresses overlap for parts of one.
+    """Whether AOTAutograd treats two tensors whose ranges of addresses overlap as aliases.
 
-    It passes them to a graph as two inputs if it knows that they have no element in common.
+    If it can tell that they share no element, it passes them to a graph as separate inputs.
     """
     is_one_storage = storage_key(one) == storage_key(other)
     return not is_one_storage or bool(_overlapping([one, other], False))

@@ -1,9 +1,10 @@
 """The arguments of a convolution by name; ATen's operator takes nine by position."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, cast
 
-from torch.fx import Node
+import torch
+from torch.fx import Graph, Node
 
 
 class Convolution(NamedTuple):
@@ -33,3 +34,14 @@ class Convolution(NamedTuple):
     def of(node: Node) -> "Convolution":
         """The arguments of a call of `aten.convolution`."""
         return Convolution(*cast(Sequence[object], node.args))  # type: ignore[arg-type]
+
+
+def convolutions_in_calls(graph: Graph, fixed: Collection[Node]) -> list[Node]:
+    """The convolutions with fixed weights that are computed in each call.
+
+    Args:
+        graph: an ATen graph.
+        fixed: nodes that are computed outside of the calls.
+    """
+    found = graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    return [n for n in found if Convolution.of(n).weight in fixed and n not in fixed]

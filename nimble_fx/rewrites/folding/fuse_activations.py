@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import added_to, fusible_user
-from nimble_fx.rewrites.folding.convolution import Convolution
+from nimble_fx.rewrites.folding.convolution import Convolution, convolutions_in_calls
 from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
 from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.names import OpOverload
-from nimble_fx.torch_internals.operators import schema_of
+from nimble_fx.torch_internals.operators import arguments_by_name, schema_of
 
 _aten = torch.ops.aten
 _ACTIVATIONS: dict[Any, str] = {
@@ -56,10 +56,8 @@ def fuse_activations(
         assume_finite: whether to fuse activations that replace NaN with a number.
     """
     if is_available():
-        for convolution in gm.graph.find_nodes(
-            op="call_function", target=_aten.convolution.default
-        ):
-            if _is_fusible(convolution, fixed):
+        for convolution in convolutions_in_calls(gm.graph, fixed):
+            if _is_fusible(convolution):
                 _Fusion.of(convolution, assume_finite).replace(gm)
         gm.recompile()
     return gm
@@ -70,13 +68,11 @@ def applies_activation(convolution: Node, assume_finite: bool) -> bool:
     return _Fusion.of(convolution, assume_finite).activation is not None
 
 
-def _is_fusible(node: Node, fixed: Collection[Node]) -> bool:
-    arguments = Convolution.of(node)
+def _is_fusible(node: Node) -> bool:
     value: Tensor = node.meta["val"]
     is_image = value.dim() == 4 and value.is_contiguous(memory_format=torch.channels_last)
     is_float = value.dtype == torch.float32 and value.device.type == "cpu"
-    is_in_calls = arguments.weight in fixed and node not in fixed
-    return is_image and is_float and not arguments.is_transposed and is_in_calls
+    return is_image and is_float and not Convolution.of(node).is_transposed
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ def _is_relu(activation: Node) -> bool:
 
 def _values(node: Node) -> dict[str, Any]:
     """The arguments of an operator by name, defaults included."""
-    parameters = schema_of(cast(OpOverload, node.target)).arguments
-    values = {p.name: p.default_value for p in parameters if p.has_default_value()}
-    names = [parameter.name for parameter in parameters]
-    return {**values, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+    op = cast(OpOverload, node.target)
+    parameters = schema_of(op).arguments
+    defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    return defaults | arguments_by_name(op, node.args, node.kwargs)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from nimble_fx.rewrites.epilogues import added_to, fusible_user
-from nimble_fx.rewrites.folding.convolution import Convolution
+from nimble_fx.rewrites.folding.convolution import Convolution, convolutions_in_calls
 from nimble_fx.rewrites.new_nodes import call, without_gaps
 from nimble_fx.torch_internals.kernels.cudnn import (
     CONVOLUTION_ADD_RELU,
@@ -49,22 +49,20 @@ def fuse_cudnn_relu(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
         fixed: nodes that are computed outside of the calls.
     """
     if not is_deterministic():
-        for node in gm.graph.find_nodes(op="call_function", target=_aten.convolution.default):
-            fusion = _Fusion.of(node) if _is_fusible(node, fixed) else None
+        for node in convolutions_in_calls(gm.graph, fixed):
+            fusion = _Fusion.of(node) if _is_fusible(node) else None
             if fusion is not None:
                 fusion.replace(gm)
         gm.recompile()
     return gm
 
 
-def _is_fusible(node: Node, fixed: Collection[Node]) -> bool:
+def _is_fusible(node: Node) -> bool:
     of = Convolution.of(node)
     images: list[Tensor] = [of.x.meta["val"], node.meta["val"]]
     is_of_single_channels = of.weight.meta["val"].shape[1] == 1
     is_plain = not (of.is_transposed or is_of_single_channels or of.bias is None)
-    is_in_calls = of.weight in fixed and node not in fixed
-    are_supported = all(map(_is_supported, images))
-    return is_plain and is_in_calls and are_supported and is_channels_last(images[1])
+    return is_plain and all(map(_is_supported, images)) and is_channels_last(images[1])
 
 
 def _is_supported(image: Tensor) -> bool:

@@ -146,6 +146,5 @@ def _positions(gm: GraphModule, nodes: Collection[Node]) -> list[int]:
 
 def _largest_source(node: Node) -> Node:
     """The largest weight that a result is computed from (the last of equals); or the result."""
-    ancestors = _ancestors([node])
-    sources = [each for each in node.graph.find_nodes(op="placeholder") if each in ancestors]
-    return max(reversed(sources), key=lambda each: each.meta["val"].numel(), default=node)
+    sources = [each for each in _ancestors([node]) if each.op == "placeholder"]
+    return max(sources, key=lambda each: (each.meta["val"].numel(), each), default=node)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.rewrites.folding.convolution import Convolution
+from nimble_fx.rewrites.folding.convolution import Convolution, convolutions_in_calls
 from nimble_fx.rewrites.folding.fuse_activations import applies_activation
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.torch_internals.symbolic import are_known
@@ -48,9 +48,8 @@ def pointwise_products(
         fixed: nodes that are computed outside of the calls.
         assume_finite: as for `fuse_activations`.
     """
-    for node in gm.graph.find_nodes(op="call_function", target=_aten.convolution.default):
-        is_in_calls = Convolution.of(node).weight in fixed and node not in fixed
-        if is_in_calls and _gains(node) and not applies_activation(node, assume_finite):
+    for node in convolutions_in_calls(gm.graph, fixed):
+        if _gains(node) and not applies_activation(node, assume_finite):
             _replace(gm, node)
     gm.recompile()
     return gm

@@ -31,7 +31,6 @@ from nimble_fx.rewrites.inductor.kernel_sizes import (
 from nimble_fx.rewrites.inductor.opaque_operators import original_of
 from nimble_fx.rewrites.inductor.same_interface import inputs_and_constants
 from nimble_fx.rewrites.inductor.statements import (
-    Allocation,
     Calls,
     Expectation,
     Expression,
@@ -143,10 +142,10 @@ class _Builder:
         match value:
             case Name():
                 return self._named(value)
-            case Allocation(size, stride, dtype, device):
-                return _Unwritten(NewTensor(size, stride, dtype, device))
-            case View(base, size, stride, offset):
-                return self._view(self._named(base), ViewLayout(size, stride, offset))
+            case NewTensor():
+                return _Unwritten(value)
+            case View(base, layout):
+                return self._view(self._named(base), layout)
             case Expectation():
                 self._check_expectation(value, self._named(value.of))
                 return None

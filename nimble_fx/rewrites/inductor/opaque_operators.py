@@ -22,16 +22,15 @@ CONCATENATIONS = (torch.ops.aten.cat.default, torch.ops.aten.stack.default)
 PRODUCTS = (torch.ops.aten.linear.default, LINEAR)
 CONVOLUTIONS = (CONVOLUTION, CONVOLUTION_ADD)
 
-_NAMES = dict(
-    zip(
-        (*CONCATENATIONS, *PRODUCTS, *CONVOLUTIONS, torch.ops.aten.clone.default),
-        (
-            *("concatenation", "stack", "linear", "packed_linear"),
-            *("convolution", "convolution_add", "clone"),
-        ),
-        strict=True,
-    )
-)
+_NAMES = {
+    torch.ops.aten.cat.default: "concatenation",
+    torch.ops.aten.stack.default: "stack",
+    torch.ops.aten.linear.default: "linear",
+    LINEAR: "packed_linear",
+    CONVOLUTION: "convolution",
+    CONVOLUTION_ADD: "convolution_add",
+    torch.ops.aten.clone.default: "clone",
+}
 _OPERATORS = {name: op for op, name in _NAMES.items() if isinstance(op, OpOverload)}
 _library: Any = torch.library.Library(KERNELS, "FRAGMENT")  # type: ignore[no-untyped-call]
 

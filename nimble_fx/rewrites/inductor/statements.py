@@ -14,6 +14,7 @@ import torch
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.types import Size
+from nimble_fx.rewrites.inductor.kernel_signature import NewTensor, ViewLayout
 from nimble_fx.rewrites.inductor.kernel_sizes import is_size
 
 _ALLOCATIONS = {"empty_strided_cpu": "cpu", "empty_strided_cuda": "cuda"}
@@ -37,22 +38,10 @@ class Expression:
 
 @dataclass(frozen=True)
 class View:
-    """A view of another tensor; its offset, in elements, counts from where the other begins."""
+    """A view of another tensor; its offset counts from where the other begins."""
 
     base: Name
-    size: tuple[Size, ...]
-    stride: tuple[Size, ...]
-    offset: Size
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """New, uninitialized memory."""
-
-    size: tuple[Size, ...]
-    stride: tuple[Size, ...]
-    dtype: torch.dtype
-    device: str
+    layout: ViewLayout
 
 
 @dataclass(frozen=True)
@@ -225,10 +214,11 @@ def _called(
     match function, args:
         case ast.Name(name), _ if name in _ALLOCATIONS:
             size, stride, dtype = map(_value, args)
-            return Allocation(_sizes(size), _sizes(stride), dtype, _ALLOCATIONS[name])
+            return NewTensor(_sizes(size), _sizes(stride), dtype, _ALLOCATIONS[name])
         case ast.Name("reinterpret_tensor"), [base, *layout]:
             size, stride, offset = map(_value, layout)
-            return View(Name(_name(base)), _sizes(size), _sizes(stride), _size(offset))
+            parts = ViewLayout(_sizes(size), _sizes(stride), _size(offset))
+            return View(Name(_name(base)), parts)
         case ast.Name("assert_size_stride"), [ast.Name(name), *layout]:
             size, stride = map(_value, layout[:2])
             return Expectation(Name(name), _sizes(size), _sizes(stride))

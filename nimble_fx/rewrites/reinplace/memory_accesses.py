@@ -45,19 +45,21 @@ class Memory:
         """Whether an operator of the graph allocates it; otherwise it is an input's."""
         return len(self.makers) == 1 and allocates_results(self.makers[0].target)
 
-    def is_read_from(self, node: Node, by: Collection[Node | None]) -> bool:
-        """Whether a node other than the given ones reads it at a node's position or later."""
+    def is_read_from(self, node: Node, except_by: Collection[Node | None]) -> bool:
+        """Whether a node other than `except_by` reads it at the position of `node` or later."""
         begin = self.positions[node]
-        return any(position >= begin and reader not in by for position, reader in self.readers)
+        return any(
+            position >= begin and reader not in except_by for position, reader in self.readers
+        )
 
     def is_part_read_from(
-        self, node: Node, by: Collection[Node | None], part: Tensor, whole: Tensor
+        self, node: Node, except_by: Collection[Node | None], part: Tensor, whole: Tensor
     ) -> bool:
         """As `is_read_from`, without nodes that certainly read other elements.
 
         Args:
             node: the position.
-            by: nodes that do not count.
+            except_by: nodes that do not count.
             part: a view of the memory.
             whole: the tensor that it is a view of.
         """
@@ -72,7 +74,7 @@ class Memory:
         return any(
             position == inf or may_read(reader)
             for position, reader in self.readers
-            if position >= begin and reader not in by
+            if position >= begin and reader not in except_by
         )
 
     def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:

@@ -84,7 +84,8 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
     Args:
         gm: a functional ATen graph with fake tensors in `meta["val"]`; it is not changed.
 
-    Cost: O(nodes + edges) and an operator on fake tensors for each update.
+    Cost: O(nodes + edges); for each update the readers of its memory, and an operator on fake
+    tensors.
     """
     updates = _CHANGE_FIRST | _VIEWS.keys() | {_aten.copy_.default, *WRAPPERS}
     if not any(node.target in updates for node in gm.graph.nodes):
@@ -137,8 +138,8 @@ class _Reinplacing:
         """Lets a call write to a tensor itself, instead of to a copy."""
         first = self._copies[copy]
         base: Any = first.args[0]
-        by = {first, copy, *copy.all_input_nodes, self._copies_back.get(copy)}
-        if self._can_take_memory(copy, base) and not self._is_read_from(first, base, by):
+        except_by = {first, copy, *copy.all_input_nodes, self._copies_back.get(copy)}
+        if self._can_take_memory(copy, base) and not self._is_read_from(first, base, except_by):
             self._merge(copy, base)
 
     def _update(self, node: Node) -> None:
@@ -162,14 +163,14 @@ class _Reinplacing:
         inner, source = chain[-1], chain[-1].args[1]
         if not isinstance(source, Node):
             return
-        by = {source, *chain, self._copies_back.get(node)}
-        if self._is_read_from(inner, base, by):
+        except_by = {source, *chain, self._copies_back.get(node)}
+        if self._is_read_from(inner, base, except_by):
             return
         part = _part(inner)
         if source in self._copies:
-            source = self._original(source, part, base, by)
+            source = self._original(source, part, base, except_by)
         form = self._form_that_writes(source, inner, part, base)
-        if form is not None and self._is_read_from(source, base, by):
+        if form is not None and self._is_read_from(source, base, except_by):
             form = None
         copies = form is not None and source.target is _aten.copy.default
         value = source.args[1] if copies else source
@@ -185,14 +186,14 @@ class _Reinplacing:
         for each in chain:
             self._graph.erase_node(each)
 
-    def _original(self, copy: Node, part: Tensor, base: Node, by: set[Node | None]) -> Node:
+    def _original(self, copy: Node, part: Tensor, base: Node, except_by: set[Node | None]) -> Node:
         """The part of a tensor, if a call may write there; the copy, if it must write to that."""
         first = self._copies[copy]
         original: Any = first.args[0]
-        by = {*by, first, *copy.all_input_nodes}
+        except_by = {*except_by, first, *copy.all_input_nodes}
         may_be = self._is_part(original, part, base) and not self._memories[copy].escapes
         memory, whole = self._memories[base], base.meta["val"]
-        if may_be and not memory.is_part_read_from(first, by, part, whole):
+        if may_be and not memory.is_part_read_from(first, except_by, part, whole):
             self._merge(copy, original)
             return cast(Node, original)
         return copy
@@ -266,9 +267,9 @@ class _Reinplacing:
             and not has_unbacked_size(base.meta["val"])
         )
 
-    def _is_read_from(self, first: Node, base: Node, by: set[Node | None]) -> bool:
+    def _is_read_from(self, first: Node, base: Node, except_by: set[Node | None]) -> bool:
         """Whether a node other than the given ones reads a tensor at a node's position or later."""
-        return self._memories[base].is_read_from(first, by)
+        return self._memories[base].is_read_from(first, except_by)
 
     def _merge(self, result: Node, base: Node) -> None:
         """Makes the readers of a result read the operand, which is updated in place."""

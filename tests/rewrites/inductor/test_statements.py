@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.rewrites.inductor.kernel_signature import NewTensor, ViewLayout
 from nimble_fx.rewrites.inductor.statements import (
-    Allocation,
     Assignment,
     Expectation,
     Expression,
@@ -49,12 +49,12 @@ def test_inputs_and_results_are_read() -> None:
         (
             "buf0 = empty_strided_cpu((2, 3), (3, 1), torch.float32)",
             "buf0",
-            Allocation((2, 3), (3, 1), torch.float32, "cpu"),
+            NewTensor((2, 3), (3, 1), torch.float32, "cpu"),
         ),
         (
             "buf1 = reinterpret_tensor(buf0, (6, ), (1, ), 2)  # alias",
             "buf1",
-            View(Name("buf0"), (6,), (1,), 2),
+            View(Name("buf0"), ViewLayout((6,), (1,), 2)),
         ),
         ("arg0_1 = copy_if_misaligned(arg0_1)", "arg0_1", Name("arg0_1")),
         (
@@ -65,7 +65,7 @@ def test_inputs_and_results_are_read() -> None:
         (
             "buf0 = empty_strided_cuda((), (), torch.int64)",
             "buf0",
-            Allocation((), (), torch.int64, "cuda"),
+            NewTensor((), (), torch.int64, "cuda"),
         ),
         (
             "aten.index_put_(buf0, [arg0_1], buf1, True)",
@@ -108,7 +108,7 @@ def test_inputs_and_results_are_read() -> None:
             None,
             OperatorCall(
                 ("aten", "mm", None),
-                (Name("arg0_1"), View(Name("arg1_1"), (3, 2), (1, 3), 0)),
+                (Name("arg0_1"), View(Name("arg1_1"), ViewLayout((3, 2), (1, 3), 0))),
                 {"out": Name("buf0")},
             ),
         ),
@@ -138,12 +138,12 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
         (
             "buf0 = empty_strided_cpu((s17 + s77, (-1) + s77), (s77, 1), torch.float32)",
             "buf0",
-            Allocation(("s17 + s77", "-1 + s77"), ("s77", 1), torch.float32, "cpu"),
+            NewTensor(("s17 + s77", "-1 + s77"), ("s77", 1), torch.float32, "cpu"),
         ),
         (
             "buf1 = reinterpret_tensor(buf0, (s77 // 2, 64), (64, 1), 64*s77)  # alias",
             "buf1",
-            View(Name("buf0"), ("s77 // 2", 64), (64, 1), "64 * s77"),
+            View(Name("buf0"), ViewLayout(("s77 // 2", 64), (64, 1), "64 * s77")),
         ),
         (
             "assert_size_stride(arg0_1, (s77, ), (max(1, s17), ), 'input')",
