@@ -33,17 +33,17 @@ class TypeClaims:
     It takes values in order, each with its type at those sizes.
     """
 
-    def __init__(self, undecided: frozenset[str]) -> None:
+    def __init__(self, assumed: frozenset[str]) -> None:
         """Starts without values.
 
         Args:
-            undecided: the symbols whose value is not known, so that one is assumed.
+            assumed: the symbols whose value is not known, so that one is assumed.
         """
-        self._undecided, self._introduced = undecided, set[str]()
+        self._assumed, self._defined = assumed, set[str]()
         self._results = OperatorResults()
         self._types: dict[str, Type | None] = {}
         self._numbers: dict[str, int | float | bool] = {}
-        self._unsure: set[str] = set()
+        self._of_assumed_size: set[str] = set()
 
     def check_input(self, value: Input, kind: Type | None) -> None:
         """Checks an input or a constant, which may have any type but a tuple.
@@ -61,7 +61,7 @@ class TypeClaims:
         Raises:
             FileError: a symbol in a tensor's size or stride is not an input: replays depend on it.
         """
-        self._introduced |= {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
+        self._defined |= {v.type.expression for v in inputs if isinstance(v.type, ScalarType)}
         unnamed = unnamed_symbols(inputs)
         for value in inputs:
             if value.name in unnamed:
@@ -79,7 +79,7 @@ class TypeClaims:
         """
         target = task.target
         if not _DATA_DEPENDENT.isdisjoint(getattr(target, "tags", ())):
-            self._introduced |= symbols_in(task.type)
+            self._defined |= symbols_in(task.type)
         returned = None
         if target is operator.getitem:
             self._check_item(task, kind)
@@ -92,19 +92,19 @@ class TypeClaims:
 
     def _add(self, value: Input | Task, kind: Type | None) -> None:
         _check_sizes(value, kind)
-        unknown = symbols_in(value.type) & self._undecided
-        if not unknown <= self._introduced:
-            names = ", ".join(sorted(unknown - self._introduced))
+        unknown = symbols_in(value.type) & self._assumed
+        if not unknown <= self._defined:
+            names = ", ".join(sorted(unknown - self._defined))
             raise FileError(f"{value.name} says that it is {value.type}, but {names} has no value")
         if unknown or symbols_in(kind):
-            self._unsure.add(value.name)
+            self._of_assumed_size.add(value.name)
         self._types[value.name] = kind
         if isinstance(kind, ScalarType):
             self._numbers.setdefault(value.name, _number(kind) or 0)
 
-    def _is_unsure(self, task: Task) -> bool:
-        known = self._undecided.isdisjoint(symbols_in(task.type))
-        return not (known and self._unsure.isdisjoint(task.uses))
+    def _has_assumed_size(self, task: Task) -> bool:
+        known = self._assumed.isdisjoint(symbols_in(task.type))
+        return not (known and self._of_assumed_size.isdisjoint(task.uses))
 
     def _called(self, target: OpOverload, task: Task, kind: Type | None) -> CallResult | None:
         args = self._with_types(task.args)
@@ -117,14 +117,14 @@ class TypeClaims:
             raise FileError(f"{task.name} says that it is {n_claimed} tensors, but it is {n}")
         if n_rounds(target, args, kwargs) > _MAX_ROUNDS:
             raise FileError(f"{task.name} repeats {target} more than {_MAX_ROUNDS} times")
-        is_unsure = self._is_unsure(task)
+        has_assumed_size = self._has_assumed_size(task)
         try:
             returned = self._results.of(target, args, kwargs)
         except Exception as error:  # an operator may raise any error about its arguments
-            if is_unsure and _fits_schema(target, kind):
+            if has_assumed_size and _fits_schema(target, kind):
                 return None
             raise FileError(f"{task.name} cannot call {target}: {one_line(error)}") from error
-        if not _agree(returned.type, kind, in_sizes=not is_unsure):
+        if not _agree(returned.type, kind, in_sizes=not has_assumed_size):
             raise _wrong(task, kind, returned.type)
         return returned
 
@@ -133,7 +133,7 @@ class TypeClaims:
         known = self._types.get(several.name) if isinstance(several, Ref) else None
         if not isinstance(known, TupleType) or not _is_item(index, known):
             raise FileError(f"{task.name} selects item {index!r}, which does not exist")
-        if not _agree(known.items[index], kind, in_sizes=not self._is_unsure(task)):
+        if not _agree(known.items[index], kind, in_sizes=not self._has_assumed_size(task)):
             raise _wrong(task, kind, known.items[index])
 
     def _compute(self, task: Task, kind: Type | None) -> None:
@@ -150,7 +150,7 @@ class TypeClaims:
             raise FileError(f"{task.name} cannot call {task.target}: {one_line(error)}") from error
         if isinstance(result, int) and abs(result) > MAX_SIZE:
             raise FileError(f"{task.name} is a number larger than any size")
-        if not self._is_unsure(task) and not _agree(ScalarType(str(result)), kind):
+        if not self._has_assumed_size(task) and not _agree(ScalarType(str(result)), kind):
             raise _wrong(task, kind, result)
         self._numbers[task.name] = result
 

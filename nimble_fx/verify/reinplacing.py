@@ -12,7 +12,7 @@ from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.factories import read_values
 
 _interface = attrgetter("inputs", "constants", "outputs")
-_meaning = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
+_same_in_place = attrgetter("name", "args", "kwargs", "type", "index", "ordered", "after")
 
 
 def verify_contents(graph: TaskGraph, traced: TaskGraph) -> None:
@@ -33,7 +33,7 @@ def verify_contents(graph: TaskGraph, traced: TaskGraph) -> None:
     for task, other in zip(graph.tasks, traced.tasks, strict=True):
         if task is other:
             continue
-        if _meaning(task) != _meaning(other) or task.launches != other.launches:
+        if _same_in_place(task) != _same_in_place(other) or task.launches != other.launches:
             raise illegal(graph, f"{describe_task(task)} differs from the traced task", task)
         if task.target is not other.target and not (
             _is_in_place(task.target, other.target) and _overwrites_its_first(task, values)

@@ -28,7 +28,7 @@ class CompiledWeights:
     """The parameters and buffers of a module when this object was made; a function has none.
 
     Attributes:
-        are_tied: whether a tensor was more than one of them.
+        are_tied: whether two names were those of one tensor (tied weights).
     """
 
     def __init__(self, model: Callable[..., Any]) -> None:
