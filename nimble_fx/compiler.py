@@ -23,6 +23,7 @@ from nimble_fx.rewrites.fill_masked import fill_masked
 from nimble_fx.rewrites.folding.fold_weights import Library, fold_weights
 from nimble_fx.rewrites.folding.hoist_weights import Hoisted
 from nimble_fx.rewrites.formats_of_views import keep_formats_of_views
+from nimble_fx.rewrites.group_norm_gradients import keep_gradients_of_images
 from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.promised_strides import keep_promised_strides
 from nimble_fx.rewrites.reinplace.mutating_operators import leave_wrapped
@@ -273,7 +274,8 @@ class Compiler:
         if self._has_absolute_views:
             leave_wrapped(gm.graph)
         gm = fill_masked(fold_constants(move_to_device(gm), place), place)
-        return keep_promised_strides(keep_formats_of_views(gm), place)
+        gm = keep_gradients_of_images(keep_formats_of_views(gm))
+        return keep_promised_strides(gm, place)
 
     def _build(self, graph_compiler: GraphCompiler, gm: GraphModule) -> Boxed:
         """The callable for an ATen graph: its host part, then the program of its device part."""
