@@ -187,8 +187,10 @@ def _trace(
 ) -> None:
     unique, changed = unique_function(function), reachable_state(function, arguments.others)
     compiled = torch.compile(unique, backend=planner, fullgraph=True)
+    # To copy the parameters that a function takes from outside could take too much memory.
+    others = [each for each in changed.tensors if not isinstance(each, nn.Parameter)]
     try:
-        with restored_values(changed.tensors), restored_containers(changed.containers):
+        with restored_values(others), restored_containers(changed.containers):
             run_example(compiled, arguments, training)
     except NimbleError:
         raise
