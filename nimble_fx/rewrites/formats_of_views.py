@@ -66,7 +66,8 @@ def _may_differ(node: Node, others: Mapping[Node, Tensor]) -> bool:
     if value.layout is not torch.strided or not any(hint(n) == 1 for n in value.shape):
         return False
     is_elementwise = torch.Tag.pointwise in target.tags
-    return is_view(target) or (is_elementwise and not others.keys().isdisjoint(node.args))
+    reads_other = not others.keys().isdisjoint(node.all_input_nodes)
+    return is_view(target) or (is_elementwise and reads_other)
 
 
 def _without_data(node: Node, others: Mapping[Node, Tensor]) -> Tensor | None:

@@ -6,7 +6,7 @@ Before: return empty_strided([1, 4, 16, 16], [1024, 256, 16, 1]), where PyTorch 
 After: return as_strided(that, [1, 4, 16, 16], [2048, 256, 16, 1])
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,17 +23,18 @@ def restride_outputs(before: Graph, after: Graph) -> None:
         before: an ATen graph with fake tensors in `meta["val"]`.
         after: another with as many outputs; it is changed.
     """
-    returned, output = before.output_node().args[0], after.output_node()
-    made = dict[Any, Any]()
-    for one, other in zip(cast(Any, returned), cast(Any, output.args[0]), strict=True):
-        if other not in made:
-            made[other] = _restrided(after, one, other)
-    output.args = ([made[other] for other in cast(Any, output.args[0])],)
+    returned: Any = before.output_node().args[0]
+    outputs: Any = after.output_node().args[0]
+    views = dict[Node, Node]()
+    for one, other in zip(returned, outputs, strict=True):
+        if isinstance(one, Node) and isinstance(other, Node) and other not in views:
+            views[other] = _restrided(after, one, other)
+    after.output_node().args = ([views.get(x, x) if isinstance(x, Node) else x for x in outputs],)
 
 
-def _restrided(graph: Graph, one: Any, other: Any) -> Any:
+def _restrided(graph: Graph, one: Node, other: Node) -> Node:
     """A view of an output with the strides of another; itself if no such view is needed."""
-    if not isinstance(one, Node) or not isinstance(other, Node) or other.op == "placeholder":
+    if other.op == "placeholder":
         return other
     expected, value = one.meta["val"], other.meta["val"]
     if not isinstance(expected, Tensor) or not isinstance(value, Tensor):
