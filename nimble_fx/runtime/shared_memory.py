@@ -58,12 +58,13 @@ class SharedMemory:
         """The names of two inputs that share memory, but did not when it was traced; or None.
 
         Args:
-            values: the values of the inputs, in order: tensors and numbers.
+            values: the values of the inputs, in order: tensors and numbers, or None for one to leave
+                out.
         """
         if not self._may_overlap or are_fake(values):
             return None
         key = tuple([_data_ptr(v) if isinstance(v, Tensor) else v for v in values])
-        shapes = tuple([values[i].shape for i in self._unnamed])
+        shapes = tuple([getattr(values[i], "shape", None) for i in self._unnamed])
         latest = self._latest
         if latest is not None and (latest.key, latest.shapes) == (key, shapes):
             return None
@@ -104,14 +105,14 @@ class _Places(NamedTuple):
     """
 
     key: tuple[Any, ...]
-    shapes: tuple[torch.Size, ...]
+    shapes: tuple[torch.Size | None, ...]
     ranges: list[tuple[int, int] | None]
 
 
 def _ranges(
     values: Sequence[Any],
     key: tuple[Any, ...],
-    shapes: tuple[torch.Size, ...],
+    shapes: tuple[torch.Size | None, ...],
     latest: _Places | None,
 ) -> list[tuple[int, int] | None]:
     """The ranges of a call; takes those of the latest call over, unless a size has changed."""

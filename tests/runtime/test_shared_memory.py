@@ -138,6 +138,7 @@ def test_a_size_that_no_number_says_is_compared() -> None:
         Input(name, TensorType(("s0",), (1,), torch.float32, CPU), (name,)) for name in ("x", "y")
     ]
     memory = SharedMemory(inputs, {"x"})
+    assert memory.found([None, flat[4:]]) is None
     assert memory.found([flat[:4], flat[4:]]) is None
     assert memory.found([flat[:5], flat[4:]]) == ("x", "y")
     assert memory.found([flat[:3], flat[4:]]) is None

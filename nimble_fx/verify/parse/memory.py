@@ -30,9 +30,8 @@ class ValueStorages:
         """Adds the memory effects of a call to the draft of its task."""
         name, target = draft["name"], draft["target"]
         expected = next(self._operators, None)
-        # The graph says what an operator does that may return a view or a copy.
-        is_expected = expected is not None and expected.target == target
-        copies = bool(expected.allocates) if expected is not None and is_expected else None
+        is_known = expected is not None and expected.target == target
+        copies = bool(expected and expected.allocates) if is_known else None
         kwargs = dict(draft["kwargs"])
         done = effects(target, name, draft["args"], kwargs, self._storages, copies)
         draft.update(reads=done.reads, writes=done.writes, allocates=done.allocates)
