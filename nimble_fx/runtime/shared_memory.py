@@ -58,7 +58,7 @@ class SharedMemory:
         """The names of two inputs that share memory, but did not when it was traced; or None.
 
         Args:
-            values: the values of the inputs, in order: tensors and numbers, or None for one to leave
+            values: the values of the inputs, in order: tensors, numbers, and None for one to leave
                 out.
         """
         if not self._may_overlap or are_fake(values):
