@@ -29,6 +29,8 @@ _DEPEND_ON_OFFSET = {
     _aten.as_strided_scatter.default,
     _aten.view.dtype,
     _aten.view_as_complex.default,
+    _aten.view_as_complex_copy.default,
+    _aten.view_copy.dtype,
 }
 """Views whose values, or whether they exist, depend on where in its storage a tensor begins."""
 

@@ -64,11 +64,11 @@ class SharedMemory:
         if not self._may_overlap or are_fake(values):
             return None
         key = tuple([_data_ptr(v) if isinstance(v, Tensor) else v for v in values])
-        shapes = tuple([getattr(values[i], "shape", None) for i in self._unnamed])
+        layouts = tuple([_layout(values[i]) for i in self._unnamed])
         latest = self._latest
-        if latest is not None and (latest.key, latest.shapes) == (key, shapes):
+        if latest is not None and (latest.key, latest.layouts) == (key, layouts):
             return None
-        places = _Places(key, shapes, _ranges(values, key, shapes, latest))
+        places = _Places(key, layouts, _ranges(values, key, layouts, latest))
         found = self._overlapping(values, places.ranges)
         self._latest = places if found is None else None
         return found
@@ -95,31 +95,38 @@ class SharedMemory:
         return self._has_fused and may_overlap(values[i], values[k])
 
 
+_Layout = tuple[torch.Size, tuple[int, ...]] | None
+
+
+def _layout(value: Tensor | None) -> _Layout:
+    return None if value is None else (value.shape, value.stride())
+
+
 class _Places(NamedTuple):
     """Where the inputs of a call are.
 
     Attributes:
-        key: the addresses of tensors, and the numbers, which with these `shapes` say all sizes.
-        shapes: those of tensors with sizes that no number among the inputs is.
+        key: the addresses of tensors, and the numbers, which with these `layouts` say all sizes.
+        layouts: shapes and strides of tensors with sizes that no number among the inputs is.
         ranges: the addresses of the first byte and behind the last; None for what has no memory.
     """
 
     key: tuple[Any, ...]
-    shapes: tuple[torch.Size | None, ...]
+    layouts: tuple[_Layout, ...]
     ranges: list[tuple[int, int] | None]
 
 
 def _ranges(
     values: Sequence[Any],
     key: tuple[Any, ...],
-    shapes: tuple[torch.Size | None, ...],
+    layouts: tuple[_Layout, ...],
     latest: _Places | None,
 ) -> list[tuple[int, int] | None]:
     """The ranges of a call; takes those of the latest call over, unless a size has changed."""
     found = list(latest.ranges) if latest is not None else []
     moved = [i for i, each in enumerate(key) if latest is None or latest.key[i] != each]
     is_resized = any(type(values[i]) is int for i in moved)
-    if latest is None or latest.shapes != shapes or is_resized:
+    if latest is None or latest.layouts != layouts or is_resized:
         found, moved = [None] * len(values), [*range(len(values))]
     for i in moved:
         has_memory = isinstance(values[i], Tensor) and values[i].numel()

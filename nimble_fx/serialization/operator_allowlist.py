@@ -8,6 +8,10 @@ from nimble_fx.torch_internals.operators import does_what_its_schema_says, schem
 _WITH_SIDE_EFFECTS = {"aten::from_file", "aten::_print"}
 """Operators with effects outside of tensors: the first maps, and may create, any file."""
 
+_RECURRENT = {f"aten::{cell}" for cell in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
+_RECURRENT |= {"aten::quantized_gru", "aten::quantized_lstm"}
+"""Operators that run step by step, even to return types; a trace has the operators of the steps."""
+
 
 def check_harmless(graph: TaskGraph) -> None:
     """Checks that a graph calls only PyTorch's own operators of tensors.
@@ -23,8 +27,9 @@ def check_harmless(graph: TaskGraph) -> None:
         if not isinstance(target, OpOverload):
             continue
         name = schema_of(target).name
-        if not does_what_its_schema_says(target) or name in _WITH_SIDE_EFFECTS:
+        is_refused = name in _WITH_SIDE_EFFECTS | _RECURRENT
+        if not does_what_its_schema_says(target) or is_refused:
             raise FileError(
-                f"{task.name} calls {name}, which is not one of PyTorch's operators of tensors; if "
+                f"{task.name} calls {name}, which no file of an unknown source may call; if "
                 "you know who wrote the file, load it with trust_source=True"
             )

@@ -204,6 +204,8 @@ BY_OFFSET: dict[str, Callable[[Tensor], Tensor]] = {
     "strided copy": lambda y: torch.as_strided_copy(y, (2, WIDTH), (WIDTH, 1), 0),
     "strided scatter": lambda y: torch.as_strided_scatter(y, y[0], (WIDTH,), (1,), 0),
     "type": lambda y: y[:, :-1].reshape(-1, WIDTH - 1).view(torch.int32),
+    "type of a copy": lambda y: torch.view_copy(y[:, :-1].reshape(-1, WIDTH - 1), torch.int32),
+    "copy of a complex": lambda y: torch.view_as_complex_copy(y.view(-1, 2)).abs(),
     "complex": lambda y: torch.view_as_complex(y.view(-1, 2)).abs(),
 }
 

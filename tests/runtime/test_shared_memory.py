@@ -142,6 +142,8 @@ def test_a_size_that_no_number_says_is_compared() -> None:
     assert memory.found([flat[:4], flat[4:]]) is None
     assert memory.found([flat[:5], flat[4:]]) == ("x", "y")
     assert memory.found([flat[:3], flat[4:]]) is None
+    assert memory.found([flat[:4:2], flat[4:]]) is None
+    assert memory.found([flat[:8:4], flat[4:]]) == ("x", "y")
 
 
 def test_fake_tensors_share_no_memory() -> None:

@@ -20,8 +20,8 @@ def restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
     An error in restoring one keeps none of the others from being restored. Fake tensors and those
     on "meta", which have no values, are only moved back.
 
-    Cost: a copy of their memory on the host, once where they share it; only memory that was written
-    to is copied back.
+    Cost: a copy of their memory on the host, once where they share it; only tensors that were
+    written to are copied back.
     """
     plain = [tensor for tensor in tensors if _has_storage(tensor)]
     with ExitStack() as stack:
@@ -29,7 +29,8 @@ def restored_values(tensors: Sequence[Tensor]) -> Iterator[None]:
             stack.callback(_move_back, tensor, tensor.detach(), _Place.of(tensor))
         with_data = [t for t in plain if t.untyped_storage().device.type != "meta"]
         for _, sharing in groupby(sorted(with_data, key=storage_key), storage_key):
-            stack.callback(_Memory([*sharing]).restore)  # before tensors move back to it
+            for group in _apart([*sharing]):
+                stack.callback(_Memory(group).restore)  # before tensors move back to it
         for tensor in tensors:
             if not _has_storage(tensor) and not tensor.is_meta:
                 value = tensor.detach().to("cpu", copy=True)
@@ -64,32 +65,71 @@ def _move_back(tensor: Tensor, original: Tensor, place: _Place) -> None:
 
 
 class _Memory:
-    """The bytes of a storage from the first to the last that these tensors have."""
+    """The bytes of a part of a storage that these tensors have, which may overlap each other."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors, self._storage = tensors, tensors[0].untyped_storage()
         self._nbytes = self._storage.nbytes()
-        starts = [tensor.storage_offset() * tensor.itemsize for tensor in tensors]
-        lengths = [extent(tensor.shape, tensor.stride()) * tensor.itemsize for tensor in tensors]
-        ends = [start + length for start, length in zip(starts, lengths, strict=True)]
-        self._range = slice(min(starts), max(ends))
-        self._before = self._bytes().to("cpu", copy=True)
+        ranges = [*map(_byte_range, tensors)]
+        self._range = slice(ranges[0][0], max(end for _, end in ranges))
+        self._elements = [*map(_element_bytes, tensors)]
+        self._before = self._bytes()[self._range].to("cpu", copy=True)
 
     def restore(self) -> None:
-        """Restores the storage's size and these bytes; counts that as a write to each tensor."""
+        """Restores the storage's size and these bytes; counts that as a write to their tensors."""
         if self._storage.nbytes() != self._nbytes:
             self._storage.resize_(self._nbytes)
         bytes_now = self._bytes()
-        # BatchNorm updates its statistics without a new version.
-        if torch.equal(bytes_now.cpu(), self._before):
+        # Versions do not tell: BatchNorm updates its statistics without a new one.
+        differs = bytes_now[self._range].cpu() != self._before
+        if not differs.any():
             return
-        bytes_now.copy_(self._before)
-        for tensor in self._tensors:
-            torch.autograd.graph.increment_version(tensor)
+        for tensor, (size, stride, begin) in zip(self._tensors, self._elements, strict=True):
+            place = size, stride, begin - self._range.start
+            if differs.as_strided(*place).any():
+                bytes_now.as_strided(size, stride, begin).copy_(self._before.as_strided(*place))
+                torch.autograd.graph.increment_version(tensor)
 
     def _bytes(self) -> Tensor:
         empty = torch.empty(0, dtype=torch.uint8, device=self._storage.device)
-        return empty.set_(self._storage)[self._range]
+        return empty.set_(self._storage)
+
+
+def _apart(tensors: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """Tensors of one storage, in groups whose ranges of bytes do not overlap."""
+    group: list[Tensor] = []
+    last = 0
+    for tensor in sorted(tensors, key=_byte_range):
+        begin, end = _byte_range(tensor)
+        if group and begin >= last:
+            yield group
+            group = []
+        group.append(tensor)
+        last = max(last, end)
+    if group:
+        yield group
+
+
+def _byte_range(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor's first byte is in its storage, and where its last one ends."""
+    begin = int(tensor.storage_offset()) * tensor.itemsize
+    return begin, begin + extent(tensor.shape, tensor.stride()) * tensor.itemsize
+
+
+def _element_bytes(tensor: Tensor) -> tuple[list[int], list[int], int]:
+    """The sizes, strides and offset of a tensor's elements as bytes of its storage.
+
+    If elements overlap each other, so that one cannot write to each of them, all bytes from the
+    first to the last.
+    """
+    begin, end = _byte_range(tensor)
+    last = 1
+    for step, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if n > 1 and step < last:
+            return [end - begin], [1], begin
+        last += (n - 1) * step
+    strides = [step * tensor.itemsize for step in tensor.stride()]
+    return [*tensor.shape, tensor.itemsize], [*strides, 1], begin
 
 
 def _copy_back(tensor: Tensor, value: Tensor, version: int) -> None:

@@ -189,24 +189,24 @@ def _trace(
     compiled = torch.compile(unique, backend=planner, fullgraph=True)
     # To copy the parameters that a function takes from outside could take too much memory.
     others = [each for each in changed.tensors if not isinstance(each, nn.Parameter)]
-    try:
-        with restored_values(others), restored_containers(changed.containers):
+    with restored_values(others), restored_containers(changed.containers):
+        try:
             run_example(compiled, arguments, training)
-    except NimbleError:
-        raise
-    except RuntimeError as error:  # PyTorch's errors are RuntimeErrors
-        cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
-        if isinstance(cause, NimbleError) or not isinstance(cause, RuntimeError):
-            raise cause from None
-        _check_sizes(name_of(function), planner.programs)
-        check_call(function, arguments)
-        raise UnsupportedError(
-            f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on the "
-            "'meta' device, to which a plan moves parameters and inputs, but no tensors that the "
-            f"model itself makes on another device. {_left_behind(function)}{cause}"
-        ) from cause
-    finally:
-        drop_compiled(unique.__code__, planner)
+        except NimbleError:
+            raise
+        except RuntimeError as error:  # PyTorch's errors are RuntimeErrors
+            cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
+            if isinstance(cause, NimbleError) or not isinstance(cause, RuntimeError):
+                raise cause from None
+            _check_sizes(name_of(function), planner.programs)
+            check_call(function, arguments)
+            raise UnsupportedError(
+                f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on "
+                "the 'meta' device, to which a plan moves parameters and inputs, but no tensors "
+                f"that the model itself makes on another device. {_left_behind(function)}{cause}"
+            ) from cause
+        finally:
+            drop_compiled(unique.__code__, planner)
 
 
 def _check_sizes(name: str, programs: Iterable[Program]) -> None:

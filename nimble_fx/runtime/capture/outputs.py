@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.runtime.capture.grouped_copies import GroupedClone
-from nimble_fx.torch_internals.storages import memory_like, storage_key
+from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 
@@ -41,8 +41,7 @@ class OutputBuilder:
 
     An output in the memory of a parameter or an input becomes a view of the caller's tensor. Each
     other storage is copied once, and outputs that alias it become views of the copy, so that
-    writing to one is seen in the others, and by autograd. Of a storage with one output only the
-    output's elements are copied. It keeps neither inputs nor parameters
+    writing to one is seen in the others, and by autograd. It keeps neither inputs nor parameters
     alive.
 
     Attributes:
@@ -102,15 +101,10 @@ class OutputBuilder:
         return [built[place] for place in self._places]
 
     def _is_whole_copy(self, value: Tensor) -> bool:
-        """Whether an output is copied as it is, and the others in its storage are views of it."""
+        """Whether an output is copied, and is all of its storage, so that the others are views."""
         storage = storage_key(value)
         is_callers = storage in self._static or storage in self._buffers
-        fills = _is_dense(value) and (self._is_alone(value) or _takes_its_storage(value))
-        return storage in self._copied and not is_callers and fills
-
-    def _is_alone(self, value: Tensor) -> bool:
-        """Whether no other output is in its storage."""
-        return self._n_outputs[storage_key(value)] == 1
+        return storage in self._copied and not is_callers and _fills_its_storage(value)
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""
@@ -148,12 +142,10 @@ class OutputBuilder:
             return partial(_input if is_whole else _view_of_input, k, view)
         if self._is_in_place(value):
             return partial(_graph_memory, value)
-        whole = self._whole.get(storage)
-        if whole is None and self._is_alone(value) and _has_only_gaps(value):
-            return partial(_copy_with_gaps, value)
         if storage not in copies:
             copies[storage] = len(self._originals)
-            is_alone = self._is_alone(value)
+            is_alone = self._n_outputs[storage] == 1
+            whole = self._whole.get(storage)
             self._originals.append(_whole_storage(value, is_alone) if whole is None else whole)
         n = copies[storage]
         return partial(_whole_copy if value is self._originals[n] else _view_of_copy, n, view)
@@ -186,10 +178,6 @@ def _graph_memory(value: Tensor, call: Call) -> Tensor:
     return value.detach()
 
 
-def _copy_with_gaps(value: Tensor, call: Call) -> Tensor:
-    return memory_like(value).copy_(value)
-
-
 def _whole_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     return call.copies[n]
 
@@ -210,25 +198,12 @@ def _view_on(base: Tensor, view: TensorMetadata, shift: int = 0) -> Tensor:
     return replace(view, offset=shift + view.offset).on(base.untyped_storage())
 
 
-def _is_dense(value: Tensor) -> bool:
-    """Whether a copy by `clone` has its strides, and it has no conjugate or negative bit."""
-    has_bits = value.is_conj() or value.is_neg()
-    return not has_bits and torch.empty_like(value).stride() == value.stride()
-
-
-def _takes_its_storage(value: Tensor) -> bool:
-    """Whether a tensor without gaps has all bytes of its storage."""
-    return value.numel() * value.itemsize == value.untyped_storage().nbytes()
-
-
-def _has_only_gaps(value: Tensor) -> bool:
-    """Whether each element is apart from the others, so that they can be copied to such memory."""
-    end = 1
-    for step, n in sorted(zip(value.stride(), value.shape, strict=True)):
-        if n > 1 and step < end:
-            return False
-        end += (n - 1) * step
-    return True
+def _fills_its_storage(value: Tensor) -> bool:
+    """Whether a tensor covers each byte of its storage once, without conjugate or negative bit."""
+    if value.is_conj() or value.is_neg():
+        return False
+    is_whole = value.numel() * value.itemsize == value.untyped_storage().nbytes()
+    return is_whole and torch.empty_like(value).stride() == value.stride()
 
 
 def _whole_storage(value: Tensor, is_alone: bool) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -51,6 +51,10 @@ def metadata(tensor: Tensor) -> tuple[Any, ...]:
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(sorted(WRITES))), max_size=4),
     st.booleans(),
 )
+@example(["part", "itself"], [(1, "add")], False)
+@example(["itself", "part"], [(1, "uncounted")], False)
+@example(["overlapping", "expanded"], [(0, "uncounted")], True)
+@example(["other type"], [(0, "shrink")], False)
 def test_tensors_that_share_memory_are_as_they_were(
     views: list[str], writes: list[tuple[int, str]], inference: bool
 ) -> None:
@@ -129,6 +133,31 @@ def test_a_value_that_is_restored_is_one_that_was_written() -> None:
         tensor.add_(1)
         after = tensor._version
     assert tensor._version > after
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_what_lies_between_them_is_left_alone(columns: bool) -> None:
+    table = torch.zeros(3, 3)
+    parts = table.t() if columns else table
+    versions = parts[0]._version
+    with restored_values([parts[0], parts[2]]):
+        parts[1].add_(1)
+    assert parts.tolist() == [[0] * 3, [1] * 3, [0] * 3]
+    with restored_values([parts[0].detach(), parts[2].detach()]):
+        parts.add_(1)
+    assert parts.tolist() == [[0] * 3, [2] * 3, [0] * 3]
+    assert parts[0]._version > versions
+
+
+def test_a_write_to_one_is_none_to_another_in_its_storage() -> None:
+    """Whose value a pending backward may need."""
+    flat = torch.ones(6)
+    written, saved = flat[:3].detach(), flat[3:].data.requires_grad_()
+    product = (torch.ones(3, requires_grad=True) * saved).sum()
+    with restored_values([written, saved]):
+        written.add_(1)
+    product.backward()
+    assert flat.tolist() == [1] * 6
 
 
 def test_an_error_in_restoring_one_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:

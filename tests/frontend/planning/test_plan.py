@@ -108,6 +108,19 @@ def test_what_a_function_writes_to_outside_of_its_arguments_is_left_as_it_was() 
     assert (counter.tolist(), calls) == ([0, 0, 0], [0])
 
 
+def test_so_is_it_if_there_is_no_plan() -> None:
+    counter, calls = torch.zeros(3), [0]
+
+    def program(x: Tensor) -> Tensor:
+        counter.add_(1)
+        calls[0] += 1
+        return x @ torch.ones(7, 7)
+
+    with pytest.raises(OptionError, match="raises RuntimeError"):
+        nimble_fx.plan(program, torch.ones(3, 3))
+    assert (counter.tolist(), calls) == ([0, 0, 0], [0])
+
+
 def test_no_kernel_of_the_model_runs() -> None:
     ran: list[str] = []
     with torch.library._scoped_library("nimble_plan", "FRAGMENT") as library:
