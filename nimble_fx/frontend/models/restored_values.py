@@ -135,10 +135,10 @@ def _element_bytes(tensor: Tensor) -> tuple[list[int], list[int], int]:
 def _copy_back(tensor: Tensor, value: Tensor, version: int) -> None:
     """Restores a tensor without a storage of its own."""
     if _version(tensor) != version:
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+        with torch.no_grad():
             tensor.copy_(value)
 
 
 def _version(tensor: Tensor) -> int:
-    """Autograd's version counter, which in-place writes advance; 0 for inference tensors."""
+    """Autograd's version counter, which in-place writes advance; an inference tensor has none."""
     return 0 if tensor.is_inference() else tensor._version

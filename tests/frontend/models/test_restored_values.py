@@ -151,13 +151,39 @@ def test_what_lies_between_them_is_left_alone(columns: bool) -> None:
 
 def test_a_write_to_one_is_none_to_another_in_its_storage() -> None:
     """Whose value a pending backward may need."""
-    flat = torch.ones(6)
-    written, saved = flat[:3].detach(), flat[3:].data.requires_grad_()
+    columns = torch.ones(3, 2).t()
+    written, saved = columns[0].detach(), columns[1].data.requires_grad_()
     product = (torch.ones(3, requires_grad=True) * saved).sum()
     with restored_values([written, saved]):
         written.add_(1)
     product.backward()
-    assert flat.tolist() == [1] * 6
+    assert columns.tolist() == [[1] * 3] * 2
+
+
+@pytest.mark.parametrize("view", ["expanded", "overlapping"])
+def test_tensors_whose_elements_share_memory_are_restored(view: str) -> None:
+    base = torch.arange(8.0)
+    tensor = VIEWS[view](base)
+    with restored_values([tensor]):
+        base.add_(1)
+    assert tensor.tolist() == VIEWS[view](torch.arange(8.0)).tolist()
+
+
+def test_what_is_between_distant_parts_of_a_storage_is_not_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied: list[int] = []
+    to = Tensor.to
+
+    def counted(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        copied.append(tensor.numel() * tensor.itemsize)
+        return to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(Tensor, "to", counted)
+    large = torch.zeros(10**6)
+    with restored_values([large[:1], large[1:3], large[-1:]]):
+        pass
+    assert sum(copied) == 4 * large.itemsize
 
 
 def test_an_error_in_restoring_one_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
