@@ -27,6 +27,7 @@ from tests.conftest import collect_ignore
 settings.register_profile(
     "fuzz",
     max_examples=100,
+    derandomize=False,  # the profile of the tests, from which others inherit, has it
     stateful_step_count=15,
     database=None,
     deadline=None,

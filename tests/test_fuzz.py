@@ -63,3 +63,9 @@ def test_no_time_is_no_example(tmp_path: Path, capsys: pytest.CaptureFixture[str
     report(fuzzer)
     assert not fuzzer.examples
     assert "0 failed" in capsys.readouterr().out
+
+
+def test_each_run_draws_other_examples() -> None:
+    """Unlike the tests, from whose profile of hypothesis others inherit."""
+    assert settings.get_profile("nimble").derandomize
+    assert not settings.get_profile("fuzz").derandomize

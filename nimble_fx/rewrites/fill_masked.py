@@ -30,7 +30,7 @@ def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
     Requires: an assignment by a boolean mask with the sizes of the indexed dimensions, whose result
     has no gaps. (For a value that is not constant it would need `where`, whose result may have the
     mask's strides.)
-    Ensures: the same bits and strides; no mask is counted.
+    Ensures: the same bits, and strides except in dimensions of size 1; no mask is counted.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`, whose constants are folded; it is

@@ -8,7 +8,7 @@ Before: y = view(transpose(x), [1, 64, 16, 16]), with the strides [64, 1, 1024, 
 After: the image of y, of which `unsqueeze` makes a batch with the strides [16384, 1, 1024, 64]
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.layout import Layout
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.rewrites.promised_strides import strides_key
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.memory_formats import inverse_order, suggested_format
 from nimble_fx.torch_internals.names import OpOverload, pytree
@@ -31,18 +32,25 @@ def keep_formats_of_views(gm: GraphModule) -> GraphModule:
 
     Requires: a view of batch size 1, without gaps, or elementwise operators on such a view. To see
     the strides, these run on the device "meta", where PyTorch's C++ code computes them.
-    Ensures: the same values; the memory format of a view is that of its fake tensor.
+    Ensures: the same values; the memory format of a view is that of its fake tensor, unless it has
+    a single pixel, which is in both formats.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
 
-    Cost: a call without data for each such operator.
+    Cost: a call without data for each such operator with other arguments.
     """
     others = dict[Node, Tensor]()
+    known = dict[Hashable, Tensor | None]()
     for node in list(gm.graph.nodes):
         if not _may_differ(node, others):
             continue
-        promised, found = Layout.of(node.meta["val"]), _without_data(node, others)
+        promised, key = Layout.of(node.meta["val"]), strides_key(node)
+        if not others.keys().isdisjoint(node.all_input_nodes):
+            found = _without_data(node, others)
+        else:
+            found = known[key] if key in known else _without_data(node, {})
+            known[key] = found
         if promised is None or found is None or found.stride() == promised.strides:
             continue
         if suggested_format(found) == suggested_format(promised.on("meta")):

@@ -65,7 +65,7 @@ def keep_promised_strides(gm: GraphModule, place: Place) -> GraphModule:
     for node in list(gm.graph.nodes):
         if not _may_differ(node, place):
             continue
-        key = _key(node)
+        key = strides_key(node)
         if key not in returned:
             returned[key] = _returned_strides(node)
         for result, strides in zip(_results(node), returned[key], strict=False):
@@ -98,7 +98,7 @@ def _may_differ(node: Node, place: Place) -> bool:
     return is_here and _UNPREDICTABLE.isdisjoint(target.tags)
 
 
-def _key(node: Node) -> Hashable:
+def strides_key(node: Node) -> Hashable:
     """What the strides of an operator's results depend on."""
     leaves = pytree.tree_leaves((node.args, node.kwargs))
     return node.target, repr([_described(leaf) for leaf in leaves])

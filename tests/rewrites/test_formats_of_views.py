@@ -17,7 +17,8 @@ from nimble_fx.torch_internals.memory_formats import suggested_format
 from tests.support.bits import assert_same_bits
 from tests.support.inference_graphs import inference_graph
 
-SHAPES = ((1, 4, 2, 3), (1, 2, 6, 2), (1, 24, 1, 1), (2, 4, 3, 1), (1, 2, 2, 3, 2), (4, 6))
+IMAGES = ((1, 4, 2, 3), (1, 2, 6, 2), (2, 4, 3, 1), (1, 2, 2, 3, 2))
+SHAPES = (*IMAGES, (1, 6, 4), (1, 24), (4, 6), (4, 1, 6), (4, 6, 1))
 AFTER: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: x,
     torch.relu,

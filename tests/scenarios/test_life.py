@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -216,7 +216,7 @@ class LifeOfManySizes(Life):
 class LifeUnfrozen(Life):
     """Launched on the virtual device in each call."""
 
-    options: ClassVar[dict[str, Any]] = {"device": "virtual", "freeze": False}
+    options: ClassVar[dict[str, Any]] = {"device": "virtual", "freeze": False, "policy": "nimble"}
 
 
 LIVES = (LifeOnCpu, LifeFrozen, LifeOfManySizes, LifeUnfrozen)
@@ -225,6 +225,32 @@ LIVES = (LifeOnCpu, LifeFrozen, LifeOfManySizes, LifeUnfrozen)
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", LIVES)
 def test_any_life_of_a_compiled_model_is_eagers(machine: type[Life]) -> None:
-    budget = settings(max_examples=3, stateful_step_count=15)
+    budget = settings(max_examples=5, stateful_step_count=15, phases=[Phase.generate])
     with many_programs():
         run_state_machine_as_test(machine, settings=budget)
+
+
+@pytest.mark.parametrize("machine", LIVES)
+def test_a_life_of_all_that_may_happen_is_eagers(machine: type[Life]) -> None:
+    """Random lives of a few steps may leave out much."""
+    life: Any = machine()
+    with many_programs():
+        life.begin(seed=0)
+        for mode in (True, False):
+            life.switch_mode(mode)
+            life.call(rows=2, seed=1, keep=True)
+            life.train_step(rows=3, seed=2)
+            life.forwards_before_their_backwards(rows=[4, 2, 3], seed=3, in_order=mode)
+            life.forward_that_no_backward_follows(rows=2, seed=4)
+            life.call_that_fails_in_a_kernel(rows=3, seed=5)
+            life.call_that_fails_in_the_trace()
+            life.change_parameters_in_place(factor=0.9)
+            life.call_from_another_thread(rows=2, seed=6)
+            life.load_other_weights(assign=mode, seed=7)
+            life.call(rows=3, seed=8, keep=True)
+            life.train_step(rows=3, seed=9)
+            life.kept_outputs_are_as_they_were()
+            life.state_is_eagers()
+            life.drop_outputs()
+            life.reset()
+    life.teardown()

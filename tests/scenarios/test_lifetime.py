@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -222,6 +222,23 @@ class Lifetime(RuleBasedStateMachine):
 
 
 def test_nothing_is_left_of_what_was_compiled() -> None:
-    budget = settings(max_examples=2, stateful_step_count=8)
+    budget = settings(max_examples=3, stateful_step_count=8, phases=[Phase.generate])
     with many_programs():
         run_state_machine_as_test(Lifetime, settings=budget)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_nothing_is_left_of_what_was_called_saved_loaded_and_bound(options: dict[str, Any]) -> None:
+    life: Any = Lifetime()
+    for training in (False, True):
+        life.compile(options=options, training=training, rows=2)
+        life.call(rows=2, keep=training)
+        life.the_programs_of_the_process_are_those_of_its_objects()
+    life.drop("compiled")
+    life.save()
+    life.load()
+    life.bind()
+    life.call_bound(rows=2)
+    assert life.bound
+    assert len(life.results) > 1
+    life.teardown()

@@ -40,8 +40,10 @@ def test_outputs_get_the_strides_of_another_graph(pairs: list[tuple[list[int], l
 
 def test_outputs_that_differ_in_more_are_left_alone() -> None:
     x = torch.randn(2, 3)
-    one = make_fx(lambda x: [x.sin(), x.sin()[:1]], tracing_mode="fake")(x)
-    other = make_fx(lambda x: [x.t().sin().t(), x.cos()], tracing_mode="fake")(x)
+    one = make_fx(lambda x: [x.sin(), x.sin()[:1], x], tracing_mode="fake")(x)
+    other = make_fx(lambda x: [x.t().contiguous().t(), x.cos(), x], tracing_mode="fake")(x)
+    assert one.graph.output_node().args[0][0].meta["val"].stride() == (3, 1)  # type: ignore
+    assert other.graph.output_node().args[0][0].meta["val"].stride() == (1, 2)  # type: ignore
     nodes = list(other.graph.nodes)
     restride_outputs(one.graph, other.graph)
     assert list(other.graph.nodes) == nodes
