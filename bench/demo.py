@@ -135,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
                 return 1
         calls = {"eager": shown.run, "nimble": lambda: compiled(*shown.inputs)}
         with stages.stage("time both", args.rounds) as advance:
-            samples = interleaved_seconds(calls, args.rounds, after_round=advance)
+            device = default_device()
+            samples = interleaved_seconds(calls, args.rounds, after_round=advance, device=device)
 
     if not nimble_fx.programs():
         print("FAILED: nimble scheduled nothing; its warning says why", file=sys.stderr)

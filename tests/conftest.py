@@ -16,7 +16,6 @@ from tests.support.replaying import ReplayingDevice
 
 # The suite tries the same examples each time; `make fuzz` is there to find new ones.
 settings.register_profile("nimble", deadline=None, max_examples=20, derandomize=True)
-settings.register_profile("long", deadline=None, max_examples=5000)
 settings.load_profile("nimble")
 torch.set_num_threads(1)  # tensors are tiny; threads that spin for work only slow each other down
 # Dynamo times the guards of each compile for a log, which takes 30 ms.

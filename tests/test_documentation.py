@@ -1,6 +1,7 @@
 """README and docs are true: code runs, outputs match, names, files and links exist."""
 
 import importlib
+import math
 import re
 import shlex
 import shutil
@@ -18,6 +19,11 @@ import torch
 import nimble_fx
 from nimble_fx.devices.specs import GPUS
 from nimble_fx.options import Options
+from nimble_fx.rewrites.folding.pack_matrices import MAX_NBYTES, MIN_ELEMENTS
+from nimble_fx.runtime.capture.graph_cache import BREAK_EVEN_CALLS, MAX_PARAMETER_SETS
+from nimble_fx.runtime.folding.folded_weights import MAX_SETS
+from nimble_fx.selection.candidate import MIN_GAIN
+from nimble_fx.tracing.constant_folding import MAX_BYTES
 from tests.support.markdown import PAGES, ROOT, Block, Page
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -260,3 +266,27 @@ def test_the_front_page_is_one_page() -> None:
     (page,) = (page for page in PAGES if page.name == "README.md")
     assert len(re.findall(r"\S*[a-zA-Z]\S*", page.prose)) <= 950
     assert {page.name for page in PAGES if page.name.startswith("docs/")} <= set(page.links)
+
+
+NUMBERS: list[tuple[str, str, float]] = [
+    ("README.md", r"at least\s+(\d+)% faster than one", 100 * MIN_GAIN),
+    ("docs/policies.md", r"at least (\d+)% faster than one", 100 * MIN_GAIN),
+    ("docs/cuda_graphs.md", r"pays off after about (\d+) replays", BREAK_EVEN_CALLS),
+    ("docs/cuda_graphs.md", r"until they have occurred (\d+) times", BREAK_EVEN_CALLS),
+    ("docs/cuda_graphs.md", r"graphs of its own \(up to (\d+) sets\)", MAX_PARAMETER_SETS),
+    ("docs/cuda_graphs.md", r"if they are at most (\d+) MiB and neither", MAX_BYTES / 2**20),
+    ("docs/options.md", r"folded weights of their own \(up to ([\d,]+) sets\)", MAX_SETS),
+    (
+        "docs/options.md",
+        r"float32 matrix of 2\^(\d+) elements or more become",
+        math.log2(MIN_ELEMENTS),
+    ),
+    ("docs/options.md", r"The copies take at most (\d+) GiB", MAX_NBYTES / 2**30),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence", "number"), NUMBERS)
+def test_numbers_are_the_codes(name: str, sentence: str, number: float) -> None:
+    (page,) = (page for page in PAGES if page.name == name)
+    (found,) = set(re.findall(sentence, page.text))
+    assert float(found.replace(",", "")) == number

@@ -28,11 +28,6 @@ def enqueue(label: str, function: Callable[[], object], device: int | None = Non
         torch.cuda.check_error(library.enqueue(stream, label, _run, number))
 
 
-def n_functions() -> int:
-    """How many functions some task or graph may still run, or had until lately."""
-    return len(_functions)
-
-
 def settle() -> list[str]:
     """Waits for all devices; returns the errors of host functions since the last call."""
     if torch.cuda.is_initialized():
