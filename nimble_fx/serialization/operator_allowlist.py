@@ -8,9 +8,11 @@ from nimble_fx.torch_internals.operators import does_what_its_schema_says, schem
 _WITH_SIDE_EFFECTS = {"aten::from_file", "aten::_print"}
 """Operators with effects outside of tensors: the first maps, and may create, any file."""
 
-_RECURRENT = {f"aten::{cell}" for cell in ("gru", "lstm", "rnn_relu", "rnn_tanh")}
-_RECURRENT |= {"aten::quantized_gru", "aten::quantized_lstm"}
-"""Operators that run step by step, even to return types; a trace has the operators of the steps."""
+_LOOPS = {
+    *("aten::gru", "aten::lstm", "aten::rnn_relu", "aten::rnn_tanh"),
+    *("aten::quantized_gru", "aten::quantized_lstm", "aten::diff", "aten::combinations"),
+}
+"""Operators that loop by their arguments, even to return types; a trace has those of the loop."""
 
 
 def check_harmless(graph: TaskGraph) -> None:
@@ -27,7 +29,7 @@ def check_harmless(graph: TaskGraph) -> None:
         if not isinstance(target, OpOverload):
             continue
         name = schema_of(target).name
-        is_refused = name in _WITH_SIDE_EFFECTS | _RECURRENT
+        is_refused = name in _WITH_SIDE_EFFECTS | _LOOPS
         if not does_what_its_schema_says(target) or is_refused:
             raise FileError(
                 f"{task.name} calls {name}, which no file of an unknown source may call; if "

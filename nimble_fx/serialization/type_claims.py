@@ -13,16 +13,14 @@ from nimble_fx.ir.symbolic_sizes import MAX_SIZE, symbols_in, unnamed_symbols
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task
 from nimble_fx.ir.types import ScalarType, Size, TensorType, TupleType, Type, dtype_name
 from nimble_fx.serialization.enum_arguments import wrong_enums
-from nimble_fx.serialization.loop_counts import n_parts, n_rounds
 from nimble_fx.serialization.operator_results import CallResult, OperatorResults
+from nimble_fx.serialization.split_counts import n_parts
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import schema_of
 
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _MAX_NBYTES = MAX_SIZE - 1
 """The most bytes of a tensor on any device."""
-_MAX_ROUNDS = 64
-"""The most times that an operator repeats itself, as in a difference of a higher order."""
 _MAY_EXPLODE = {operator.pow, operator.lshift}
 """Functions of sizes that may return more digits than fit in memory, even for usual arguments."""
 
@@ -115,8 +113,6 @@ class TypeClaims:
         n = n_parts(target, args, kwargs)
         if n > 2 * n_claimed + 2:
             raise FileError(f"{task.name} says that it is {n_claimed} tensors, but it is {n}")
-        if n_rounds(target, args, kwargs) > _MAX_ROUNDS:
-            raise FileError(f"{task.name} repeats {target} more than {_MAX_ROUNDS} times")
         has_assumed_size = self._has_assumed_size(task)
         try:
             returned = self._results.of(target, args, kwargs)

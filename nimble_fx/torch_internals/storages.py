@@ -38,6 +38,20 @@ def n_uses(keys: Iterable[int]) -> int:
     return sum(map(storage_use_count, keys))
 
 
+def is_nested(tensor: Tensor) -> bool:
+    """Whether a step in each dimension passes all elements of the dimensions with smaller steps.
+
+    Then no two elements share memory.
+    """
+    extent = 1
+    for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if n != 1:
+            if stride < extent:
+                return False
+            extent += stride * (n - 1)
+    return True
+
+
 def memory_like(x: Tensor) -> Tensor:
     """An uninitialized tensor with the same sizes, strides, type, device and math bits."""
     bare = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nimble_fx.ir.symbolic_sizes import extent
 from nimble_fx.torch_internals.names import is_wrapper_subclass
-from nimble_fx.torch_internals.storages import storage_key
+from nimble_fx.torch_internals.storages import is_nested, storage_key
 
 
 @contextmanager
@@ -123,11 +123,8 @@ def _element_bytes(tensor: Tensor) -> tuple[list[int], list[int], int]:
     first to the last.
     """
     begin, end = _byte_range(tensor)
-    last = 1
-    for step, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if n > 1 and step < last:
-            return [end - begin], [1], begin
-        last += (n - 1) * step
+    if not is_nested(tensor):
+        return [end - begin], [1], begin
     strides = [step * tensor.itemsize for step in tensor.stride()]
     return [*tensor.shape, tensor.itemsize], [*strides, 1], begin
 

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from nimble_fx.torch_internals.storages import is_nested
 from nimble_fx.torch_internals.symbolic import are_same_sizes, is_same_size
 
 
@@ -52,7 +53,7 @@ def _box(part: Tensor, whole: Tensor) -> list[range] | None:
     offset = part.storage_offset() - whole.storage_offset()
     if not isinstance(offset, int) or not all(isinstance(n, int) for n in numbers):
         return None
-    if not _is_nested(whole):
+    if not is_nested(whole):
         return None
     dimensions = [(step, n) for step, n in zip(part.stride(), part.shape, strict=True) if n != 1]
     sizes, box = dict(dimensions), []
@@ -67,14 +68,3 @@ def _box(part: Tensor, whole: Tensor) -> list[range] | None:
             return None
         box.append(range(begin, end))
     return None if sizes or offset else box
-
-
-def _is_nested(tensor: Tensor) -> bool:
-    """Whether a step in each dimension passes all elements of the dimensions with smaller steps."""
-    extent = 1
-    for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if n != 1:
-            if stride < extent:
-                return False
-            extent += stride * (n - 1)
-    return True

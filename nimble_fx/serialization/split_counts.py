@@ -1,4 +1,4 @@
-"""How often an operator loops by its arguments, which an untrusted file may make huge."""
+"""The number of tensors that an operator splits one into, which an untrusted file may make huge."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,6 @@ _aten = torch.ops.aten
 _BY_LENGTH = {_aten.split.Tensor, _aten.split_copy.Tensor, _aten.unsafe_split.Tensor}
 _ONE_BY_ONE = {_aten.unbind.int, _aten.unbind_copy.int}
 _AT_MOST = {_aten.chunk.default, _aten.unsafe_chunk.default}
-_ROUNDS = {_aten.diff.default: "n", _aten.combinations.default: "r"}
 _BY_NUMBER = {_aten.tensor_split.sections, _aten.hsplit.int, _aten.vsplit.int, _aten.dsplit.int}
 
 
@@ -38,12 +37,6 @@ def n_parts(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> i
     if op in _AT_MOST:
         return min(number, length)
     return length if op in _ONE_BY_ONE else number
-
-
-def n_rounds(op: OpOverload, args: Sequence[Arg], kwargs: Mapping[str, Arg]) -> int:
-    """How often an operator repeats itself on its result; the arguments are as for `n_parts`."""
-    number = arguments_by_name(op, args, kwargs).get(_ROUNDS[op]) if op in _ROUNDS else None
-    return number if isinstance(number, int) else 0
 
 
 def _length(kind: Any, dim: Any) -> int:
