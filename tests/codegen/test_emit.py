@@ -23,7 +23,13 @@ from nimble_fx.ir.task_graph import Input, Ref, Source, Task, TaskGraph
 from nimble_fx.runtime.launch import Launcher
 from tests.strategies import SCALAR
 from tests.support.models import CASES
-from tests.support.schedules import schedule_of, scheduled, schedules, two_branches
+from tests.support.schedules import (
+    schedule_of,
+    scheduled,
+    schedules,
+    two_branches,
+    waiting_schedules,
+)
 
 aten = torch.ops.aten
 
@@ -35,7 +41,7 @@ def test_the_text_is_valid_python_and_the_same_each_time(graph: TaskGraph) -> No
     assert text == emit(copy.deepcopy(graph))
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_each_wait_each_drop_and_each_needed_record_is_written_once(graph: TaskGraph) -> None:
     lines = [line.strip() for line in emit(graph).splitlines()]
     waits = sum("wait_event" in line for line in lines)

@@ -7,7 +7,7 @@ from nimble_fx.ir.dependencies import VectorClocks, hazards
 from nimble_fx.ir.task_graph import TaskGraph
 from tests.strategies import task_graphs
 from tests.support.oracle import conflicts, happens_before
-from tests.support.schedules import schedules
+from tests.support.schedules import waiting_schedules
 
 
 @given(task_graphs())
@@ -19,7 +19,7 @@ def test_hazards_imply_every_conflict_and_nothing_else(graph: TaskGraph) -> None
     assert conflicts(graph) <= set(closure.edges)
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_clocks_know_exactly_what_happened_before(graph: TaskGraph) -> None:
     order, clocks = happens_before(graph), VectorClocks()
     launched: list[str] = []

@@ -8,10 +8,10 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.insert_waits import InsertWaits
 from tests.strategies import task_graphs
 from tests.support.oracle import fewest_waits, happens_before, races
-from tests.support.schedules import scheduled, schedules
+from tests.support.schedules import scheduled, waiting_schedules
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_every_order_is_kept(graph: TaskGraph) -> None:
     order = happens_before(graph)
     assert all(order.has_edge(u, v) for u, v in graph.to_networkx().edges)
@@ -26,7 +26,7 @@ def test_policy_nimble_waits_once_for_each_edge_that_a_maximum_matching_leaves(
     assert result.n_waits == fewest_waits(result)
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_no_wait_follows_from_the_others(graph: TaskGraph) -> None:
     _assert_that_no_wait_follows_from_the_others(graph)
 

@@ -12,7 +12,7 @@ from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.simulation.schedule_model import activities, predict
-from tests.support.schedules import schedule_of, schedules
+from tests.support.schedules import schedule_of, schedules, waiting_schedules
 
 H100 = DEVICES["h100"]
 ALONE = Device(name="no latency", sms=1, tflops=1, gbps=1, event_us=0.0)
@@ -23,7 +23,7 @@ def unit_costs(graph: TaskGraph, us: float = 8.0) -> dict[str, Cost]:
     return {task.name: Cost(us, 0, 0, 0.0, 0.0) for task in graph.launching}
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_without_latency_and_sharing_a_run_is_the_longest_path_of_orders_and_queues(
     graph: TaskGraph,
 ) -> None:
@@ -40,14 +40,14 @@ def test_without_latency_and_sharing_a_run_is_the_longest_path_of_orders_and_que
     assert timeline.makespan_us == pytest.approx(8.0 * n_longest)
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_on_one_queue_a_run_takes_the_sum_whatever_the_streams(graph: TaskGraph) -> None:
     costs = Roofline(DEVICES["cpu"])(graph)
     total = sum(cost.us for cost in costs.values())
     assert predict(graph, costs, DEVICES["cpu"]).makespan_us == pytest.approx(total)
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_each_task_runs_on_its_stream_in_launch_order_behind_what_it_waits_for(
     graph: TaskGraph,
 ) -> None:
@@ -61,7 +61,7 @@ def test_each_task_runs_on_its_stream_in_launch_order_behind_what_it_waits_for(
             assert spans[task.name].start_us >= spans[name].end_us - 1e-9
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_the_end_is_when_stream_0_knows_of_all_streams(graph: TaskGraph) -> None:
     timeline = predict(graph, unit_costs(graph), H100)
     late = [span.end_us for span in timeline.spans if span.name in graph.joins]

@@ -27,11 +27,16 @@ def scheduled(
 @st.composite
 def schedules(draw: st.DrawFn, max_tasks: int = 14) -> TaskGraph:
     """Scheduled graphs, by any policy, with and without a limit and an urgent stream."""
-    policy: Policy = draw(st.sampled_from(["nimble", "nimble", "nimble", "serial"]))
-    limit = draw(st.sampled_from([None, None, 1, 2, 3]))
+    policy: Policy = draw(st.sampled_from([*["nimble"] * 7, "serial"]))
+    limit = draw(st.sampled_from([None, None, None, 2, 3, 1]))
     graph = draw(task_graphs(max_tasks))
     made = scheduled(overwriting(graph) if draw(st.booleans()) else graph, policy, limit)
     return replace(made, urgent=draw(st.sampled_from([None, *range(made.n_streams)])))
+
+
+def waiting_schedules(max_tasks: int = 14) -> st.SearchStrategy[TaskGraph]:
+    """Schedules in which a task waits for another stream: most that are drawn have one stream."""
+    return schedules(max_tasks).filter(lambda graph: any(task.waits for task in graph.tasks))
 
 
 def overwriting(graph: TaskGraph) -> TaskGraph:

@@ -17,7 +17,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.verify import verify_source
 from tests.support.judges import oracle_accepts, verifier_accepts, verifier_accepts_text
 from tests.support.mutants import edited
-from tests.support.schedules import schedule_of, schedules, two_branches
+from tests.support.schedules import schedule_of, schedules, two_branches, waiting_schedules
 
 
 def broken(data: st.DataObject, graph: TaskGraph) -> TaskGraph:
@@ -37,7 +37,7 @@ def broken(data: st.DataObject, graph: TaskGraph) -> TaskGraph:
     return graph
 
 
-@given(schedules(), st.data())
+@given(waiting_schedules(), st.data())
 def test_the_text_of_a_broken_schedule_is_refused_exactly_if_the_schedule_is(
     graph: TaskGraph, data: st.DataObject
 ) -> None:
@@ -74,7 +74,7 @@ def test_no_line_of_call_can_be_deleted_unnoticed_where_the_graph_is_known(
             assert not verifier_accepts_text(without_line(text, i), graph), lines[i]
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_a_deleted_wait_is_noticed_from_the_text_alone_exactly_if_something_races(
     graph: TaskGraph,
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_deleted_wait_is_noticed_from_the_text_alone_exactly_if_something_race
         assert verifier_accepts_text(without_line(text, i)) == legal
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_a_deleted_fork_join_or_record_is_noticed_from_the_text_alone(graph: TaskGraph) -> None:
     text = emit(graph)
     for i in lines_that_have(text, r"wait_event\(e\.fork|^    s0\.wait_event|\.record\("):
@@ -102,7 +102,7 @@ def test_a_deleted_del_only_keeps_memory_longer(graph: TaskGraph) -> None:
         verify_source(without_line(text, i))
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_a_block_on_another_stream_is_noticed_where_the_graph_is_known(graph: TaskGraph) -> None:
     text = emit(graph)
     lines = text.split("\n")

@@ -25,7 +25,7 @@ from tests.support.judges import (
 )
 from tests.support.mutants import Mutant, mutants
 from tests.support.oracle import unsafe_frees
-from tests.support.schedules import schedules, traced
+from tests.support.schedules import schedules, traced, waiting_schedules
 from tests.support.text_oracle import breaks_an_order
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def test_the_judges_agree_on_every_schedule_that_the_passes_make(graph: TaskGrap
     assert sanitizer_accepts(graph)
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_the_verifier_refuses_exactly_the_mutants_that_the_oracle_calls_broken(
     graph: TaskGraph,
 ) -> None:
@@ -58,7 +58,7 @@ def test_the_verifier_refuses_exactly_the_mutants_that_the_oracle_calls_broken(
         assert verifier_accepts(mutant.graph) == oracle_accepts(mutant.graph), mutant.description
 
 
-@given(schedules())
+@given(waiting_schedules())
 def test_the_sanitizer_and_the_verifier_agree_on_every_mutant_of_waits_and_streams(
     graph: TaskGraph,
 ) -> None:
@@ -138,7 +138,7 @@ def test_the_sanitizer_forgets_a_block_that_is_freed() -> None:
     assert not handler._handle_kernel_launch(0, set(), {block}, set(), "overwrite", {block: []})
 
 
-@given(schedules(), st.integers(0, 99))
+@given(waiting_schedules(), st.integers(0, 99))
 def test_a_text_whose_records_or_waits_leave_an_order_open_is_refused(
     graph: TaskGraph, seed: int
 ) -> None:
