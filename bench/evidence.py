@@ -43,7 +43,7 @@ LAST_SECONDS = 20.0
 """Seconds that a step with `--minutes` has for its imports and its last timing."""
 
 MIN_SECONDS = 30.0
-"""The fewest seconds that a step needs; importing PyTorch takes some."""
+"""The fewest seconds of a step, whatever its share; importing PyTorch takes some."""
 
 ROOT = Path(__file__).parent.parent
 TAIL = 2000
@@ -57,7 +57,7 @@ class Step:
     Attributes:
         name: its name.
         arguments: the arguments of `python -m`.
-        share: the largest part of the remaining time that it may take.
+        share: the largest part of the remaining time that it may take, beyond `MIN_SECONDS`.
         takes_minutes: whether its command has the option `--minutes`.
     """
 
@@ -65,6 +65,10 @@ class Step:
     arguments: Sequence[str]
     share: float
     takes_minutes: bool = False
+
+    def seconds(self, left: float) -> float:
+        """The seconds that it may take of those that are left; 0 if these are too few."""
+        return max(MIN_SECONDS, self.share * left) if left >= MIN_SECONDS else 0.0
 
     def within(self, seconds: float) -> list[str]:
         """The arguments for a run of so many seconds."""
@@ -105,12 +109,13 @@ def steps(out: Path, device: str) -> Iterator[Step]:
     tests = ("pytest", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS)
     yield Step("tests", tests, 0.35)
     yield Step(
-        "inference", (*inference, "--peers", *usual, "--models", *models), 0.5, takes_minutes=True
+        "inference", (*inference, "--peers", *usual, "--models", *models), 0.45, takes_minutes=True
     )
-    yield Step("rivals", (*inference, *rivals, "--models", *models), 0.4, takes_minutes=True)
-    yield Step("overhead", ("bench.overhead", *to, "--calls", "2000"), 0.3)
+    yield Step("rivals", (*inference, *rivals, "--models", *models), 0.3, takes_minutes=True)
+    overhead = ("bench.overhead", *to, "--calls", "2000", "--parameters", "300", "--rounds", "5")
+    yield Step("overhead", overhead, 0.25)
     simulation = ("bench.simulation", *here, "--rounds", "5", "--models", *models)
-    yield Step("simulation", simulation, 0.25)
+    yield Step("simulation", simulation, 0.25, takes_minutes=True)
     trained = (*training, "--peers", *usual, "--models", *TRAINED)
     yield Step("training", trained, 0.4, takes_minutes=True)
     yield Step("memory", ("bench.memory", *here, "--models", *models), 0.4)
@@ -137,10 +142,10 @@ def run(step: Step, seconds: float) -> Outcome:
         finally:
             timer.cancel()
             _kill_session(process.pid)  # interrupted, or some workers outlive the command
-    status = "passed" if process.returncode == 0 else "failed"
-    if process.returncode == -SIGKILL:
+    status, took = "passed" if process.returncode == 0 else "failed", monotonic() - start
+    if process.returncode == -SIGKILL and took >= seconds:  # sooner: it ran out of memory
         status = "cut short"
-    return Outcome(step.name, status, monotonic() - start, "".join(printed)[-TAIL:])
+    return Outcome(step.name, status, took, "".join(printed)[-TAIL:])
 
 
 def _kill_session(leader: int) -> None:
@@ -167,9 +172,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep("evidence", args, {"steps": []})  # now, if it cannot be written
     outcomes: list[Outcome] = []
     for step in steps(args.out, args.device):
-        seconds = step.share * (end - monotonic())
-        enough = seconds >= MIN_SECONDS
-        outcomes.append(run(step, seconds) if enough else Outcome(step.name, "not reached", 0))
+        seconds = step.seconds(end - monotonic())
+        outcomes.append(run(step, seconds) if seconds else Outcome(step.name, "not reached", 0))
         keep("evidence", args, {"steps": outcomes})
     print_table(
         "evidence",

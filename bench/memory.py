@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import nimble_fx
 from bench.command_line.console import print_table, progress
 from bench.command_line.record import finish, keep
 from bench.command_line.selection import chosen, selecting_parser, zoo
@@ -112,14 +111,16 @@ def scheduled_by(policy: PolicyName | Policy, graph: TaskGraph) -> TaskGraph:
 
 
 def pools(step: Step, model: nn.Module, inputs: Inputs, policy: str) -> int:
-    """The bytes of the pools of the frozen programs of a policy on this GPU."""
+    """The bytes of all CUDA graphs' pools on this GPU, after calls with a policy only."""
     torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()  # the pools of graphs that are gone
     (compile_,) = policies([policy]).values()
     run = compile_(model, inputs)
     for _ in range(2):
         step(model, run, inputs)
-    owned = {program.status.nbytes for program in nimble_fx.programs()}
-    return sum(map(sum, owned))
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0))
 
 
 def print_row(row: MemoryRow) -> None:

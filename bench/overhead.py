@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 import nimble_fx
 from bench.command_line.console import print_table
-from bench.command_line.record import Target, finish, parser
+from bench.command_line.record import Target, finish, keep, parser
+from bench.command_line.selection import at_least_one
 from bench.measuring.host_time import (
     BACKEND,
     LEAST,
@@ -79,7 +81,7 @@ class Memory:
     """The memory of a process that calls a frozen program many times, with a few shapes in turn.
 
     Attributes:
-        n_calls: the number of calls.
+        n_calls: the number of calls, also the first ones.
         settled_mib: the process's memory after the first calls.
         end_mib: the process's memory after all calls.
         settled_blocks: the memory blocks that Python uses after the first calls.
@@ -105,9 +107,13 @@ class Instant(Virtual):
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes the results; returns 0."""
     options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=15, help="samples of each figure")
-    options.add_argument("--parameters", type=int, default=2000, help="the most of a model")
-    options.add_argument("--calls", type=int, default=N_LONG, help="calls over a few shapes")
+    options.add_argument("--rounds", type=at_least_one, default=15, help="samples of each figure")
+    options.add_argument(
+        "--parameters", type=at_least_one, default=2000, help="the most of a model"
+    )
+    options.add_argument(
+        "--calls", type=at_least_one, default=N_LONG, help="calls over a few shapes"
+    )
     args = options.parse_args(argv)
     torch.set_num_threads(1)
     overheads = [overhead(how, args.rounds) for how in ("launched", "frozen")]
@@ -117,15 +123,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, object] = {"overhead": overheads, "memory": memory}
     targets = [*overhead_targets(overheads), *memory_targets(memory)]
     if torch.cuda.is_available():
-        times = [
-            host_time(n_inputs, n_parameters, training, args.rounds)
-            for training in (False, True)
-            for n_inputs, n_parameters in HOST_CASES
-            if n_parameters <= args.parameters
-        ]
-        print_host_times(times)
-        results["host time"] = times
         results["stand-in runtime"] = is_stand_in()
+        results["host time"] = times = []
+        for training, (n_inputs, n_parameters) in product((False, True), HOST_CASES):
+            if n_parameters <= args.parameters:
+                keep("overhead", args, results, targets)
+                times.append(host_time(n_inputs, n_parameters, training, args.rounds))
+        print_host_times(times)
         targets += host_time_targets(times)
     finish("overhead", args, results, targets)
     return 0
@@ -195,10 +199,10 @@ def many_calls(n_calls: int) -> Memory:
     with torch.no_grad():
         run_in_turn(compiled, xs, N_SETTLED)
         settled = now()
-        run_in_turn(compiled, xs, n_calls - N_SETTLED)
+        run_in_turn(compiled, xs, n_calls)
         end = now()
     (kept,) = [p.status.n_graphs for p in nimble_fx.programs()]
-    return Memory(n_calls, settled[0], end[0], settled[1], end[1], kept)
+    return Memory(N_SETTLED + n_calls, settled[0], end[0], settled[1], end[1], kept)
 
 
 def run_in_turn(compiled: Callable[[Tensor], object], xs: Sequence[Tensor], n: int) -> None:

@@ -185,8 +185,6 @@ def targets(
         ratio = f"geometric mean of the ratios {mean_ratio(compared):.2f}"
         name = f"mean error of published times, which the roofline was set by, {ratio}"
         found.append(Target(name, mean_error(compared), LIMIT))
-    worst = max((1 / row.there.gain for row in rows), default=1.0)
-    found.append(Target("what is chosen / one stream, predicted, of all models", worst, 1.0))
     return found
 
 

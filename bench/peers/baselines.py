@@ -62,19 +62,19 @@ def peers(device: torch.device, training: bool) -> dict[str, Compile]:
         found["dynamo"] = _by_torch(backend="eager")
         found["aot_eager"] = _by_torch(backend="aot_eager")
         found["inductor"] = _by_torch()
-    fused = {"kernels": "inductor", "on_fallback": "error"}
+    ours = {"on_fallback": "error"}
+    fused = {**ours, "kernels": "inductor"}
     found["fused"] = _by_torch(backend=nimble, options=fused)
     if device.type == "cuda":
         found["fused-serial"] = _by_torch(backend=nimble, options={**fused, "policy": "serial"})
     if device.type == "cuda" and not training:
-        folded = {"fold_weights": True, "on_fallback": "error"}
-        found["folded"] = _by_torch(backend=nimble, options=folded)
+        found["folded"] = _by_torch(backend=nimble, options={**ours, "fold_weights": True})
     found["measured"] = _by_torch(backend=nimble, options={"kernels": "auto"})
     if not training and device.type == "cpu":
         found["freezing"] = _by_torch(options={"freezing": True})
         found["frozen"] = _frozen
-        found["finite"] = _by_torch(backend=nimble, options={"assume_finite": True})
-        found["unfolded"] = _by_torch(backend=nimble, options={"fold_weights": False})
+        found["finite"] = _by_torch(backend=nimble, options={**ours, "assume_finite": True})
+        found["unfolded"] = _by_torch(backend=nimble, options={**ours, "fold_weights": False})
     if not training and _is_installed("onnxruntime", "onnx", "onnxscript"):
         found["onnxruntime"] = partial(_onnxruntime, device)
     return found
@@ -114,6 +114,9 @@ def _is_installed(*packages: str) -> bool:
 def _onnxruntime(device: torch.device, model: nn.Module, inputs: Sequence[Tensor]) -> Run:
     """An onnxruntime session on the device, which reads and writes PyTorch's tensors in place.
 
+    On a GPU it computes without TF32, like PyTorch's matrix products but not its convolutions:
+    onnxruntime has one option for both.
+
     Raises:
         RuntimeError: the model cannot be exported, or there is no session on the device.
     """
@@ -128,7 +131,7 @@ def _onnxruntime(device: torch.device, model: nn.Module, inputs: Sequence[Tensor
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     proto = exported.model_proto.SerializeToString()
-    exact = {"use_tf32": "0"} if device.type == "cuda" else {}  # as PyTorch's matrix products
+    exact = {"use_tf32": "0"} if device.type == "cuda" else {}
     session = ort.InferenceSession(proto, options, providers=[(provider, exact)])
     return partial(_run_session, session, model(*inputs).detach().contiguous())
 

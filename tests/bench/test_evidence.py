@@ -1,18 +1,18 @@
 """Evidence is gathered step by step; a step that fails or takes too long does not end it."""
 
+import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from signal import SIGTERM, getsignal, signal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench import evidence
-from bench.evidence import Step, main, run, steps
-from bench.inference import main as inference
-from bench.memory import main as memory
+from bench.evidence import MIN_SECONDS, Step, main, run, steps
 from bench.models.registry import ZOO
-from bench.training import main as training
 
 pytestmark = pytest.mark.slow
 
@@ -49,26 +49,61 @@ def test_on_a_gpu_models_are_compiled_side_by_side_by_half_of_the_cpus(
     assert given == dict.fromkeys(("inference", "rivals", "training", "autotuned"), jobs)
 
 
-def test_a_comparison_has_less_time_than_the_run_that_contains_it(tmp_path: Path) -> None:
+def test_a_step_that_knows_its_time_has_less_than_the_run_that_contains_it(tmp_path: Path) -> None:
     for step in steps(tmp_path, "cuda:0"):
         told = step.within(80)
-        if "--jobs" in step.arguments:
-            assert told[-2:] == ["--minutes", "1.000"]
-        assert ("--minutes" in told) == ("--jobs" in step.arguments)
+        assert (told[-2:] == ["--minutes", "1.000"]) == step.takes_minutes
+        assert ("--minutes" in told) == step.takes_minutes
 
 
-@pytest.mark.parametrize("device", ["cpu"])
-def test_each_step_is_a_command_with_valid_arguments(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@given(st.floats(0, 1), st.floats(0, 1000))
+def test_a_step_has_its_share_or_enough_to_start_and_never_more_than_is_left(
+    share: float, left: float
 ) -> None:
-    commands = {"bench.inference": inference, "bench.training": training, "bench.memory": memory}
-    monkeypatch.setattr(
-        "bench.peers.comparison.hold", lambda *_: pytest.fail("nothing is measured here")
-    )
-    for step in steps(tmp_path, device):
-        name, *arguments = step.arguments
-        if name in commands and name != "bench.memory":
-            assert commands[name]([*arguments, "--minutes", "0"]) == 1  # no time for a model
+    seconds = Step("any", (), share).seconds(left)
+    assert seconds <= left
+    assert (seconds >= MIN_SECONDS) == (left >= MIN_SECONDS)
+    assert seconds in (0, MIN_SECONDS, share * left)
+
+
+def test_in_the_usual_time_all_steps_but_the_last_are_reached_if_all_use_theirs(
+    tmp_path: Path,
+) -> None:
+    left, given = 8 * 60.0, {}
+    for step in steps(tmp_path, "cuda:0"):
+        given[step.name] = step.seconds(left)
+        left -= given[step.name]
+    assert [name for name, seconds in given.items() if not seconds] == ["autotuned"]
+
+
+class BegunError(Exception):
+    """A command has accepted its arguments."""
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("inference", "bench.peers.comparison.chosen"),
+        ("rivals", "bench.peers.comparison.chosen"),
+        ("overhead", "bench.overhead.overhead"),
+        ("simulation", "bench.simulation.chosen"),
+        ("training", "bench.peers.comparison.chosen"),
+        ("memory", "bench.memory.chosen"),
+        ("autotuned", "bench.peers.comparison.chosen"),
+    ],
+)
+def test_each_step_is_a_command_with_valid_arguments(
+    name: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*_: object, **__: object) -> None:
+        raise BegunError
+
+    (step,) = (each for each in steps(tmp_path, "cpu") if each.name == name)
+    module, *arguments = step.within(80)
+    main: Callable[[Sequence[str]], int] = importlib.import_module(module).main
+    monkeypatch.setattr(first, begin)
+    with pytest.raises(BegunError):
+        main(arguments)
 
 
 def test_a_step_tells_how_it_went_and_what_it_said_if_it_failed() -> None:
@@ -84,6 +119,12 @@ def test_a_step_that_takes_too_long_is_cut_short() -> None:
     )
     assert outcome.status == "cut short"
     assert outcome.seconds < 30
+
+
+def test_a_step_that_the_system_kills_has_failed() -> None:
+    killed = "import os; os.kill(os.getpid(), 9)"
+    outcome = run(Step("memory", ("timeit", "-n", "1", "-r", "1", killed), 1), 60)
+    assert outcome.status == "failed"
 
 
 def test_nothing_that_a_step_has_started_outlives_it() -> None:

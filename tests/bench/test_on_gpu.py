@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import nimble_fx
 from bench.measuring.timing import gpu_stopwatch
 from bench.memory import pools
 from bench.models.registry import find
@@ -37,8 +38,13 @@ def test_every_policy_is_frozen_and_right(name: str, training: bool) -> None:
     assert row.floor_error is None
 
 
-def test_the_pools_of_a_frozen_model_are_measured() -> None:
-    form = find("ensemble_8").inference
-    model = form.build().eval().cuda()
-    inputs = tuple(x.cuda() for x in form.inputs(1))
-    assert pools(Step(form, training=False), model, inputs, "nimble") > 0
+@pytest.mark.parametrize("training", [False, True])
+def test_a_pool_that_forward_and_backward_share_is_counted_once(training: bool) -> None:
+    found = find("ensemble_8")
+    form = found.training[0] if training else found.inference
+    model = form.build().train(training).cuda()
+    inputs = tuple(x.cuda() for x in form.inputs(2))
+    measured = pools(Step(form, training), model, inputs, "nimble")
+    by_program = [sum(program.status.nbytes) for program in nimble_fx.programs()]
+    assert len(by_program) == 1 + training
+    assert max(by_program) <= measured < sum(by_program) + (not training)

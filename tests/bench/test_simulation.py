@@ -46,8 +46,7 @@ def test_targets_are_medians_of_absolute_errors() -> None:
         for e in errors
     ]
     compared = [Comparison("m", "x", "s", 1.0, 2.0), Comparison("m", "x", "s", 1.0, 0.5)]
-    here, published, worst = targets(rows, compared, "cpu")
-    assert (worst.figure, worst.limit) == (0.5, 1.0)
+    here, published = targets(rows, compared, "cpu")
     assert here.figure == pytest.approx(0.2)
     assert here.limit == CPU_LIMIT
     assert published.figure == mean_error(compared) == 0.75
