@@ -49,11 +49,6 @@ def jacobian_within(compile_: Compile) -> Any:
     return compile_(lambda x: jacrev(lambda x: torch.sin(x) * x.sum())(x))(torch.randn(4))
 
 
-def transforms_around(compile_: Compile) -> Any:
-    run, (w, x) = compile_(loss), arguments()
-    return vmap(run, (None, 0))(w, x), grad(run)(w, x), jvp(lambda w: run(w, x), (w,), (w,))
-
-
 def transforms_around_after_plain_calls(compile_: Compile) -> Any:
     model, x = nn.Linear(4, 4), torch.randn(3, 4)
     run = compile_(model)
@@ -97,7 +92,7 @@ def an_ensemble(compile_: Compile) -> Any:
 
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(vmap_within, grad_within, gradients_of_each_sample_within, jvp_within, vjp_within),
-    *(jacobian_within, transforms_around, functional_call_within, functional_call_around),
+    *(jacobian_within, functional_call_within, functional_call_around),
     *(transforms_around_after_plain_calls, tangents_of_inputs, an_ensemble),
 )
 

@@ -153,8 +153,19 @@ def copies_of_a_compiled_module(compile_: Compile) -> Any:
     return first, other(x), run(x), fresh(x)
 
 
+class LinearRelu(nn.Module):
+    """A module of the user's: Dynamo compiles no `nn.Sequential` in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x))
+
+
 def compiled_in_place(compile_: Compile) -> Any:
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    model, x = LinearRelu(), torch.randn(3, 4)
     keywords = getattr(compile_, "keywords", None)
     if keywords is not None:
         model.compile(**keywords)

@@ -1,12 +1,15 @@
 """Runs one scenario twice: in eager, and with everything that it compiles compiled by nimble."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
+
+from nimble_fx.backend import nimble
 
 Compile = Callable[..., Any]
 """What a scenario compiles with: it gives a function or a module back, and takes options."""
@@ -28,8 +31,14 @@ def assert_as_eager(scenario: Scenario, options: dict[str, Any]) -> None:
     """
     expected = _seeded(scenario, lambda function, **_: function)
     torch.compiler.reset()
-    compiled = partial(torch.compile, backend="nimble", options=options)
-    ours = _seeded(scenario, compiled)
+    graphs: list[GraphModule] = []
+
+    def backend(gm: GraphModule, inputs: Sequence[Any], **how: Any) -> Callable[..., Any]:
+        graphs.append(gm)
+        return nimble(gm, inputs, **how)
+
+    ours = _seeded(scenario, partial(torch.compile, backend=backend, options=options))
+    assert graphs  # else eager is compared with itself
     left, spec = pytree.tree_flatten(ours)
     right, expected_spec = pytree.tree_flatten(expected)
     assert spec == expected_spec
