@@ -20,7 +20,8 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("freeze", [True, False])
 def test_inference_is_eagers(name: str, freeze: bool) -> None:
-    assert_inference_is_eagers(CASES[name], {"freeze": freeze}, n_calls=4, device="cuda")
+    options: dict[str, Any] = {"policy": "nimble", "freeze": freeze}
+    assert_inference_is_eagers(CASES[name], options, n_calls=4, device="cuda")
     if freeze:
         assert all(program.status.n_captures for program in nimble_fx.programs())
 

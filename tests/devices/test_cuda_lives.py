@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 
 MODELS = st.integers(0, 1)
 STREAMS = st.integers(0, 2)
-OPTIONS = st.sampled_from([{}, {}, {"max_graphs": 1}, {"freeze": False}])
+OPTIONS = st.sampled_from([{}, {}, {"max_graphs": 1}, {"policy": "nimble", "freeze": False}])
 
 
 class FaultError(Exception):

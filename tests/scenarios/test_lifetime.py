@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"device": "virtual"},
-    {"device": "virtual", "freeze": False},
+    {"device": "virtual", "policy": "nimble", "freeze": False},
     {"device": "virtual", "copy_outputs": False, "max_graphs": 1},
 ]
 KINDS = (

@@ -24,13 +24,15 @@ from tests.support.schedules import scheduled, traced
 from tests.support.threads import assert_threads_do_not_mix
 
 VIRTUAL: dict[str, Any] = {"device": "virtual"}
+UNFROZEN: dict[str, Any] = VIRTUAL | {"policy": "nimble", "freeze": False}
+"""With streams, which the default policy does not use where each launch is a call of the host."""
 
 
 @pytest.mark.parametrize("freeze", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_inference_is_eagers(name: str, freeze: bool) -> None:
     with torch._dynamo.config.patch(allow_rnn=True):
-        options = VIRTUAL | {"freeze": freeze, "seed": 3}
+        options = UNFROZEN | {"freeze": freeze, "seed": 3}
         assert_inference_is_eagers(CASES[name], options, n_calls=4)
     programs = [p for p in nimble_fx.programs() if p.graph.launching]
     assert {p.device for p in programs} == {"virtual (seed 3)"}
@@ -241,7 +243,7 @@ def test_each_thread_has_a_current_stream_of_its_own() -> None:
 
 def test_memory_that_the_caller_keeps_is_left_alone() -> None:
     model = Branchy()
-    compiled = torch.compile(model, backend="nimble", options=VIRTUAL | {"freeze": False})
+    compiled = torch.compile(model, backend="nimble", options=UNFROZEN)
     with torch.no_grad():
         inputs = [torch.randn(2, 4) for _ in range(8)]
         kept = [(compiled(x), model(x)) for x in inputs]
@@ -251,7 +253,7 @@ def test_memory_that_the_caller_keeps_is_left_alone() -> None:
 
 def test_threads_that_call_one_program_do_not_mix_their_inputs() -> None:
     model = Branchy()
-    compiled = torch.compile(model, backend="nimble", options=VIRTUAL | {"freeze": False})
+    compiled = torch.compile(model, backend="nimble", options=UNFROZEN)
     inputs = [torch.full((2, 4), float(i)) for i in range(4)]
     with torch.no_grad():
         compiled(inputs[0])
