@@ -98,8 +98,8 @@ def trace(
         UnsupportedError: the graph has an operator or a value that cannot be scheduled.
     """
     tracer = _Tracer(gm, renamed or {}, frozenset(static))
+    _refuse_user_streams(gm)
     for node in gm.graph.nodes:
-        _refuse_user_streams(node)
         tracer.visit(node)
     graph = TaskGraph(
         name=name,
@@ -353,10 +353,20 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
     return operator.attrgetter(str(node.target))(gm)
 
 
-def _refuse_user_streams(node: Node) -> None:
-    namespace = getattr(node.target, "namespace", "")
-    if namespace == "streams" or "stream" in (node.meta.get("custom") or {}):
-        raise _unsupported(node, "runs on a stream that the model chose itself")
+def _refuse_user_streams(gm: GraphModule) -> None:
+    for node in gm.graph.nodes:
+        if "stream" in (node.meta.get("custom") or {}):
+            raise _unsupported(node, "runs on a stream that the model chose itself")
+    for node in gm.graph.nodes:
+        if _orders_streams(node):
+            raise _unsupported(node, "orders streams that the model chose itself")
+
+
+def _orders_streams(node: Node) -> bool:
+    """Whether it is an event or a wait of the model's, which PyTorch wraps in `control_deps`."""
+    if isinstance(node.target, HigherOrderOperator):
+        return str(node.target) == "control_deps"
+    return getattr(node.target, "namespace", "") == "streams"
 
 
 def _refuse_several_devices(gm: GraphModule) -> None:

@@ -1,6 +1,7 @@
 """Rows 22 to 38: the values that a replay computes. See tests/failure_modes/test_index.py."""
 
 import gc
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -229,6 +230,45 @@ def test_36_streams_that_the_user_wrote_run_as_traced() -> None:
     with pytest.raises(UnsupportedError, match="stream that the model chose itself") as error:
         trace(gm)
     assert error.value.node == node.name
+
+
+def on_side_stream(x: Tensor, side: Any) -> Tensor:
+    y = x.exp()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        z = y.sin() * 2
+    torch.cuda.current_stream().wait_stream(side)
+    return (y + 1).relu() + z
+
+
+def waiting_only(x: Tensor, side: Any) -> Tensor:
+    y = x.exp()
+    torch.cuda.current_stream().wait_stream(side)
+    return y + 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (on_side_stream, r"sin .* runs on a stream that the model chose itself .*z = y.sin\(\)"),
+        (waiting_only, r"control_deps orders streams that the model chose itself"),
+    ],
+)
+def test_36_streams_of_the_model_that_pytorch_traces(
+    program: Callable[..., Tensor], reason: str
+) -> None:
+    if program is waiting_only and torch.__version__ < "2.13":
+        pytest.skip("PyTorch drops the wait from the graph")
+    side, x = torch.cuda.Stream(), torch.randn(40, device="cuda")
+    compiled = torch.compile(lambda x: program(x, side), backend="nimble")
+    with torch.no_grad():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", NimbleWarning)
+            results = [compiled(x) for _ in range(3)]
+        torch.cuda.synchronize()
+        torch.testing.assert_close(results, [program(x, side)] * 3)
+    assert [w for w in caught if re.search(reason, str(w.message))]
 
 
 def test_37_collectives_run_as_traced() -> None:
