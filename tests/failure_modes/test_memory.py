@@ -2,7 +2,6 @@
 
 import gc
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +11,15 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.devices.cuda import Cuda
-from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.errors import NimbleWarning, ScheduleError
 from nimble_fx.verify import verify
 from tests.support.bits import assert_same_bits
+from tests.support.eager import twins
 from tests.support.models import CASES, Branchy, Inception
 from tests.support.playing import first_wrong_order, on_cpu
 from tests.support.replaying import ReplayingDevice
 from tests.support.schedules import scheduled, traced
-from tests.support.source_lines import the_fallback
+from tests.support.source_lines import on_virtual, the_fallback
 
 
 def test_01_a_block_freed_on_one_stream_while_another_still_reads_it() -> None:
@@ -140,20 +139,18 @@ def test_06_warm_ups_fill_the_pool_of_the_capture(
     assert before == after != [0]
 
 
-def test_07_graphs_replayed_in_another_order_than_captured_share_no_memory() -> None:
-    one, x = Virtual(), torch.randn(5)
-
-    def run(function: Callable[[Tensor], Tensor]) -> Any:
-        def inside(streams: tuple[Any, ...]) -> list[Tensor]:
-            with streams[0]:
-                return [function(function(x))]
-
-        return one.capture(1, inside, one.pool())
-
-    captures = [(f, run(f)) for f in (torch.exp, torch.sin, torch.tanh)]
-    for _, capture in captures[::-1]:
-        capture.replay()
-    assert_same_bits([c.outputs[0] for _, c in captures], [f(f(x)) for f, _ in captures])
+def test_07_forwards_and_backwards_replayed_in_another_order_than_captured() -> None:
+    pairs = [twins(CASES["branchy"], train=True) for _ in range(3)]
+    runs = [(on_virtual(model), eager) for model, eager in pairs]
+    (x,) = CASES["branchy"].inputs()
+    for together in ([0], [1], [2], [2, 0, 1]):  # captured one by one
+        for kind in (0, 1):
+            losses = [runs[i][kind](x).sum() for i in together]
+            for loss in losses:
+                loss.backward()
+    for model, eager in pairs:
+        found, expected = ([p.grad for p in net.parameters()] for net in (model, eager))
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.gpu
