@@ -123,17 +123,23 @@ def _computed(node: Node, values: Mapping[Node, Any], place: Place) -> Any | Non
         value = node.target(*args, **kwargs)  # type: ignore[operator]  # call_function: callable
     except Exception:  # the operator's own error: it stays in the graph, where calls raise it
         return None
+    value = pytree.tree_map_only(Tensor, _without_math_bits, value)
     leaves = pytree.tree_leaves(value)
     pairs = zip(leaves, fakes, strict=False)
     is_as_traced = len(leaves) == len(fakes) and all(_is_alike(x, f, places) for x, f in pairs)
     return value if is_as_traced else None
 
 
+def _without_math_bits(value: Tensor) -> Tensor:
+    """The tensor with its conjugation or negation computed, as `_as_constant` reads its memory."""
+    return value.resolve_conj().resolve_neg() if value.layout is torch.strided else value
+
+
 def _is_alike(value: Any, fake: Any, places: Mapping[torch.device, torch.device | None]) -> bool:
     """Whether a result is a plain tensor with the traced shape, strides, dtype and device."""
     if type(value) is not Tensor or not isinstance(fake, FakeTensor):
         return False
-    if value.layout is not torch.strided or value.is_conj() or value.is_neg():
+    if value.layout is not torch.strided:
         return False
     expected = (fake.shape, fake.stride(), fake.dtype, places[fake.device])
     return expected == (value.shape, value.stride(), value.dtype, value.device)

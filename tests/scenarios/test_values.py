@@ -115,6 +115,12 @@ def complex_gradients(compile_: Compile) -> Any:
     return y, z.grad
 
 
+def gradients_of_complex_numbers(compile_: Compile) -> Any:
+    z = torch.randn(4, dtype=torch.complex64, requires_grad=True)
+    compile_(lambda z: torch.exp(1j * z) + z * 2j)(z).abs().sum().backward()
+    return z.grad
+
+
 def nothing_and_scalars(compile_: Compile) -> Any:
     def run(x: Tensor) -> Any:
         return torch.relu(x) + 1, x.sum(), torch.cat([x, x]) if x.dim() else x, x * x.sum()
@@ -259,7 +265,8 @@ def tensors_that_autograd_saved_and_a_call_overwrites(compile_: Compile) -> Any:
 
 SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
     *(structured_outputs, writing_to_inputs, outputs_that_are_inputs),
-    *(layouts, elements, complex_gradients, nothing_and_scalars, growing_shapes),
+    *(layouts, elements, complex_gradients, gradients_of_complex_numbers),
+    *(nothing_and_scalars, growing_shapes),
     *(copies_of_a_compiled_module, compiled_in_place),
     *(a_subclass_of_two_tensors, training_a_subclass_of_two_tensors),
     *(module_attributes_that_change, gradient_modes_that_a_function_leaves),

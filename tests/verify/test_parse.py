@@ -74,6 +74,14 @@ def test_a_factory_need_not_wait_for_the_tensor_that_it_is_like() -> None:
         verify_source(text.replace("aten.sin.default(exp)", "aten.sin.default(zeros_like)"))
 
 
+def test_a_view_of_a_number_is_new_memory() -> None:
+    """The backward of a product with 2j has one."""
+    graph = schedule_of(lambda x: x * aten._conj.default(2j), torch.randn(3))
+    assert len(graph.by_name["_conj"].allocates) == 1
+    verify_source(emit(graph))
+    verify_source(emit(graph), graph)
+
+
 def test_values_may_have_other_names_in_the_text() -> None:
     graph = schedule_of(two_branches, torch.randn(2, 4))
     renamed = re.sub(r"\bx_1\b", "given", re.sub(r"\brelu\b(?!\.default)", "first", emit(graph)))

@@ -136,6 +136,8 @@ def effects(
     fresh: list[str] = []
     for i, result in enumerate(signature.results):
         aliases, is_new = result.resolved(copies)
+        # PyTorch makes a tensor of a number, so a view of one is new memory.
+        is_new |= any(isinstance(tensors.get(name), (int, float, complex)) for name in aliases)
         new = (name if len(signature.results) == 1 else f"{name}.{i}",) if is_new else ()
         fresh += new
         results.append((*(s for name in aliases for s in held.get(name, ())), *new))
