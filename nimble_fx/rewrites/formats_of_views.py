@@ -1,4 +1,4 @@
-"""Gives views of images of batch size 1 the memory format that PyTorch's shape functions promise.
+"""Gives views of images the memory format that PyTorch's shape functions promise.
 
 PyTorch's kernels take the format from all strides, including those of dimensions of size 1, where
 fake tensors have others than real ones. A kernel that gets another format than promised returns
@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.layout import Layout
-from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.rewrites.promised_strides import strides_key
+from nimble_fx.rewrites.restrided import restride
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
-from nimble_fx.torch_internals.memory_formats import inverse_order, suggested_format
 from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.symbolic import NUMBERS, hint
 
@@ -30,8 +29,9 @@ _aten = torch.ops.aten
 def keep_formats_of_views(gm: GraphModule) -> GraphModule:
     """Gives views the memory format that their fake tensors have.
 
-    Requires: a view of batch size 1, without gaps, or elementwise operators on such a view. To see
-    the strides, these run on the device "meta", where PyTorch's C++ code computes them.
+    Requires: a view with a dimension of size 1, without gaps, or elementwise operators on such a
+    view. To see the strides, these run on the device "meta", where PyTorch's C++ code computes
+    them.
     Ensures: the same values; the memory format of a view is that of its fake tensor, unless it has
     a single pixel, which is in both formats.
 
@@ -53,10 +53,10 @@ def keep_formats_of_views(gm: GraphModule) -> GraphModule:
             known[key] = found
         if promised is None or found is None or found.stride() == promised.strides:
             continue
-        if suggested_format(found) == suggested_format(promised.on("meta")):
+        if promised.with_strides(found.stride()).format == promised.format:
             others[node] = found
         else:
-            _restride(gm.graph, node, promised)
+            restride(gm.graph, node, promised)
     gm.recompile()
     return gm
 
@@ -95,25 +95,3 @@ def _without_data(node: Node, others: Mapping[Node, Tensor]) -> Tensor | None:
     except Exception:  # such as a size that depends on data
         return None
     return found if isinstance(found, Tensor) else None
-
-
-def _restride(graph: Graph, node: Node, promised: Layout) -> None:
-    """Gives a batch of one image the strides of its fake tensor.
-
-    A dimension that `unsqueeze` adds in front has the stride of a contiguous tensor.
-
-    Args:
-        graph: is changed.
-        node: the view.
-        promised: the layout of its fake tensor.
-    """
-    order, before = promised.order, set(node.users)
-    if order is None or order[0] != 0 or promised.shape[0] != 1:
-        return
-    with graph.inserting_before(node.next):
-        images = call(graph, node, _aten.permute.default, node, order)
-        image = call(graph, node, _aten.select.int, images, 0, 0)
-        images = call(graph, node, _aten.unsqueeze.default, image, 0)
-        images = call(graph, node, _aten.permute.default, images, inverse_order(order))
-    images.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(images, lambda user: user in before)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.ir.symbolic_sizes import extent
-from nimble_fx.torch_internals.memory_formats import contiguous_order
+from nimble_fx.torch_internals.memory_formats import contiguous_order, suggested_format
 from nimble_fx.torch_internals.symbolic import hint
 
 
@@ -35,6 +35,22 @@ class Layout:
         """Whether it is contiguous in the order of its dimensions."""
         from_last = accumulate((1, *self.shape[:0:-1]), mul)
         return self.is_like(self.with_strides(tuple(from_last)[::-1][: len(self.shape)]))
+
+    @property
+    def format(self) -> torch.memory_format:
+        """The memory format in which PyTorch's operators treat it.
+
+        An image of a single pixel is in both formats, and counts as one in the default format.
+        """
+        is_image = len(self.shape) in (4, 5) and any(n != 1 for n in self.shape[2:])
+        return suggested_format(self.on("meta")) if is_image else torch.contiguous_format
+
+    @property
+    def is_by_default(self) -> bool:
+        """Whether it is contiguous, and is not also treated as an image in the other format."""
+        return self.is_contiguous and (
+            1 not in self.shape or self.format is torch.contiguous_format
+        )
 
     @property
     def order(self) -> list[int] | None:

@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.layout import Layout
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.rewrites.restrided import restride
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.memory_formats import contiguous_order, inverse_order
@@ -50,10 +51,12 @@ def keep_promised_strides(gm: GraphModule, place: Place) -> GraphModule:
     To see the strides, it runs operators now, on zeros; one that cannot run on zeros is left alone.
 
     Requires: an operator of ATen's that neither writes nor views nor draws random numbers, one of
-    whose arguments is not contiguous, on a device that can run it now. (Of contiguous arguments
-    shape functions promise what kernels return.) Its result has no gaps.
+    whose arguments is not contiguous, or has the strides of an image in the channels-last format,
+    on a device that can run it now. (Of other arguments shape functions promise what kernels
+    return.) Its result has no gaps.
     Ensures: the same values; each result has the strides that its fake tensor has, except where the
-    size is 1 or there are no elements.
+    size is 1 or there are no elements, and also there if kernels would take it for an image in
+    another memory format, unless it has a single pixel.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
@@ -90,9 +93,10 @@ def _may_differ(node: Node, place: Place) -> bool:
     inputs = tensors_in([each.meta.get("val") for each in node.all_input_nodes])
     is_plain = all(x.layout is torch.strided and type(x) is type(inputs[0]) for x in inputs)
     layouts = {Layout.of(x) for x in inputs} if is_plain else {None}
-    if None in layouts or all(each is not None and each.is_contiguous for each in layouts):
+    if None in layouts or all(each is not None and each.is_by_default for each in layouts):
         return False
-    if torch.Tag.pointwise in target.tags and len(layouts) == 1:
+    is_contiguous = any(each is not None and each.is_contiguous for each in layouts)
+    if torch.Tag.pointwise in target.tags and len(layouts) == 1 and not is_contiguous:
         return False
     is_here = all(place(x.device) == x.device for x in inputs)
     return is_here and _UNPREDICTABLE.isdisjoint(target.tags)
@@ -155,7 +159,11 @@ def _keep(graph: Graph, node: Node, strides: _Strides) -> None:
     """
     promised: Tensor = node.meta["val"]
     layout = Layout.of(promised)
-    if layout is None or layout.is_like(layout.with_strides(strides)):
+    if layout is None:
+        return
+    if layout.is_like(layout.with_strides(strides)):
+        if layout.format != layout.with_strides(strides).format:
+            restride(graph, node, layout)
         return
     order, other = contiguous_order(promised), layout.with_strides(strides).order
     if order is None or other is None:

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter, Node
 
 import nimble_fx
 from nimble_fx.rewrites.formats_of_views import keep_formats_of_views
-from nimble_fx.torch_internals.memory_formats import suggested_format
 from tests.support.inference_graphs import inference_graph
+from tests.support.promised_types import run_with_formats
 
 IMAGES = ((1, 4, 2, 3), (1, 2, 6, 2), (2, 4, 3, 1), (1, 2, 2, 3, 2))
 SHAPES = (*IMAGES, (1, 6, 4), (1, 24), (4, 6), (4, 1, 6), (4, 6, 1))
@@ -40,24 +39,6 @@ class Program(nn.Module):
         return results[1:]
 
 
-class Formats(Interpreter):
-    """Collects the nodes whose results have another memory format than their fake tensors."""
-
-    def __init__(self, gm: GraphModule) -> None:
-        super().__init__(gm)
-        self.differing: list[Node] = []
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        # of a view and the operators that correct it, the last one counts
-        is_last = not any(user.target is torch.ops.aten.permute.default for user in n.users)
-        if n.op == "call_function" and is_last and isinstance(result, Tensor):
-            promised = n.meta["val"]
-            if suggested_format(result) != suggested_format(promised):
-                self.differing.append(n)
-        return result
-
-
 @settings(max_examples=200)
 @given(
     st.permutations(range(3)),
@@ -69,10 +50,9 @@ def test_any_views_have_the_formats_of_their_fake_tensors(
     x, model = torch.randn(1, 4, 6).permute(order), Program(steps)
     graph = inference_graph(model, x)
     expected = graph.gm(*graph.arguments)
-    run = Formats(keep_formats_of_views(graph.gm))
-    graph.gm.graph.lint()
-    assert all(map(torch.equal, run.run(*graph.arguments), expected))
-    assert run.differing == []
+    results, differing = run_with_formats(keep_formats_of_views(graph.gm), *graph.arguments)
+    assert all(map(torch.equal, results, expected))
+    assert differing == []
 
 
 def attended(x: Tensor) -> Tensor:
@@ -83,15 +63,11 @@ def attended(x: Tensor) -> Tensor:
 def test_a_view_of_one_image_has_another_format_before() -> None:
     """Else there would be nothing to rewrite: PyTorch's kernels and shape functions would agree."""
     graph = inference_graph(Program([((1, 32, 8, 8), torch.relu)]), torch.randn(1, 32, 64))
-    run = Formats(graph.gm)
-    run.run(*graph.arguments)
-    assert run.differing == []
+    assert run_with_formats(graph.gm, *graph.arguments)[1] == []
     graph = inference_graph(
         Program([((1, 32, 8, 8), torch.relu)]), torch.randn(1, 64, 32).transpose(1, 2)
     )
-    run = Formats(graph.gm)
-    run.run(*graph.arguments)
-    assert run.differing != []
+    assert run_with_formats(graph.gm, *graph.arguments)[1] != []
 
 
 @pytest.mark.parametrize("n_images", [1, 2])

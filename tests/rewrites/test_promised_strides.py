@@ -19,7 +19,7 @@ from nimble_fx.rewrites.promised_strides import keep_promised_strides
 from nimble_fx.torch_internals.leaves import tensors_in
 from tests.support.eager import assert_same
 from tests.support.opaque_memory import lstm_backward
-from tests.support.promised_types import run_as_promised
+from tests.support.promised_types import run_as_promised, run_with_formats
 from tests.support.samples import names, samples
 from tests.support.schedules import aten_graph
 
@@ -75,6 +75,61 @@ def test_values_are_eagers_and_strides_as_promised(
 
     gm = keep_promised_strides(aten_graph(function, x, y), here)
     torch.testing.assert_close(run_as_promised(gm, x, y), function(x, y))
+
+
+KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "upsample nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "upsample bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "max pool": lambda x: F.max_pool2d(x, 3, 1, 1),
+    "average pool": lambda x: F.avg_pool2d(x, 3, 1, 1),
+    "adaptive pool": lambda x: F.adaptive_avg_pool2d(x, 2),
+    "mean of columns": lambda x: x.mean(2, keepdim=True),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "group norm": lambda x: F.group_norm(x, 1),
+    "roll": lambda x: torch.roll(x, 1, 2),
+    "softmax": lambda x: x.softmax(1),
+    "relu": torch.relu,
+    "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "one channel": lambda x: F.conv2d(x, torch.ones(1, x.shape[1], 1, 1)),
+    "four channels": lambda x: F.conv2d(x, torch.ones(4, x.shape[1], 1, 1)),
+    "repeat": lambda x: x.repeat(1, 2, 1, 1),
+}
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([(2, 1, 4, 6), (1, 1, 4, 6), (1, 4, 4, 6), (2, 1, 1, 3)]),
+    st.booleans(),
+    st.lists(st.sampled_from(sorted(KERNELS)), min_size=1, max_size=4),
+)
+def test_images_of_one_channel_have_the_promised_format(
+    shape: tuple[int, ...], is_last: bool, names: list[str]
+) -> None:
+    order = [0, 2, 3, 1] if is_last else [0, 1, 2, 3]
+    x = laid_out(order, shape)
+
+    def function(x: Tensor) -> list[Tensor]:
+        values = [x]
+        for name in names:
+            values.append(KERNELS[name](values[-1]))
+        return values[1:]
+
+    gm = keep_promised_strides(aten_graph(function, x), here)
+    results, differing = run_with_formats(gm, x)
+    torch.testing.assert_close(results, function(x))
+    assert differing == []
+
+
+def test_a_linear_layer_after_an_image_of_one_channel_is_eagers() -> None:
+    layers = (nn.Upsample(scale_factor=2), nn.Conv2d(1, 4, 1), nn.Linear(4, 3))
+    model: nn.Module = nn.Sequential(*layers)
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = laid_out([0, 2, 3, 1], (2, 1, 2, 2))
+    assert x.stride()[1] == 1
+    compiled = torch.compile(model, backend="nimble", options={"on_fallback": "error"})
+    for is_training in (False, True):
+        with torch.set_grad_enabled(is_training):
+            torch.testing.assert_close(compiled(x), model(x))
 
 
 def is_sparse(tensor: Tensor) -> bool:

@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from nimble_fx.torch_internals.memory_formats import suggested_format
+
 
 class _Checked(Interpreter):
     def run_node(self, n: Node) -> Any:
@@ -16,6 +18,36 @@ class _Checked(Interpreter):
                 map(_type, _tensors(n.meta.get("val")))
             ), n
         return result
+
+
+class _Formats(Interpreter):
+    """Collects the nodes whose results have another memory format than their fake tensors.
+
+    An image of a single pixel is in both formats.
+    """
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm)
+        self.differing: list[Node] = []
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        # of a value and the views that correct it, the last one counts
+        views = (torch.ops.aten.permute.default, torch.ops.aten.select.int)
+        is_last = not any(user.target in views for user in n.users)
+        is_value = n.op == "call_function" and is_last and isinstance(result, Tensor)
+        is_value = is_value and not all(size == 1 for size in result.shape[2:])
+        if is_value and suggested_format(result) != suggested_format(n.meta["val"]):
+            self.differing.append(n)
+        return result
+
+
+def run_with_formats(gm: GraphModule, *arguments: Any) -> tuple[Any, list[Node]]:
+    """The graph's outputs, and the nodes whose results have other memory formats than promised."""
+    gm.graph.lint()
+    run = _Formats(gm)
+    with torch.no_grad():
+        return run.run(*arguments), run.differing
 
 
 def run_as_promised(gm: GraphModule, *arguments: Any) -> Any:
