@@ -22,6 +22,7 @@ _FACTORIES = (
     *("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like"),
     *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "zeros_like"),
 )
+_COPY_WHOLE_STORAGE = ("as_strided_scatter", "diagonal_scatter", "select_scatter", "slice_scatter")
 _OPAQUE = ("_cudnn_rnn_backward", "miopen_rnn_backward", "mkldnn_rnn_layer_backward")
 
 _ONEDNN = {
@@ -60,6 +61,14 @@ def draws(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
 def only_allocates(function: Any) -> bool:
     """Whether it is an operator that allocates memory and runs no kernel."""
     return _is_among(_ALLOCATIONS, function)
+
+
+def copies_whole_storage(function: Any) -> bool:
+    """Whether its result is a copy of its first argument's storage, also around the argument.
+
+    The copy has the argument's strides and storage offset, so `as_strided` may read all of it.
+    """
+    return _is_among(_COPY_WHOLE_STORAGE, function)
 
 
 def is_factory(function: Any) -> bool:

@@ -16,7 +16,12 @@ from nimble_fx.errors import OperatorError
 from nimble_fx.torch_internals.fake_tensors import are_fake
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import TorchDispatchMode, pytree
-from nimble_fx.torch_internals.operators import is_composite, only_allocates, schema_of
+from nimble_fx.torch_internals.operators import (
+    copies_whole_storage,
+    is_composite,
+    only_allocates,
+    schema_of,
+)
 from nimble_fx.torch_internals.tensor_metadata import TensorMetadata
 
 _DRAW_UNKNOWN_AMOUNTS = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
@@ -146,7 +151,10 @@ class LaunchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             results = pytree.tree_leaves(value)
             for k, output in outputs.items():
-                output.copy_(results[k])
+                if copies_whole_storage(func):
+                    output.untyped_storage().copy_(results[k].untyped_storage())
+                else:
+                    output.copy_(results[k])
 
         def leave_as_it_is() -> None:
             for output in outputs.values():

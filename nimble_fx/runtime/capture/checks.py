@@ -9,6 +9,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.size_polynomials import are_equal
 from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
 from nimble_fx.ir.types import Size, TensorType
+from nimble_fx.torch_internals.operators import copies_whole_storage
 
 _aten = torch.ops.aten
 
@@ -82,6 +83,10 @@ def check_capturable(graph: TaskGraph) -> None:
     gaps = {s for value in graph.inputs if not _is_dense(value) for s in value.holds}
     values = {value.name: value for value in graph.values}
     for task in graph.tasks:
+        if copies_whole_storage(task.target):
+            of = set(values[ref_names(task.args[0])[0]].holds)
+            copied |= set(task.allocates) if copied & of else set()
+            gaps |= set(task.allocates) if gaps & of else set()
         if _synchronizes(task, values):
             why = about_task(task, "cannot be captured: the host waits for its result")
             raise UnsupportedError(why, task.name, task.source)

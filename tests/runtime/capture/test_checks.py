@@ -102,6 +102,16 @@ LOOKS: dict[str, Callable[[Tensor], Tensor]] = {
     "of something new": lambda x: (x + 1).as_strided((2,), (1,), 1) * 1,
     "as a copy": lambda x: torch.as_strided_copy(x, (2,), (2,), 1) * 1,
     "where it is written": lambda x: torch.as_strided_scatter(x, -BASE[:2], (2,), (1,), 1) * 1,
+    "in a copy of the storage": lambda x: (
+        torch.slice_scatter(x, x[:2] * 0, 0, 1, 3).as_strided((2,), (1,), 2) * 1
+    ),
+    "in a copy of a copy": lambda x: (
+        x.select_scatter(x[0] * 2, 0, 1)
+        .as_strided_scatter(x[:2], (2,), (1,), 2)
+        .select_scatter(x[1], 0, 2)
+        .as_strided((2,), (1,), 1)
+        * 1
+    ),
     "past the view's end": lambda x: x.as_strided((9,), (1,)) * 1,
 }
 
