@@ -30,11 +30,13 @@ def copy_with(model: _Module, replaced: Callable[[Tensor], Tensor]) -> _Module:
 class ToMeta:
     """Converts tensors to the "meta" device, where they have types and no data.
 
-    Tensors that share a storage share one on the "meta" device too.
+    Tensors that share a storage share one on the "meta" device too, and views are views of one
+    tensor, by which AOTAutograd computes those that are written anew.
     """
 
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
+        self._twins: dict[int, Tensor] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """The tensor on the "meta" device; the cost does not depend on its size.
@@ -48,10 +50,15 @@ class ToMeta:
                 f"a tensor of shape {list(tensor.shape)} and {kind} is among the parameters, "
                 "buffers or example inputs; a plan only takes strided tensors"
             )
-        bare = TensorMetadata.of(tensor).on(self._storage(tensor))
+        metadata, base = TensorMetadata.of(tensor), tensor._base
+        if base is not None and _is_plain_view(tensor, base):
+            return self(base).as_strided(metadata.shape, metadata.stride, metadata.offset)
+        twin = self._twins.get(id(tensor))
+        if twin is None:
+            twin = self._twins[id(tensor)] = metadata.on(self._storage(tensor))
         if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(bare, tensor.requires_grad)
-        return bare.requires_grad_(tensor.requires_grad)
+            return nn.Parameter(twin, tensor.requires_grad)
+        return twin.requires_grad_(tensor.requires_grad)
 
     def _storage(self, tensor: Tensor) -> torch.UntypedStorage:
         storage = tensor.untyped_storage()
@@ -60,3 +67,10 @@ class ToMeta:
             meta = torch.UntypedStorage(storage.nbytes(), device="meta")  # type: ignore[no-untyped-call]
             self._storages[key_of_storage(storage)] = meta
         return meta
+
+
+def _is_plain_view(tensor: Tensor, base: Tensor) -> bool:
+    """Whether `as_strided` makes a view of its base, without a gradient."""
+    if tensor.requires_grad or base.requires_grad or tensor.dtype != base.dtype:
+        return False
+    return not any(x.is_conj() or x.is_neg() for x in (tensor, base))

@@ -33,8 +33,7 @@ def preserve_state(model: Callable[..., Any], example: Arguments) -> Iterator[No
     containers, tensors, generators = reachable_state(model, example.others)
     gradients = [gradient for tensor in tensors if (gradient := _gradient(tensor)) is not None]
     with ExitStack() as stack:
-        stack.enter_context(_restored_global_generators([*tensors, *example.tensors]))
-        stack.enter_context(_restored_generators(generators))
+        stack.enter_context(restored_generators(generators, [*tensors, *example.tensors]))
         stack.enter_context(_restored_gradients(tensors))  # last: a gradient must fit its tensor
         stack.enter_context(restored_values([*tensors, *gradients]))
         # restored first, so that values are copied to the former tensors
@@ -98,11 +97,14 @@ def _gradient(tensor: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def _restored_generators(generators: Sequence[torch.Generator]) -> Iterator[None]:
-    """Restores the states of generators."""
+def restored_generators(
+    generators: Sequence[torch.Generator], tensors: Sequence[Tensor]
+) -> Iterator[None]:
+    """Restores random generators: these, Python's, NumPy's, the CPU's and the tensors' devices'."""
     before = [generator.get_state() for generator in generators]
     try:
-        yield
+        with _restored_global_generators(tensors):
+            yield
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)

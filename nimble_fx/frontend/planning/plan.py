@@ -21,7 +21,7 @@ from nimble_fx.frontend.models.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.models.preserve_state import restored_containers
+from nimble_fx.frontend.models.preserve_state import restored_containers, restored_generators
 from nimble_fx.frontend.models.reachable_state import reachable_state
 from nimble_fx.frontend.models.restored_values import restored_values
 from nimble_fx.frontend.planning.planned_device import META, PlannedDevice
@@ -189,14 +189,16 @@ def _trace(
     compiled = torch.compile(unique, backend=planner, fullgraph=True)
     # To copy the parameters that a function takes from outside could take too much memory.
     others = [each for each in changed.tensors if not isinstance(each, nn.Parameter)]
-    with restored_values(others), restored_containers(changed.containers):
+    generators = restored_generators(changed.generators, changed.tensors)
+    with restored_values(others), restored_containers(changed.containers), generators:
         try:
             run_example(compiled, arguments, training)
         except NimbleError:
             raise
-        except RuntimeError as error:  # PyTorch's errors are RuntimeErrors
+        except (RuntimeError, AssertionError) as error:  # which PyTorch raises
             cause = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
-            if isinstance(cause, NimbleError) or not isinstance(cause, RuntimeError):
+            is_pytorchs = isinstance(cause, (RuntimeError, AssertionError))
+            if isinstance(cause, NimbleError) or not is_pytorchs:
                 raise cause from None
             _check_sizes(name_of(function), planner.programs)
             check_call(function, arguments)

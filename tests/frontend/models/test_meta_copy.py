@@ -47,6 +47,13 @@ def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> 
     assert [x.requires_grad for x in (whole, turned, other)] == [True, False, False]
 
 
+def test_a_view_without_data_is_one_of_its_base() -> None:
+    base, bare = torch.randn(4, 6), ToMeta()
+    first, whole, second = bare(base[1:]), bare(base), bare(base[:2].t())
+    assert first._base is second._base is whole
+    assert (second.shape, second.stride()) == ((6, 2), (1, 6))
+
+
 def test_tensors_without_data_are_conjugated_and_negated_lazily_as_before() -> None:
     z = torch.zeros(3, dtype=torch.complex64).conj()
     twins = [ToMeta()(x) for x in (z, z.imag, z.conj())]

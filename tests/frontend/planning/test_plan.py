@@ -312,6 +312,22 @@ def test_a_plan_says_what_it_is_for_and_keeps_no_file_of_what_is_not_here(tmp_pa
         assert list(tmp_path.iterdir()) == []
 
 
+def test_an_input_may_be_a_view_of_one_that_is_written() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        return y[0:1]
+
+    x = torch.ones(4, 4)
+    assert nimble_fx.plan(function, (x, x[::2]), device="h100").graph.launching
+    assert torch.equal(x, torch.ones(4, 4))
+
+
+def test_random_numbers_are_as_they_were() -> None:
+    x, before = torch.ones(4), torch.get_rng_state()
+    nimble_fx.plan(lambda x: (torch.randn(2), x * 2), x, device="h100")
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_dump_writes_the_planned_module(tmp_path: Path) -> None:
     program = nimble_fx.plan(Branchy(), torch.ones(2, 4), dump=tmp_path)
     assert program.path is not None
