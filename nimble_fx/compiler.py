@@ -29,6 +29,7 @@ from nimble_fx.rewrites.promised_strides import keep_promised_strides
 from nimble_fx.rewrites.reinplace.mutating_operators import leave_wrapped
 from nimble_fx.rewrites.reinplace.wrapped_calls import unwrapped
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
+from nimble_fx.rewrites.types_of_statistics import correct_types_of_statistics
 from nimble_fx.runtime.batched_gradients import with_batched_gradients
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.compared_values import compared_once, is_comparable
@@ -266,7 +267,7 @@ class Compiler:
         return with_batched_gradients(run, gm, name, as_traced, self._target.reporter)
 
     def _prepared(self, gm: GraphModule) -> GraphModule:
-        """Moves a graph to one device, folds its constants and keeps strides, in place.
+        """Moves a graph to one device, folds its constants, keeps types and strides, in place.
 
         Calls on views stay wrapped if the model makes views at offsets in the memory.
         """
@@ -274,6 +275,7 @@ class Compiler:
         if self._has_absolute_views:
             leave_wrapped(gm.graph)
         gm = fill_masked(fold_constants(move_to_device(gm), place), place)
+        gm = correct_types_of_statistics(gm)
         gm = keep_gradients_of_images(keep_formats_of_views(gm))
         return keep_promised_strides(gm, place)
 

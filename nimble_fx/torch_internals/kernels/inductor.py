@@ -117,7 +117,7 @@ def _decomposed(gm: GraphModule, inputs: list[Any], mode: FakeTensorMode) -> Gra
 
         def run(*args: Any) -> list[Any]:
             made = zip(interpreter.run(*args), outputs, strict=True)
-            return [_with_strides(value, node) for value, node in made]
+            return [_as_promised(value, node) for value, node in made]
 
         decompositions = lookup("torch._inductor.decomposition.select_decomp_table")()
         upsampling = lookup("torch._decomp.get_decompositions")(UPSAMPLING)
@@ -146,10 +146,13 @@ def _traced_to_names(gm: GraphModule) -> GraphModule:
     return named
 
 
-def _with_strides(made: Any, node: Any) -> Any:
-    """An output with the strides that its node promises, where decompositions made others."""
+def _as_promised(made: Any, node: Any) -> Any:
+    """An output with the type and strides that its node promises, where decompositions differ."""
     promised = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(promised, Tensor) or not _has_fixed_sizes(promised):
+    if not isinstance(promised, Tensor):
+        return made
+    made = made.to(promised.dtype)
+    if not _has_fixed_sizes(promised):
         return made
     return made.contiguous() if promised.is_contiguous() else made
 
