@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+import nimble_fx
 from nimble_fx.rewrites.types_of_statistics import correct_types_of_statistics
 from tests.support.schedules import aten_graph
 
@@ -127,5 +128,7 @@ def test_forward_and_backward_may_have_different_kernels(
         run(given).double().square().sum().backward()
         assert given.grad is not None
         found.append(given.grad.double())
+    (fallback,) = nimble_fx.fallbacks()
+    assert fallback.program.endswith("(training)" if kind is Counted else "(backward)")
     ours, eagers, exacts = found
     assert (ours - exacts).abs().max() <= 2 * (eagers - exacts).abs().max() + 1e-3
