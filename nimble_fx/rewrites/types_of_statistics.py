@@ -24,6 +24,7 @@ _NORMALIZATIONS = (
     _aten._native_batch_norm_legit.default,
     _aten._native_batch_norm_legit.no_stats,
     _aten._native_batch_norm_legit_functional.default,
+    _aten._native_batch_norm_legit_no_training.default,
     _aten.native_batch_norm.default,
     _aten.native_group_norm.default,
     _aten.native_layer_norm.default,

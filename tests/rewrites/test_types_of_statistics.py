@@ -30,6 +30,9 @@ NORMALIZATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "batch of no weights and statistics": lambda x, w, s: aten._native_batch_norm_legit.no_stats(
         x, None, None, True, 0.1, 1e-5
     ),
+    "batch with running statistics": lambda x, w, s: aten._native_batch_norm_legit_no_training(
+        x, w, w, s, s.abs(), 0.1, 1e-5
+    ),
     "group": lambda x, w, s: aten.native_group_norm(x, w, w, 2, 4, 9, 2, 1e-5),
     "layer": lambda x, w, s: aten.native_layer_norm(x.transpose(1, 3), [4], w, w, 1e-5),
 }
@@ -105,6 +108,7 @@ class Looked(nn.Module):
 
 NORMS: dict[str, Callable[[], nn.Module]] = {
     "batch": lambda: nn.BatchNorm2d(4),
+    "frozen batch": lambda: nn.BatchNorm2d(4).eval(),
     "group": lambda: nn.GroupNorm(2, 4),
     "layer": lambda: nn.LayerNorm([2, 2]),
 }
