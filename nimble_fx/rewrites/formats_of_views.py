@@ -56,7 +56,7 @@ def keep_formats_of_views(gm: GraphModule) -> GraphModule:
         if promised.with_strides(found.stride()).format == promised.format:
             others[node] = found
         else:
-            restride(gm.graph, node, promised)
+            restride(gm.graph, node, promised, found.stride())
     gm.recompile()
     return gm
 

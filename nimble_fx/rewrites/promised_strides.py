@@ -163,7 +163,7 @@ def _keep(graph: Graph, node: Node, strides: _Strides) -> None:
         return
     if layout.is_like(layout.with_strides(strides)):
         if layout.format != layout.with_strides(strides).format:
-            restride(graph, node, layout)
+            restride(graph, node, layout, strides)
         return
     order, other = contiguous_order(promised), layout.with_strides(strides).order
     if order is None or other is None:

@@ -14,6 +14,10 @@ from nimble_fx.ir.task_graph import Arg
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.fake_tensors import unlogged_errors
 from nimble_fx.torch_internals.names import FakeTensorMode, disable_modes
+from nimble_fx.torch_internals.normalizations import (
+    has_single_statistics,
+    with_single_statistics,
+)
 from nimble_fx.torch_internals.storages import storage_key, with_math_bits
 
 Kwargs = Mapping[str, Arg]
@@ -61,6 +65,8 @@ class OperatorResults:
         by_keyword = {name: _with_fakes(arg, operands) for name, arg in kwargs.items()}
         before = list(map(_shape_and_stride, operands))
         returned = target(*positional, **by_keyword)
+        if has_single_statistics(target, operands):
+            returned = with_single_statistics(returned)
         if before != list(map(_shape_and_stride, operands)):
             raise ValueError(
                 "it changes the shape or strides of an argument, which is not supported"

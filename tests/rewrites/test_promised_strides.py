@@ -132,6 +132,32 @@ def test_a_linear_layer_after_an_image_of_one_channel_is_eagers() -> None:
             torch.testing.assert_close(compiled(x), model(x))
 
 
+def test_a_size_that_is_1_in_the_first_call_only_is_not_taken_for_a_dimension_to_correct() -> None:
+    def function(x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=2, mode="bilinear") * 2
+
+    compiled = torch.compile(function, backend="nimble")
+    config: Any = torch.fx.experimental._config
+    with torch.no_grad(), config.patch(backed_size_oblivious=True):
+        for n_images in (1, 3):
+            x = torch.randn(n_images, 1, 4, 6).as_strided((n_images, 1, 4, 6), (24, 1, 6, 1))
+            torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("n_images", [1, 2])
+def test_outputs_of_one_channel_have_eagers_strides(n_images: int) -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        one = F.conv2d(x, torch.ones(1, 3, 1, 1))
+        return [torch.sigmoid(one), F.interpolate(one, scale_factor=2), (one > 0) * x]
+
+    x = laid_out([0, 2, 3, 1], (n_images, 3, 4, 4))
+    with torch.no_grad():
+        found, expected = torch.compile(function, backend="nimble")(x), function(x)
+    torch.testing.assert_close(found, expected)
+    assert [y.stride() for y in found] == [y.stride() for y in expected]
+
+
 def is_sparse(tensor: Tensor) -> bool:
     return tensor.layout is not torch.strided
 

@@ -1,6 +1,7 @@
 """After the rewrite, fake tensors of a normalization's statistics have the types of real ones."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,14 @@ HALF, SINGLE = (torch.bfloat16, torch.float16), torch.float32
 @given(
     st.sampled_from(sorted(NORMALIZATIONS)),
     st.sampled_from([(half, dtype) for half in HALF for dtype in (half, SINGLE)] + [(SINGLE,) * 2]),
-    st.sampled_from([lambda value: value, torch.detach, lambda value: value.view(-1).detach()]),
+    st.sampled_from(
+        [
+            lambda value: value,
+            torch.detach,
+            lambda value: value.view(-1).detach() * 2,
+            lambda value: value.exp().bfloat16() + 1,
+        ]
+    ),
 )
 def test_all_results_have_their_promised_types(
     name: str, dtypes: tuple[torch.dtype, torch.dtype], after: Callable[[Tensor], Tensor]
@@ -136,3 +144,13 @@ def test_forward_and_backward_may_have_different_kernels(
     assert fallback.program.endswith("(training)" if kind is Counted else "(backward)")
     ours, eagers, exacts = found
     assert (ours - exacts).abs().max() <= 2 * (eagers - exacts).abs().max() + 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(NORMS))
+def test_a_saved_program_is_loaded(name: str, tmp_path: Path) -> None:
+    norm, x = NORMS[name](), torch.randn(3, 4, 2, 2).bfloat16()
+    with torch.no_grad():
+        torch.compile(norm, backend="nimble")(x)
+    (program,) = nimble_fx.programs()
+    loaded = nimble_fx.load(program.save(tmp_path / "program.json"))
+    assert loaded.graph == program.graph

@@ -35,6 +35,7 @@ class _Formats(Interpreter):
         # of a value and the views that correct it, the last one counts
         views = (torch.ops.aten.permute.default, torch.ops.aten.select.int)
         is_last = not any(user.target in views for user in n.users)
+        is_last &= any(user.op != "output" for user in n.users)  # what is returned is eager's
         is_value = n.op == "call_function" and is_last and isinstance(result, Tensor)
         is_value = is_value and not all(size == 1 for size in result.shape[2:])
         if is_value and suggested_format(result) != suggested_format(n.meta["val"]):

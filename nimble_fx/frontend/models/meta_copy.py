@@ -55,10 +55,11 @@ class ToMeta:
             return self(base).as_strided(metadata.shape, metadata.stride, metadata.offset)
         twin = self._twins.get(id(tensor))
         if twin is None:
-            twin = self._twins[id(tensor)] = metadata.on(self._storage(tensor))
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(twin, tensor.requires_grad)
-        return twin.requires_grad_(tensor.requires_grad)
+            twin = metadata.on(self._storage(tensor)).requires_grad_(tensor.requires_grad)
+            if isinstance(tensor, nn.Parameter):
+                twin = nn.Parameter(twin.detach(), tensor.requires_grad)
+            self._twins[id(tensor)] = twin
+        return twin
 
     def _storage(self, tensor: Tensor) -> torch.UntypedStorage:
         storage = tensor.untyped_storage()
@@ -71,6 +72,9 @@ class ToMeta:
 
 def _is_plain_view(tensor: Tensor, base: Tensor) -> bool:
     """Whether `as_strided` makes a view of its base, without a gradient."""
+    storages = (x.untyped_storage() for x in (tensor, base))
+    if len(set(map(key_of_storage, storages))) == 2:  # its data were replaced
+        return False
     if tensor.requires_grad or base.requires_grad or tensor.dtype != base.dtype:
         return False
     return not any(x.is_conj() or x.is_neg() for x in (tensor, base))

@@ -51,7 +51,8 @@ def channels_last(gm: GraphModule, fixed: Collection[Node]) -> GraphModule:
     the other inputs are in the default format (otherwise the model probably uses channels last
     already).
     Ensures: the same values up to rounding; outputs of the same shapes and strides. Operators that
-    are neither elementwise nor in `_TAKE_ANY_FORMAT` get arguments with their original strides.
+    are neither elementwise nor in `_TAKE_ANY_FORMAT` get arguments with their original strides, and
+    so do those that take images of one channel.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
@@ -103,9 +104,10 @@ class _Conversion:
         return GraphModule(self._gm, self._graph)
 
     def _copied(self, node: Node) -> Node:
-        if not any(self._has_changed(arg) for arg in node.all_input_nodes):
+        changed = [arg for arg in node.all_input_nodes if self._has_changed(arg)]
+        if not changed:
             copy = self._graph.node_copy(node, self._copies.__getitem__)
-        elif _takes_any_format(node):
+        elif _takes_any_format(node) and not any(map(_has_one_channel, changed)):
             copy = self._graph.node_copy(node, self._copies.__getitem__)
             copy.meta = node.meta | {"val": _result(copy)}
         else:
@@ -160,6 +162,12 @@ def _result(node: Node) -> Any:
 
 def _strides(node: Node) -> list[object]:
     return [tensor.stride() for tensor in tensors_of(node)]
+
+
+def _has_one_channel(node: Node) -> bool:
+    """Whether it is an image in both formats, of which kernels return others than promised."""
+    value = node.meta["val"]
+    return isinstance(value, Tensor) and value.dim() == 4 and value.shape[1] == 1
 
 
 def _takes_any_format(node: Node) -> bool:

@@ -1,8 +1,10 @@
 """A copy of a module has the same structure, other tensors, and the same shared memory."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import UnsupportedError
@@ -47,11 +49,22 @@ def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> 
     assert [x.requires_grad for x in (whole, turned, other)] == [True, False, False]
 
 
-def test_a_view_without_data_is_one_of_its_base() -> None:
-    base, bare = torch.randn(4, 6), ToMeta()
+@pytest.mark.parametrize("kind", [nn.Parameter, lambda data, _: data])
+def test_a_view_without_data_is_one_of_its_base(kind: Callable[..., Tensor]) -> None:
+    base, bare = kind(torch.randn(4, 6), False), ToMeta()
     first, whole, second = bare(base[1:]), bare(base), bare(base[:2].t())
     assert first._base is second._base is whole
+    assert type(whole) is type(base)
     assert (second.shape, second.stride()) == ((6, 2), (1, 6))
+
+
+def test_a_view_whose_data_were_replaced_shares_no_memory() -> None:
+    base, bare = torch.randn(4, 6), ToMeta()
+    view = base[1:]
+    view.data = torch.randn(9, 9)
+    twins = bare(base), bare(view)
+    assert len({twin.untyped_storage()._cdata for twin in twins}) == 2
+    assert twins[1].shape == (9, 9)
 
 
 def test_tensors_without_data_are_conjugated_and_negated_lazily_as_before() -> None:

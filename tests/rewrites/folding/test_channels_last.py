@@ -73,6 +73,17 @@ def test_a_chain_of_convolutions_stays_in_the_format() -> None:
     assert n_copies(nn.Sequential(chain, nn.Flatten())) == (2, 1)
 
 
+@pytest.mark.parametrize("last", [nn.Linear(8, 3), nn.Flatten()], ids=str)
+def test_images_of_one_channel_between_convolutions_are_copied_back(last: nn.Module) -> None:
+    """They are contiguous in both formats, and kernels return others than promised."""
+    to_one, to_four = nn.Conv2d(4, 1, 1), nn.Conv2d(1, 4, 1)
+    model = nn.Sequential(to_one, nn.Upsample(scale_factor=2), to_four, last).eval()
+    x = torch.randn(2, 4, 4, 4)
+    compiled = nimble_fx.compile(model, x, fold_weights=True, on_fallback="error")
+    with torch.no_grad():
+        assert_as_accurate(model, (x,), compiled(x))
+
+
 def test_images_that_are_in_the_format_already_are_left_alone() -> None:
     x = X.contiguous(memory_format=torch.channels_last)
     assert n_copies(convolution(), x) == (0, 0)
