@@ -44,6 +44,9 @@ _PRODUCTS = {
 }
 """Operators that take long, and return what is promised whatever their arguments' strides are."""
 
+_TAKE_PIVOTS = {_aten.linalg_ldl_solve, _aten.linalg_lu_solve, _aten.lu_unpack}
+"""Operators that index memory by pivots, of which 0 is none: some versions crash."""
+
 
 def keep_promised_strides(gm: GraphModule, place: Place) -> GraphModule:
     """Copies results that have other strides than promised into memory with these.
@@ -88,7 +91,7 @@ def _may_differ(node: Node, place: Place) -> bool:
         return False
     if is_view(target) or schema_of(target).is_mutable or target.overloadpacket in _PRODUCTS:
         return False
-    if reads_opaque_memory(target):
+    if reads_opaque_memory(target) or target.overloadpacket in _TAKE_PIVOTS:
         return False
     inputs = tensors_in([each.meta.get("val") for each in node.all_input_nodes])
     is_plain = all(x.layout is torch.strided and type(x) is type(inputs[0]) for x in inputs)
