@@ -32,8 +32,8 @@ def keep_formats_of_views(gm: GraphModule) -> GraphModule:
     Requires: a view with a dimension of size 1, without gaps, or elementwise operators on such a
     view. To see the strides, these run on the device "meta", where PyTorch's C++ code computes
     them.
-    Ensures: the same values; the memory format of a view is that of its fake tensor, unless it has
-    a single pixel, which is in both formats.
+    Ensures: the same values; the memory format of a view that other operators read is that of its
+    fake tensor, unless it has a single pixel, which is in both formats.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.

@@ -58,8 +58,8 @@ def keep_promised_strides(gm: GraphModule, place: Place) -> GraphModule:
     on a device that can run it now. (Of other arguments shape functions promise what kernels
     return.) Its result has no gaps.
     Ensures: the same values; each result has the strides that its fake tensor has, except where the
-    size is 1 or there are no elements, and also there if kernels would take it for an image in
-    another memory format, unless it has a single pixel.
+    size is 1 or there are no elements, and also there if other operators read it as an image and
+    would take it for one in another memory format, unless it has a single pixel.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
