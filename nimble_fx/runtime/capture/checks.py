@@ -1,15 +1,17 @@
 """Checks whether a program can be captured, from its graph and its device."""
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.size_polynomials import are_equal
-from nimble_fx.ir.task_graph import Input, Ref, Task, TaskGraph, ref_names
+from nimble_fx.ir.task_graph import Arg, Input, Task, TaskGraph, ref_names
 from nimble_fx.ir.types import Size, TensorType
-from nimble_fx.torch_internals.operators import copies_whole_storage
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import arguments_by_name, copies_whole_storage
 
 _aten = torch.ops.aten
 
@@ -36,8 +38,6 @@ _READS_STORAGE = {
     _aten.as_strided_copy.default,
     _aten.as_strided_scatter.default,
 }
-_OFFSET_POSITION = 3
-"""The position of their argument `storage_offset`, which counts from the storage's start."""
 
 
 NOT_FROZEN = "freeze=False"
@@ -84,15 +84,16 @@ def check_capturable(graph: TaskGraph) -> None:
     values = {value.name: value for value in graph.values}
     for task in graph.tasks:
         if copies_whole_storage(task.target):
-            of = set(values[ref_names(task.args[0])[0]].holds)
+            of = set(values[ref_names(_argument(task, "self"))[0]].holds)
             copied |= set(task.allocates) if copied & of else set()
             gaps |= set(task.allocates) if gaps & of else set()
         if _synchronizes(task, values):
             why = about_task(task, "cannot be captured: the host waits for its result")
             raise UnsupportedError(why, task.name, task.source)
-        if task.target in _READS_STORAGE and isinstance(task.args[0], Ref):
-            seen = copied.intersection(values[task.args[0].name].holds)
-            if seen and (_has_offset(task) or not gaps.isdisjoint(seen)):
+        if task.target in _READS_STORAGE:
+            seen = copied.intersection(values[ref_names(_argument(task, "self"))[0]].holds)
+            has_offset = _argument(task, "storage_offset") is not None  # from the storage's start
+            if seen and (has_offset or not gaps.isdisjoint(seen)):
                 what = (
                     "cannot be captured: it may look at the memory around an input (PyTorch adds "
                     "such calls where arguments overlap and one is written)"
@@ -103,7 +104,7 @@ def check_capturable(graph: TaskGraph) -> None:
 def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:
     """Whether the host waits for an operator's result."""
     if task.target in _TAKE_MASKS:
-        types = [values[name].type for name in ref_names(task.args[1])]
+        types = [values[name].type for name in ref_names(_argument(task, "indices"))]
         return any(isinstance(t, TensorType) and t.dtype in _MASK_DTYPES for t in types)
     has_tag = not _SYNCHRONIZING_TAGS.isdisjoint(getattr(task.target, "tags", ()))
     return has_tag or task.target in _READ_BY_HOST
@@ -116,9 +117,10 @@ def about_task(task: Task, what: str) -> str:
     return f"{task.name} ({task.target}): {what} [{line}]"
 
 
-def _has_offset(task: Task) -> bool:
-    offsets = [*task.args[_OFFSET_POSITION:], dict(task.kwargs).get("storage_offset")]
-    return any(offset is not None for offset in offsets)
+def _argument(task: Task, name: str) -> Arg:
+    """An argument of a task that calls an operator, by its name in the schema; None if left out."""
+    op = cast(OpOverload, task.target)
+    return arguments_by_name(op, task.args, dict(task.kwargs)).get(name)
 
 
 def _is_dense(value: Input) -> bool:

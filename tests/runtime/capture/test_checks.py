@@ -13,8 +13,10 @@ from torch import Tensor
 import nimble_fx
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
+from nimble_fx.ir.task_graph import Task
 from nimble_fx.ir.types import TensorType
 from nimble_fx.runtime.capture.checks import check_capturable, why_not_captured
+from nimble_fx.torch_internals.operators import arguments_by_name
 from tests.support.replaying import ReplayingDevice
 from tests.support.schedules import schedule_of
 
@@ -85,12 +87,33 @@ def test_the_host_waits_for_what_an_inverse_says_of_its_matrix() -> None:
         check_capturable(schedule_of(torch.linalg.inv, torch.eye(2)))
 
 
-def test_an_offset_by_keyword_counts_from_the_beginning_of_the_storage_too() -> None:
-    graph = schedule_of(lambda x: x.as_strided((2,), (1,), 6) * 1, torch.zeros(9))
-    (view, *_) = [task for task in graph.tasks if not task.launches]
-    named = view.updated(args=view.args[:3], kwargs=(("storage_offset", 6),))
-    with pytest.raises(UnsupportedError, match=r"around an input"):
-        check_capturable(graph.replace_tasks(named if t is view else t for t in graph.tasks))
+@pytest.mark.parametrize(
+    ("function", "refused"),
+    [
+        (lambda x: x.as_strided((2,), (1,), 6) * 1, "around an input"),
+        (lambda x: x.as_strided((2,), (1,)) * 1, None),
+        (lambda x: x.as_strided_scatter(x[:2], (2,), (1,), 6), "around an input"),
+        (lambda x: x.as_strided_scatter(x[:2], (2,), (1,)), None),
+        (lambda x: x.slice_scatter(x[:2], 0, 1, 3).as_strided((2,), (1,), 2), "around an input"),
+        (lambda x: x[x > 1], "the host waits"),
+        (lambda x: x[x.long()], None),
+    ],
+)
+def test_arguments_by_keyword_are_checked_like_those_by_position(
+    function: Callable[[Tensor], Tensor], refused: str | None
+) -> None:
+    graph = schedule_of(function, torch.zeros(9))
+
+    def by_keyword(task: Task) -> Task:
+        named = arguments_by_name(task.target, task.args, dict(task.kwargs))  # type: ignore[arg-type]
+        return task.updated(args=(), kwargs=tuple(named.items()))
+
+    for same in (graph, graph.replace_tasks(map(by_keyword, graph.tasks))):
+        if refused is None:
+            check_capturable(same)
+        else:
+            with pytest.raises(UnsupportedError, match=refused):
+                check_capturable(same)
 
 
 BASE = torch.arange(60.0)
