@@ -118,8 +118,8 @@ class _Comparison:
             values = self._expected[i], results[i], self._exact[i]
             if i not in ranges or not _is_possible(*values, ranges[i]):
                 raise RewriteError(
-                    f"output {i} of {name} {what}, compared with the graph that PyTorch traced. "
-                    "This is a bug in nimble_fx, please report it; fold_weights=False and "
+                    f"output {i} of {name} differs from that of the graph that PyTorch traced: it "
+                    f"{what}. This is a bug in nimble_fx, please report it; fold_weights=False and "
                     "kernels='aten' leave most of that graph as it is"
                 )
 

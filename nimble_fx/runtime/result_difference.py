@@ -38,9 +38,9 @@ def difference(expected: Any, result: Any, exact: Any) -> str | None:
     if not isinstance(expected, Tensor):
         return None
     if result.dtype != expected.dtype:
-        return f"is {result.dtype}, not {expected.dtype},"
+        return f"is {result.dtype}, not {expected.dtype}"
     if not expected.shape == result.shape == exact.shape:
-        return f"has the shape {list(result.shape)}, not {list(expected.shape)},"
+        return f"has the shape {list(result.shape)}, not {list(expected.shape)}"
     if _has_other_nan(expected, result, exact):
         return "has NaN in other places"
     comparable = map(_computable, _without_nan(expected, result, exact))
