@@ -1,6 +1,6 @@
-"""Gives outputs the strides that they were traced with, in dimensions of size 1.
+"""Gives outputs the strides that they were traced with, where these locate the same elements.
 
-There Inductor makes other strides than PyTorch, which locate the same elements.
+Inductor makes other strides than PyTorch in dimensions of size 1, and without elements.
 
 Before: return empty_strided([1, 4, 16, 16], [1024, 256, 16, 1]), where PyTorch traced [2048, ...]
 After: return as_strided(that, [1, 4, 16, 16], [2048, 256, 16, 1])
@@ -17,7 +17,7 @@ from nimble_fx.torch_internals.symbolic import are_known
 
 
 def restride_outputs(before: Graph, after: Graph) -> None:
-    """Restrides outputs of known sizes which differ only in strides of dimensions of size 1.
+    """Restrides outputs of known sizes which differ only in strides that locate no element.
 
     Args:
         before: an ATen graph with fake tensors in `meta["val"]`.
@@ -44,7 +44,7 @@ def _restrided(graph: Graph, one: Node, other: Node) -> Node:
         return other
     pairs = zip(expected.shape, expected.stride(), value.stride(), strict=True)
     differing = [n for n, a, b in pairs if a != b]
-    if not differing or set(differing) != {1}:
+    if not differing or (set(differing) != {1} and 0 not in expected.shape):
         return other
     with graph.inserting_before(graph.output_node()):
         view = torch.ops.aten.as_strided.default

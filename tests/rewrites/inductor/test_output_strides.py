@@ -1,8 +1,9 @@
-"""Outputs have the strides that they were traced with, also in dimensions of size 1."""
+"""Outputs have the strides that they were traced with, also where these locate no element."""
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,20 +14,31 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from nimble_fx.rewrites.inductor.output_strides import restride_outputs
 from tests.support.bits import assert_same_bits
 
+ANY = st.integers(1, 9)
+LAYOUTS = {  # strides of equal tensors
+    (1, 2, 1, 3): st.tuples(ANY, st.just(3), ANY, st.just(1)),
+    (4, 0, 2): st.tuples(ANY, ANY, ANY),
+}
 
-def strided(x: Tensor, stride: list[int]) -> Tensor:
-    return torch.as_strided(x.sin(), (1, 2, 1, 3), stride)
+
+@st.composite
+def equal_layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """A shape, and two choices of strides that locate the same elements."""
+    shape = draw(st.sampled_from(sorted(LAYOUTS)))
+    return shape, draw(st.lists(LAYOUTS[shape], min_size=2, max_size=2))
 
 
-STRIDES = st.tuples(*[st.integers(1, 9), st.just(3), st.integers(1, 9), st.just(1)]).map(list)
-
-
-@given(st.lists(st.tuples(STRIDES, STRIDES), min_size=1, max_size=3))
-def test_outputs_get_the_strides_of_another_graph(pairs: list[tuple[list[int], list[int]]]) -> None:
+@given(st.lists(equal_layouts(), min_size=1, max_size=3))
+def test_outputs_get_the_strides_of_another_graph(
+    layouts: list[tuple[tuple[int, ...], list[tuple[int, ...]]]],
+) -> None:
     x = torch.randn(24)
 
     def outputs(which: int) -> Callable[[Tensor], list[Any]]:
-        return lambda x: [*(strided(x, pair[which]) for pair in pairs), x, 1, True]
+        return lambda x: [
+            *(torch.as_strided(x.sin(), shape, strides[which]) for shape, strides in layouts),
+            *(x, 1, True),
+        ]
 
     one, other = (make_fx(outputs(i), tracing_mode="fake")(x) for i in range(2))
     restride_outputs(one.graph, other.graph)
@@ -49,13 +61,21 @@ def test_outputs_that_differ_in_more_are_left_alone() -> None:
     assert list(other.graph.nodes) == nodes
 
 
-def test_a_cache_of_one_token_is_made_by_inductors_kernels() -> None:
-    def cache(x: Tensor) -> Tensor:
-        return torch.cat([torch.relu(x).view(1, 1, 4, 8).transpose(1, 2)], 2)
+def cache(x: Tensor) -> Tensor:
+    return torch.cat([torch.relu(x).view(-1, 1, 4, 8).transpose(1, 2)], 2)
 
+
+def batch(x: Tensor) -> Tensor:
+    return (x * 2).view(-1, 16, 2)[..., 0]
+
+
+@pytest.mark.parametrize(("function", "shape"), [(cache, (1, 1, 32)), (batch, (0, 32))])
+def test_one_token_and_an_empty_batch_are_made_by_inductors_kernels(
+    function: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
     options: dict[str, Any] = {"kernels": "inductor", "on_fallback": "error"}
-    x = torch.randn(1, 1, 32)
+    x = torch.randn(shape)
     with torch.no_grad():
-        found = torch.compile(cache, backend="nimble", options=options)(x)
-    assert_same_bits(found, cache(x))
-    assert found.stride() == cache(x).stride()
+        found = torch.compile(function, backend="nimble", options=options)(x)
+    assert_same_bits(found, function(x))
+    assert found.stride() == function(x).stride()
