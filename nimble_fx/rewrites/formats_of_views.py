@@ -33,7 +33,7 @@ def keep_formats_of_views(gm: GraphModule) -> GraphModule:
     view. To see the strides, these run on the device "meta", where PyTorch's C++ code computes
     them.
     Ensures: the same values; the memory format of a view that other operators read is that of its
-    fake tensor, unless it has a single pixel, which is in both formats.
+    fake tensor, unless all of them only make images of a single pixel of it.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
@@ -53,9 +53,8 @@ def keep_formats_of_views(gm: GraphModule) -> GraphModule:
             known[key] = found
         if promised is None or found is None or found.stride() == promised.strides:
             continue
-        if promised.with_strides(found.stride()).format == promised.format:
-            others[node] = found
-        else:
+        others[node] = found
+        if promised.with_strides(found.stride()).format != promised.format:
             restride(gm.graph, node, promised, found.stride())
     gm.recompile()
     return gm

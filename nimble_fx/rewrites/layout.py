@@ -37,13 +37,19 @@ class Layout:
         return self.is_like(self.with_strides(tuple(from_last)[::-1][: len(self.shape)]))
 
     @property
-    def format(self) -> torch.memory_format:
-        """The memory format in which PyTorch's operators treat it.
+    def is_image(self) -> bool:
+        """Whether PyTorch's operators may take it for images, or volumes."""
+        return len(self.shape) in (4, 5)
 
-        An image of a single pixel is in both formats, and counts as one in the default format.
-        """
-        is_image = len(self.shape) in (4, 5) and any(n != 1 for n in self.shape[2:])
-        return suggested_format(self.on("meta")) if is_image else torch.contiguous_format
+    @property
+    def has_one_pixel(self) -> bool:
+        """Whether it is an image of a single pixel for each channel."""
+        return self.is_image and all(n == 1 for n in self.shape[2:])
+
+    @property
+    def format(self) -> torch.memory_format:
+        """The memory format in which PyTorch's operators treat it."""
+        return suggested_format(self.on("meta")) if self.is_image else torch.contiguous_format
 
     @property
     def is_by_default(self) -> bool:

@@ -59,7 +59,7 @@ def keep_promised_strides(gm: GraphModule, place: Place) -> GraphModule:
     return.) Its result has no gaps.
     Ensures: the same values; each result has the strides that its fake tensor has, except where the
     size is 1 or there are no elements, and also there if other operators read it as an image and
-    would take it for one in another memory format, unless it has a single pixel.
+    would take it for one in another memory format (see `restride` for single pixels).
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.

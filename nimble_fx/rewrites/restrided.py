@@ -5,9 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Graph, Node
 
+from nimble_fx.ir.operator_aliasing import is_view
 from nimble_fx.rewrites.layout import Layout
 from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.torch_internals.leaves import tensors_of
 from nimble_fx.torch_internals.memory_formats import inverse_order
+from nimble_fx.torch_internals.names import OpOverload
 
 _aten = torch.ops.aten
 
@@ -17,6 +20,8 @@ def restride(graph: Graph, node: Node, promised: Layout, found: Sequence[int]) -
 
     A dimension that `unsqueeze` adds has the stride of a contiguous tensor. Nothing changes if the
     promised strides are of no order of dimensions, and the graph returns what it did, as in eager.
+    Of an image of a single pixel this is done only for operators that make an image of several
+    pixels of it, at once or after others: squeeze-and-excitation blocks have many of them.
 
     Args:
         graph: is changed.
@@ -24,7 +29,7 @@ def restride(graph: Graph, node: Node, promised: Layout, found: Sequence[int]) -
         promised: the layout of its fake tensor.
         found: its strides.
     """
-    order, users = promised.order, {user for user in node.users if user.op != "output"}
+    order, users = promised.order, _users_of_format(node)
     # A symbolic size may be 1 in the first call only.
     of_one = [type(size) is int and size == 1 for size in node.meta["val"].shape]
     differing = [a and b != c for a, b, c in zip(of_one, promised.strides, found, strict=True)]
@@ -39,6 +44,43 @@ def restride(graph: Graph, node: Node, promised: Layout, found: Sequence[int]) -
         value = _permuted(graph, value, inverse_order(order))
     value.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(value, lambda user: user in users)
+
+
+def _users_of_format(node: Node) -> set[Node]:
+    """The operators whose results depend on a value's memory format."""
+    users = {user for user in node.users if user.op != "output"}
+    if not any(each.has_one_pixel for each in _layouts(node)):
+        return users
+    return {user for user in users if not _is_by_element(user) and _leads_to_pixels(user)}
+
+
+def _leads_to_pixels(node: Node) -> bool:
+    """Whether an operator, or one after it, makes an image of several pixels of single pixels."""
+    seen, left = {node}, [node]
+    while left:
+        user = left.pop()
+        layouts = _layouts(user)
+        if any(each.has_one_pixel for each in layouts):
+            left += user.users.keys() - seen
+            seen |= user.users.keys()
+        elif not _is_by_element(user) and any(each.is_image for each in layouts):
+            return True
+    return False
+
+
+def _is_by_element(node: Node) -> bool:
+    """Whether it is an elementwise operator or a view.
+
+    Single pixels, which these expand, do not decide on the strides of their results.
+    """
+    target = node.target
+    return isinstance(target, OpOverload) and (
+        is_view(target) or torch.Tag.pointwise in target.tags
+    )
+
+
+def _layouts(node: Node) -> list[Layout]:
+    return [layout for layout in map(Layout.of, tensors_of(node)) if layout is not None]
 
 
 def _permuted(graph: Graph, node: Node, order: Sequence[int]) -> Node:

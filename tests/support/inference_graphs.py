@@ -1,6 +1,6 @@
 """The ATen graphs that AOTAutograd makes of models for inference."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,10 @@ class InferenceGraph:
     arguments: list[Any] = field(default_factory=list)
 
 
-def inference_graph(model: nn.Module, *inputs: Any) -> InferenceGraph:
-    """The one graph of a model without gradients."""
+def inference_graph(
+    model: nn.Module, *inputs: Any, rewrite: Callable[[GraphModule], GraphModule] = lambda gm: gm
+) -> InferenceGraph:
+    """The one graph of a model without gradients, rewritten."""
     torch.compiler.reset()
     found: list[InferenceGraph] = []
 
@@ -36,11 +38,12 @@ def inference_graph(model: nn.Module, *inputs: Any) -> InferenceGraph:
         metadata = TracingContext.get().fw_metadata
         assert metadata is not None
         names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-        found.append(InferenceGraph(gm, {names[i] for i in metadata.static_input_indices}))
+        rewritten = rewrite(gm)
+        found.append(InferenceGraph(rewritten, {names[i] for i in metadata.static_input_indices}))
 
         def run(*arguments: Any) -> Any:
             found[-1].arguments[:] = arguments
-            return gm(*arguments)
+            return rewritten(*arguments)
 
         return make_boxed_func(run)
 
