@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.torch_internals.dynamo.bookkeeping import (
     FOR_PROFILERS,
     FOR_USER_OBJECTS,
@@ -24,6 +25,8 @@ _entries = lookup("torch._dynamo.eval_frame._debug_get_cache_entry_list")
 _is_tracing = lookup("torch._C._is_tracing")
 _n_dispatch_modes = lookup("torch._C._len_torch_dispatch_stack")
 _n_function_modes = lookup("torch._C._len_torch_function_stack")
+_function_modes = lookup("torch.overrides._get_current_function_mode_stack")
+_DeviceContext = lookup("torch.utils._device.DeviceContext")
 _transform = lookup("torch._C._functorch.peek_interpreter_stack")
 _GlobalState = lookup("torch._C._dynamo.guards.GlobalStateGuard")
 
@@ -35,6 +38,7 @@ _FETCHED = {"_modules", "_parameters", "_buffers"}
 _OF_DYNAMIC_SIZES = {"call_size", "call_stride", "call_storage_offset"}
 _SETTERS = {"object_setattr_ignore_descriptor", "object", "__setattr__"}
 """Functions that it calls with an object, the name of an attribute and a value."""
+_INTERCEPTED = "a mode, a transform, a stance of the compiler or a trace"
 _OF_STREAMS = "cuda"
 """The text that Dynamo's code for the current stream uses."""
 
@@ -162,6 +166,13 @@ def is_ordinary_call() -> bool:
     )
 
 
+def _default_device() -> torch.device | None:
+    """The device of `torch.set_default_device` or `with torch.device`; None if there is none."""
+    if _n_function_modes() == 0:  # as a rule, and fast
+        return None
+    return next((m.device for m in _function_modes() if isinstance(m, _DeviceContext)), None)
+
+
 class PytorchState:
     """The global state of PyTorch that changes what operators do, to compare with later calls."""
 
@@ -169,10 +180,13 @@ class PytorchState:
         """Records the current state.
 
         Raises:
-            UnsupportedError: this PyTorch lacks a name that comparisons need.
+            UnsupportedError: a mode (other than a default device), stance, transform or trace is
+                active; or this PyTorch lacks a name that comparisons need.
         """
         self._guard, self._inference = _GlobalState(), torch.is_inference_mode_enabled()
-        self.is_same()  # raises now, so that no later call does
+        self._default_device = _default_device()
+        if not self.is_same():
+            raise UnsupportedError(f"while {_INTERCEPTED} is active, only guards check a call")
 
     @property
     def difference(self) -> str:
@@ -181,14 +195,20 @@ class PytorchState:
             return "torch.inference_mode"
         if not self._guard.check():
             return str(self._guard.reason()).strip()
-        return "a mode, a transform, a stance of the compiler or a trace"
+        if _default_device() != self._default_device:
+            return "the default device"
+        return _INTERCEPTED
 
     def is_same(self) -> bool:
-        """Whether the state is unchanged, and no mode, stance, transform or trace is active."""
+        """Whether the state is unchanged, and no mode, stance, transform or trace is active.
+
+        A default device is part of the state, although PyTorch sets it by a mode.
+        """
         return (
             is_ordinary_call()
             and self._guard.check()
             and torch.is_inference_mode_enabled() is self._inference
-            and _n_function_modes() == 0
+            and _n_function_modes() == (self._default_device is not None)
+            and _default_device() == self._default_device
             and _transform() is None
         )

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.errors import FallbackError, InputError, NimbleWarning, OptionError
-from nimble_fx.torch_internals.dynamo import entries
-from nimble_fx.torch_internals.names import Missing
 from tests.support.eager import assert_calls_are_eagers, assert_same, twins
 from tests.support.models import CASES, Branchy
 
@@ -210,25 +208,6 @@ def test_it_may_be_traced_or_be_part_of_another_compiled_model() -> None:
     assert_same(outer(x), net(x).detach() + 1)
 
 
-def test_in_another_state_of_pytorch_it_is_compiled_again() -> None:
-    net, x = Branchy(), torch.randn(2, 4)
-    compiled = nimble_fx.compile(net, x, guards=False)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        result = compiled(x)
-        assert result.dtype == net(x).dtype
-    assert len(compiled.programs) == 2
-
-
-def test_without_a_name_to_compare_states_by_guards_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(entries, "_transform", Missing("peek_interpreter_stack"))
-    net, x = Branchy(), torch.randn(2, 4)
-    with pytest.warns(NimbleWarning, match=r"runs with guards: .*peek_interpreter_stack"):
-        compiled = nimble_fx.compile(net, x, guards=False)
-    assert_same(compiled(x), net(x).detach())
-
-
 def test_other_threads_may_compile_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()
     x = torch.randn(2, 3, 8, 8)
@@ -324,15 +303,6 @@ def test_what_is_returned_as_it_came_is_that_of_the_call() -> None:
     compiled = nimble_fx.compile(lambda x, past: (x + 1, past), (x, {}), guards=False)
     past: dict[str, Tensor] = {}
     assert compiled(x, past)[1] is past
-
-
-def test_modes_and_transforms_are_respected_by_compiling_again() -> None:
-    net, x = Branchy(), torch.randn(2, 4)
-    compiled = nimble_fx.compile(net, x, guards=False)
-    with torch.inference_mode():
-        assert compiled(x).is_inference()
-    with torch.no_grad():
-        assert_same(torch.vmap(compiled)(x), torch.stack([net(row) for row in x]))
 
 
 def test_a_model_that_does_more_than_to_run_a_program_is_called_with_guards_and_says_why() -> None:
