@@ -111,3 +111,18 @@ def test_no_python_file_or_function_is_too_long_to_be_read() -> None:
 def test_only_the_cuda_device_touches_torch_cuda(path: Path) -> None:
     touches = any(name.startswith("torch.cuda") for name in names(path))
     assert touches == (path.name == "cuda.py")
+
+
+FACTORIES = {
+    *("arange", "empty", "empty_strided", "eye", "full", "linspace", "ones", "rand", "randint"),
+    *("randn", "randperm", "tensor", "zeros"),
+}
+
+
+def test_new_tensors_are_on_a_named_device() -> None:
+    """Else they would be on the device of the user's `torch.set_default_device`."""
+    for path in SOURCES:
+        calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        made = [n for n in calls if ast.unparse(n.func) in {f"torch.{name}" for name in FACTORIES}]
+        unnamed = [n for n in made if "device" not in {keyword.arg for keyword in n.keywords}]
+        assert [(path.name, n.lineno) for n in unnamed] == []

@@ -204,5 +204,7 @@ def _dropped_again(draw: _RepeatedDraw, mask: Node, like: Node) -> Node:
 def _scale(p: float, dropped: Tensor) -> float:
     """By what a dropout multiplies: its kernel for the CPU rounds it to the type of elements."""
     scale = 0.0 if p == 1 else 1 / (1 - p)
+    if not dropped.is_cpu:
+        return scale
     with plain_eager_mode():
-        return torch.tensor(scale, dtype=dropped.dtype).item() if dropped.is_cpu else scale
+        return torch.tensor(scale, dtype=dropped.dtype, device="cpu").item()

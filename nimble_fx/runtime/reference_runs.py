@@ -66,7 +66,7 @@ class _InFloat64(Interpreter):
 class _WithErrors(_InFloat64):
     def __init__(self, gm: GraphModule, seed: int) -> None:
         super().__init__(gm)
-        self._errors = torch.Generator().manual_seed(seed)
+        self._errors = torch.Generator("cpu").manual_seed(seed)
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
@@ -83,7 +83,7 @@ class _WithErrors(_InFloat64):
         """
         if _wide(getattr(traced, "dtype", None)) is None or value.layout is not torch.strided:
             return value
-        error = torch.randn(value.shape, generator=self._errors, dtype=torch.float64)
+        error = torch.randn(value.shape, generator=self._errors, dtype=torch.float64, device="cpu")
         other = value * (1 + _error_size(traced.dtype) * error.to(value.device))
         is_exact = value == wide(value.to(traced.dtype))
         if adds_up and not value.is_complex():

@@ -50,7 +50,7 @@ def graph_call(code: FunctionType, graph: str, example: Arguments) -> GraphCall:
     if not isinstance(compiled, CompiledGraph) or compiled.program is None:
         raise UnsupportedError("AOTAutograd may do more than to call the program")
     calls: list[Sequence[Any]] = []
-    outputs = [torch.empty(0) for _ in range(compiled.n_outputs)]
+    outputs = [torch.empty(0, device="cpu") for _ in range(compiled.n_outputs)]
 
     def record(*args: Any) -> Sequence[Tensor]:
         calls.append(args)

@@ -42,7 +42,7 @@ class WeightSample:
     """
 
     bytes = memoryview(b"")
-    words = torch.empty(0, dtype=torch.int64)
+    words = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def __init__(self, weight: Tensor) -> None:
         self.address, self.version = weight.data_ptr(), weight._version
@@ -58,7 +58,7 @@ class WeightSample:
             self.bytes = _memory(start, end)
             return
         places = _offsets(dimensions) if is_small else _places(dimensions, weight)
-        within = torch.arange(0, weight.itemsize, self.word_size)
+        within = torch.arange(0, weight.itemsize, self.word_size, device="cpu")
         self.words = (start + weight.itemsize * places[:, None] + within).view(-1)
 
 
@@ -112,7 +112,7 @@ def _places(dimensions: _Dimensions, weight: Tensor) -> Tensor:
 def _thinned(places: Tensor) -> Tensor:
     """At most `MAX_SAMPLED` of the positions, evenly spaced."""
     n = min(len(places), MAX_SAMPLED)
-    return places[torch.arange(n) * len(places) // n]
+    return places[torch.arange(n, device="cpu") * len(places) // n]
 
 
 def _with_scattered(places: Tensor, others: _Dimensions) -> Tensor:
@@ -122,7 +122,7 @@ def _with_scattered(places: Tensor, others: _Dimensions) -> Tensor:
     """
     kept, n = _thinned(places), _n_elements(others)
     step = next(step for step in count(max(1, round(0.618 * n))) if gcd(step, n) == 1)
-    index = torch.arange(len(kept)) * step % n
+    index = torch.arange(len(kept), device="cpu") * step % n
     for extent, stride in reversed(others):
         kept, index = kept + index % extent * stride, index // extent
     return kept
@@ -155,7 +155,7 @@ def _n_elements(dimensions: _Dimensions) -> int:
 
 def _offsets(dimensions: _Dimensions) -> Tensor:
     """The offsets of all elements of an array that begins at 0."""
-    offsets = torch.zeros(1, dtype=torch.int64)
+    offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
     for n, stride in dimensions:
-        offsets = (offsets[:, None] + torch.arange(n) * stride).view(-1)
+        offsets = (offsets[:, None] + torch.arange(n, device="cpu") * stride).view(-1)
     return offsets
