@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from tests.support.beside_eager import VIRTUAL
 from tests.support.eager import (
     assert_inference_is_eagers,
     assert_same,
@@ -363,30 +362,3 @@ def test_threads_call_one_compiled_model_at_once() -> None:
     with torch.no_grad():
         compiled(inputs[0])
     assert_threads_do_not_mix(compiled, model, inputs, n_calls=5)
-
-
-def halves(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    product = torch.sin(x @ weight)
-    return product[:, ::2], product[:, 1::2]
-
-
-def with_its_transpose(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    part = (x @ weight)[:, ::2]
-    return part, part.t()
-
-
-@pytest.mark.parametrize("options", [NIMBLE, VIRTUAL])
-@pytest.mark.parametrize("function", [halves, with_its_transpose])
-def test_outputs_of_training_that_share_memory_may_be_written_to(
-    function: Callable[..., Any], options: dict[str, Any]
-) -> None:
-    compiled = torch.compile(function, backend="nimble", options=options)
-    for _ in range(2):
-        inputs = torch.randn(4, 4, requires_grad=True), torch.randn(4, 6, requires_grad=True)
-        gradients = []
-        for run in (compiled, function):
-            one, other = run(*inputs)
-            one.mul_(2)
-            loss = one.sum() + other.square().sum()
-            gradients.append(torch.autograd.grad(loss, inputs))
-        assert_same(*gradients)

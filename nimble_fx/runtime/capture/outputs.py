@@ -76,9 +76,8 @@ class OutputBuilder:
         distinct = {id(value): value for value in captured}
         tensors = [value for value in distinct.values() if isinstance(value, Tensor)]
         self._n_outputs = Counter(map(storage_key, tensors))
-        self._whole = {
-            storage_key(value): value for value in reversed(tensors) if self._is_whole_copy(value)
-        }
+        base_first = sorted(filter(self._is_whole_copy, tensors), key=Tensor._is_view)
+        self._whole = {storage_key(value): value for value in reversed(base_first)}
         self._builders = [
             self._builder(value, buffers, static, copies) for value in distinct.values()
         ]
@@ -148,7 +147,10 @@ class OutputBuilder:
             whole = self._whole.get(storage)
             self._originals.append(_whole_storage(value, is_alone) if whole is None else whole)
         n = copies[storage]
-        return partial(_whole_copy if value is self._originals[n] else _view_of_copy, n, view)
+        if value is self._originals[n]:
+            return partial(_whole_copy, n, view)
+        is_detached = storage in self._whole and _base(value) is not _base(self._originals[n])
+        return partial(_detached_view_of_copy if is_detached else _view_of_copy, n, view)
 
 
 def _non_tensor(value: object, call: Call) -> object:
@@ -184,6 +186,16 @@ def _whole_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
 
 def _view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     return _view_on(call.copies[n], view)
+
+
+def _detached_view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
+    """For what the model has detached: autograd would make it require gradients with the copy."""
+    return _view_of_copy(n, view, call).detach()
+
+
+def _base(value: Tensor) -> Tensor:
+    """The tensor of which autograd knows a tensor as a view; itself if it is none."""
+    return value if value._base is None else value._base
 
 
 def _view_on(base: Tensor, view: TensorMetadata, shift: int = 0) -> Tensor:
