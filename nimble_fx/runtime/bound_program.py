@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import InputError, UnsupportedError
@@ -14,6 +15,7 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.symbolic_sizes import symbols_in
 from nimble_fx.ir.task_graph import Input, TaskGraph
 from nimble_fx.ir.types import ScalarType, Size, TensorType
+from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import FoldedWeights, folded_weights
 from nimble_fx.runtime.input_types import check_expressions, check_type
@@ -67,6 +69,9 @@ class BoundProgram:
             if not value.static and i not in self._inferred
         ]
         self._symbolic = [i for i in self._positions if symbols_in(graph.inputs[i].type)]
+        written = written_inputs(graph)
+        pairs = zip(given, self._values, strict=True)
+        self._written = [x for value, x in pairs if value.static and value.name in written]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
 
@@ -102,7 +107,9 @@ class BoundProgram:
                 "compile with fold_weights=False"
             )
         with torch.no_grad(), DisableAutocast():
-            return list(self._run([*values, *self._folded_weights()]))
+            outputs = list(self._run([*values, *self._folded_weights()]))
+        increment_version(self._written)  # a replay does not
+        return outputs
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuses to be pickled or copied.

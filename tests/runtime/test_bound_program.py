@@ -336,3 +336,15 @@ def test_a_tensor_that_is_neither_parameter_nor_buffer_is_bound_by_its_own_name(
     with pytest.raises(InputError, match="if that is a parameter or buffer of it"):
         program.bind(model)
     assert_same_bits(program.bind({name: TABLE})(torch.ones(3)), [TABLE])
+
+
+@pytest.mark.parametrize("options", [{}, {"device": "virtual"}])
+def test_autograd_notices_that_a_call_has_written_a_buffer(options: dict[str, Any]) -> None:
+    model, weight = Counts(), torch.ones(4, requires_grad=True)
+    run = compiled(model, X, options=options).bind(model)
+    for _ in range(2):
+        run(X)
+    loss = (weight * model.seen).sum()
+    run(X)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
