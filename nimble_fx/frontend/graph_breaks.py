@@ -7,7 +7,7 @@ from torch.fx import GraphModule
 
 from nimble_fx.fallback import Fallback
 from nimble_fx.internal_files import is_internal
-from nimble_fx.ir.display import plural
+from nimble_fx.ir.display import plural, printable
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.torch_internals.dynamo.counters import graph_breaks, short_reason
 
@@ -74,5 +74,6 @@ def _innermost(stack: list[FrameSummary]) -> Source | None:
     """The innermost line of the user's code, if there is one."""
     for frame in reversed(stack):
         if not is_internal(frame.filename):
-            return Source(frame.filename, frame.lineno or 0, frame.line or "")
+            file, code = printable(frame.filename), printable(frame.line or "")
+            return Source(file, frame.lineno or 0, code)
     return None

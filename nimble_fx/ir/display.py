@@ -1,6 +1,15 @@
 """Counts and tables as text."""
 
+import re
 from collections.abc import Sequence
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff]")
+"""Control characters, which a terminal obeys, except white space, and what is no text."""
+
+
+def printable(text: str) -> str:
+    """A line of code, or a file's name, as it may be shown and saved."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def plural(n: int, noun: str) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from nimble_fx.ir.display import printable
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
@@ -24,8 +25,6 @@ from nimble_fx.torch_internals.names import is_wrapper_subclass
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-"""Control characters, which a terminal obeys, except white space."""
 _OURS = Path(__file__).parents[1]
 _MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
 _Scope = ast.ClassDef | ast.FunctionDef
@@ -280,8 +279,8 @@ def _innermost(stack_trace: str) -> Source | None:
     frames = _frames(stack_trace)
     if not frames:
         return None
-    code = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", frames[-1]["code"].strip())
-    return Source(frames[-1]["file"], int(frames[-1]["line"]), code)
+    frame = frames[-1]
+    return Source(printable(frame["file"]), int(frame["line"]), printable(frame["code"].strip()))
 
 
 def _frames(stack_trace: str) -> list[re.Match[str]]:
