@@ -12,8 +12,8 @@ from nimble_fx.ir.task_graph import Source
 from nimble_fx.torch_internals.dynamo.counters import graph_breaks, short_reason
 
 _NO_REASON = (
-    "either it computes nothing, or PyTorch has said why already, and does so again after "
-    "torch.compiler.reset()"
+    "it computes nothing, or torch.compile is disabled, or PyTorch has said why already, and does "
+    "so again after torch.compiler.reset()"
 )
 
 

@@ -154,7 +154,7 @@ class _Tracer:
         value = _attribute(self._gm, node)
         if not isinstance(value, torch.Tensor):
             user = next(iter(node.users), node)
-            kind = type(value).__name__
+            kind = "graph" if isinstance(value, GraphModule) else type(value).__name__
             raise _unsupported(user, f"is a higher-order operator: it takes a {kind}")
         node.meta.setdefault("val", value)
         return self._input(node, static=True)
