@@ -7,7 +7,6 @@ faults of fresh memory, which may take longer than the operation.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -45,10 +44,8 @@ class ReinplacePointwise:
     """Replaces an elementwise operator by its in-place form.
 
     The first operand must be a whole tensor that another task allocated, have the result's shape,
-    strides and dtype, and be read by no other task and aliased by no output. Operands whose fake
-    tensor may have another dtype than the real one are excluded, because the result's dtype may
-    then differ too. So are scalars: the memory of one may have all the elements that it is the sum
-    of (`mse_loss`).
+    strides and dtype, and be read by no other task and aliased by no output. Scalars are excluded:
+    the memory of one may have all the elements that it is the sum of (`mse_loss`).
 
     Requires: a traced graph: in program order, with its dependencies, not scheduled.
     Ensures: the same results from fewer allocations; the same dependencies.
@@ -81,7 +78,6 @@ class _Operands:
         accesses = Counter(s for task in graph.launching for s in {*task.reads, *task.writes})
         returned = {s for name in ref_names(graph.outputs) for s in self._values[name].holds}
         self._read_once = {s for s, n in accesses.items() if n == 2} - returned
-        self._doubtful = self._of_doubtful_type(graph)
         self._whole: dict[str, str] = {}
         for task in graph.tasks:
             storage = self._whole_storage(task)
@@ -95,34 +91,8 @@ class _Operands:
             return None
         if self._values[operand].type != task.type or not _has_one_layout(task.type):
             return None
-        if not self._doubtful.isdisjoint(task.uses):
-            return None
         n_operands = sum(storage in self._values[name].holds for name in task.uses)
         return storage if n_operands == 1 else None
-
-    def _of_doubtful_type(self, graph: TaskGraph) -> set[str]:
-        """The values whose dtype may differ from that of their fake tensors.
-
-        These are statistics of norms with weights and inputs of two dtypes, on a CPU, and all
-        values computed from them.
-        """
-        doubtful: set[str] = set()
-        for task in graph.tasks:
-            if task.is_item:
-                is_first = task.args[1] == 0
-                is_doubtful = not is_first and self._mixes_types(task.uses)
-            else:
-                is_doubtful = not doubtful.isdisjoint(task.uses)
-            if is_doubtful:
-                doubtful.add(task.name)
-        return doubtful
-
-    def _mixes_types(self, names: Iterable[str]) -> bool:
-        """Whether the operator of that name takes floating-point tensors of several dtypes."""
-        (maker,) = (self._values[name] for name in names)
-        operands = [self._values[name].type for name in getattr(maker, "uses", ())]
-        dtypes = {each.dtype for each in operands if isinstance(each, TensorType)}
-        return len({dtype for dtype in dtypes if dtype.is_floating_point}) > 1
 
     def _first(self, task: Task) -> tuple[str, str | None]:
         """A task's first argument, and its storage if it is the whole of that, else None."""

@@ -378,8 +378,8 @@ def test_the_form_in_place_makes_the_same_bits(operator: OpOverload) -> None:
     assert compared
 
 
-def test_statistics_whose_fake_tensors_have_another_type_make_results_of_eagers_types() -> None:
-    """A norm's mean of `bfloat16` with weights of `float32` is `float32`; its fake is not."""
+def test_statistics_of_another_type_than_promised_make_results_of_eagers_types() -> None:
+    """PyTorch's shape functions promise `bfloat16` for a norm's mean that is `float32`."""
 
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         y, mean, _ = torch.native_batch_norm(x, weight, bias, None, None, True, 0.1, 1e-5)
@@ -387,11 +387,6 @@ def test_statistics_whose_fake_tensors_have_another_type_make_results_of_eagers_
         return z.mul(mean.neg()), torch.relu(y.neg())
 
     inputs = (torch.randn(2, 4, 3, dtype=torch.bfloat16), torch.ones(4), torch.zeros(4))
-    assert [task.target for task in overwriting(function, *inputs)] == [
-        aten.exp_.default,
-        aten.neg_.default,  # of `y`, not of the mean
-        aten.relu_.default,
-    ]
     devices: tuple[dict[str, Any], ...] = ({}, {"device": "virtual"})
     for options in devices:
         torch.compiler.reset()
