@@ -27,7 +27,10 @@ _READ_BY_HOST = {
 }
 """Operators that wait for the device although they have none of these tags."""
 
-_TAKE_MASKS = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
+_TAKE_MASKS = {
+    *(_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten._unsafe_index_put.default),
+    *(_aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default),
+}
 """Operators that wait for the device if an index is a mask, because they count its elements."""
 
 _MASK_DTYPES = {torch.bool, torch.uint8}

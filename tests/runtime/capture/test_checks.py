@@ -62,12 +62,16 @@ def test_operators_that_cannot_be_captured_are_refused_by_name(tag: torch.Tag) -
     assert refused.value.node == "exp"
 
 
-def changed(x: Tensor, i: Tensor) -> Tensor:
-    return torch.ops.aten.index_put(x, [None, i], x[:, :2]) + 1
+INDEXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "read": lambda x, i: x[:, i] + 1,
+    "read unsafely": lambda x, i: torch.ops.aten._unsafe_index(x, [None, i]) + 1,
+    "written": lambda x, i: torch.ops.aten.index_put(x, [None, i], x[:, :2]) + 1,
+    "written unsafely": lambda x, i: torch.ops.aten._unsafe_index_put(x, [None, i], x[:, :2]) + 1,
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
-@pytest.mark.parametrize("function", [lambda x, i: x[:, i] + 1, changed], ids=["read", "write"])
+@pytest.mark.parametrize("function", INDEXED.values(), ids=INDEXED)
 def test_the_host_waits_for_masks_and_for_no_other_indices(
     function: Callable[..., Tensor], dtype: torch.dtype
 ) -> None:
