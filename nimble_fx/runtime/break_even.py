@@ -39,5 +39,5 @@ class BreakEven:
         self._n_calls.pop(key, None)
 
     def dropped(self, n_uses: int) -> None:
-        """Notes that a result was dropped which so many calls have used."""
+        """Counts a dropped result as early if it was used too few times to pay for itself."""
         self._n_early += n_uses < self._break_even

@@ -13,9 +13,9 @@ from nimble_fx.rewrites.folding.fuse_activations import fuse_activations
 from nimble_fx.rewrites.folding.fuse_cudnn_relu import fuse_cudnn_relu
 from nimble_fx.rewrites.folding.hoist_weights import (
     Hoisted,
+    constant_weights,
     fixed_nodes,
     hoist_weights,
-    unshared_weights,
 )
 from nimble_fx.rewrites.folding.pack_matrices import pack_matrices
 from nimble_fx.rewrites.folding.pointwise_products import pointwise_products
@@ -46,10 +46,10 @@ def fold_weights(
         return None
 
     def fixed() -> Collection[Node]:
-        return fixed_nodes(gm, unshared_weights(gm, static))
+        return fixed_nodes(gm, constant_weights(gm, static))
 
     gm = copied(gm)
-    gm = fold_batch_norm(gm, unshared_weights(gm, static))
+    gm = fold_batch_norm(gm, constant_weights(gm, static))
     if library is not None:
         gm = channels_last(gm, fixed())
     if library == "cuDNN":
@@ -60,4 +60,4 @@ def fold_weights(
         gm = fuse_activations(gm, fixed(), assume_finite)
         gm = pack_matrices(gm, fixed())
     gm = eliminate_common_subexpressions(gm)  # a weight that is used twice is converted once
-    return hoist_weights(gm, unshared_weights(gm, static))
+    return hoist_weights(gm, constant_weights(gm, static))

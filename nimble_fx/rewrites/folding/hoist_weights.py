@@ -63,7 +63,7 @@ def hoist_weights(gm: GraphModule, weights: Collection[Node]) -> Hoisted | None:
     )
 
 
-def unshared_weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
+def constant_weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
     """The parameters and buffers that the graph neither writes nor returns."""
     inputs = {node for node in gm.graph.find_nodes(op="placeholder") if node.name in static}
     return inputs - escaping_or_written(gm.graph)

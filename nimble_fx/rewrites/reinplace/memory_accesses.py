@@ -78,7 +78,7 @@ class Memory:
         )
 
     def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:
-        """Merges another memory into this one."""
+        """Takes over another memory's values and readers, but not its makers."""
         if other is self:
             return
         self.values += other.values

@@ -85,10 +85,10 @@ class CapturedGraph:
         self.saved_addresses = {value.data_ptr() for value in saved}
         self._saved_storages = {storage_key(value) for value in saved}
         self._n_references = self._count_references()
-        self.expect(static)
+        self.remember_types(static)
 
-    def expect(self, static: Sequence[Tensor]) -> None:
-        """Notes the types of parameters and buffers, with which `fits` compares later ones."""
+    def remember_types(self, static: Sequence[Tensor]) -> None:
+        """Makes `fits` compare with the types of these parameters and buffers."""
         self.fits = TensorGuards(static).check
 
     @property

@@ -100,7 +100,7 @@ class FrozenProgram:
             "it writes to an input with a storage offset, and may return a view of it, to which "
             "PyTorch would give the offset of a graph's copy, because sizes are symbolic"
         )
-        self._in_place = Fallback(launcher.graph.name, "unfrozen", reason)
+        self._offset_is_lost = Fallback(launcher.graph.name, "unfrozen", reason)
         self._has_warned = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -146,8 +146,8 @@ class FrozenProgram:
         """The names of two arguments that share memory which the program writes; see `found`."""
         return self._shared_memory.found([*inputs, *self._pick_compared(static)])
 
-    def _needs_inputs_in_place(self, inputs: Sequence[Any]) -> bool:
-        """Whether views of inputs would get wrong offsets, because a graph writes to input copies.
+    def _loses_offset(self, inputs: Sequence[Any]) -> bool:
+        """Whether PyTorch would give a view of a written input the offset of the graph's copy.
 
         With symbolic sizes AOTAutograd gives a view of a written input the offset of the view that
         the program returns, which is relative to the copy. The input must therefore begin where its
@@ -165,15 +165,15 @@ class FrozenProgram:
             return self._run_unfrozen(inputs, static)
         if self._mutates and self._shared(inputs, static):
             return self._run_unfrozen(inputs, static)
-        if self._needs_inputs_in_place(inputs):
-            return self._run_with_fallback(self._in_place, inputs, static)
+        if self._loses_offset(inputs):
+            return self._run_with_fallback(self._offset_is_lost, inputs, static)
         key, graph = self._find_graph(inputs, static)
         if graph is not None and graph.saved_addresses and graph.awaits_backward:
             key = key._replace(saves_in_place=False)
             graph = self._cache.get(key)
         if graph is not None and not (self._options.are_guarded or graph.fits(*static)):
             self._check_weights(static)
-            graph.expect(static)
+            graph.remember_types(static)
         if graph is None:
             if are_fake(static):
                 return self._launch(inputs, static)
@@ -210,7 +210,7 @@ class FrozenProgram:
         that has just failed is reported if the call succeeds: if it fails like its capture did, the
         error is the program's own and no fallback.
         """
-        is_known = fallback in (self._too_many_captures, self._in_place, self._failed)
+        is_known = fallback in (self._too_many_captures, self._offset_is_lost, self._failed)
         if is_known:
             self._report(fallback)
         outputs = self._run_unfrozen(inputs, static)
