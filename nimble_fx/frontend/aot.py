@@ -40,6 +40,7 @@ def compile(  # noqa: A001  # as torch.compile
     model: object,
     example_inputs: object,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     training: bool = False,
     guards: bool = True,
     release_weights: bool = False,
@@ -56,11 +57,10 @@ def compile(  # noqa: A001  # as torch.compile
         model: a `torch.nn.Module` in the mode (`train` or `eval`) that it will be called in, a
             function, a `torch.export.ExportedProgram` or a `torch.jit.ScriptModule`.
         example_inputs: a tensor (the only argument), a tuple or list (positional arguments) or a
-            dict (keyword arguments). If the only argument is a list, pass `([...],)`; likewise a
-            dict.
+            dict (keyword arguments). If the only argument is a list or dict, pass `([...],)`.
+        example_kwargs: keyword arguments beside positional ones.
         training: False compiles for inference: every call runs without gradients. True also
-            compiles the backward, and calls follow the caller's grad mode. (If inference followed
-            it too, calls would by default keep the tensors that a backward needs.)
+            compiles the backward, and calls follow the caller's grad mode.
         guards: True: each call checks, as with torch.compile, that everything the compiled code
             depends on is unchanged, and compiles again if not. False, for inference: each call only
             checks that its inputs are like the example's. Values of parameters and buffers may
@@ -85,7 +85,7 @@ def compile(  # noqa: A001  # as torch.compile
     check_training(training)
     _check_guards(guards, training, release_weights)
     parsed = _parsed(options, release_weights)
-    arguments = Arguments.parse(example_inputs)
+    arguments = Arguments.parse(example_inputs, example_kwargs)
     function = as_callable(model, arguments)
     _check_has_data(function, arguments)
     compiled = Compiled(function, parsed, training, guards)

@@ -27,21 +27,22 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
     @staticmethod
-    def parse(example_inputs: object) -> "Arguments":
+    def parse(example_inputs: object, example_kwargs: object = None) -> "Arguments":
         """The arguments that example inputs stand for.
 
         Raises:
-            OptionError: they are neither a tensor, nor a tuple or list, nor a dict by name.
+            OptionError: they are neither a tensor, nor a tuple or list, nor a dict by name; or
+                the keyword arguments are no dict by name, or come twice.
         """
+        keywords = {} if example_kwargs is None else _by_name(example_kwargs, "example_kwargs")
         if isinstance(example_inputs, Tensor):
-            return Arguments((example_inputs,), {})
+            return Arguments((example_inputs,), keywords)
         if isinstance(example_inputs, (tuple, list)):
-            return Arguments(tuple(example_inputs), {})
+            return Arguments(tuple(example_inputs), keywords)
         if isinstance(example_inputs, Mapping):
-            for name in example_inputs:
-                if not isinstance(name, str):
-                    raise OptionError(f"example_inputs has the key {name!r:.99}, which is no name")
-            return Arguments((), dict(example_inputs))
+            if example_kwargs is not None:
+                raise OptionError("example_inputs is a dict of keyword arguments already")
+            return Arguments((), _by_name(example_inputs, "example_inputs"))
         raise OptionError(
             f"example_inputs is {type(example_inputs).__name__}; it takes a tensor (the one "
             "argument), a tuple or list (positional arguments), or a dict (keyword arguments)"
@@ -74,6 +75,15 @@ class Arguments:
         """The arguments with copies of all tensors; copies share memory if the tensors do."""
         memo: dict[int, Any] = {}
         return self.with_tensors(lambda tensor: _copy(tensor, memo))
+
+
+def _by_name(keywords: object, option: str) -> dict[str, Any]:
+    if not isinstance(keywords, Mapping):
+        raise OptionError(f"{option} is {type(keywords).__name__}; it takes a dict")
+    for name in keywords:
+        if not isinstance(name, str):
+            raise OptionError(f"{option} has the key {name!r:.99}, which is no name")
+    return dict(keywords)
 
 
 def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

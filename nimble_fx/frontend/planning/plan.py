@@ -41,6 +41,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     device: str | torch.device | Device = "cuda",
     training: Literal[False] = False,
     **options: Any,
@@ -52,6 +53,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     device: str | torch.device | Device = "cuda",
     training: Literal[True],
     **options: Any,
@@ -62,6 +64,7 @@ def plan(
     model: object,
     example_inputs: object,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     device: str | torch.device | Device = "cuda",
     training: bool = False,
     **options: Any,
@@ -76,7 +79,7 @@ def plan(
     Args:
         model: as for `nimble_fx.compile`, on any device, also "meta". A function must take all
             tensors as arguments.
-        example_inputs: as for `nimble_fx.compile`, on any device; they may be fake tensors.
+        example_inputs, example_kwargs: as for `nimble_fx.compile`, on any device, or fake tensors.
         device: the device to plan for, by a name in `nimble_fx.devices.specs.DEVICES`, such as
             "h100", or as a description, `nimble_fx.Device(sms=..., tflops=..., gbps=...)`; or this
             machine's "cuda", "cuda:1" or a `torch.device`, which mean an H100 if the machine has no
@@ -106,7 +109,7 @@ def plan(
     check_training(training)
     runtime, specs = _runtime_and_specs(device)
     parsed = _parsed(options, is_here=runtime.hardware is not None)
-    arguments, bare = Arguments.parse(example_inputs), ToMeta()
+    arguments, bare = Arguments.parse(example_inputs, example_kwargs), ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
     planner = _Planner(parsed, runtime, specs, argument_names(function))
     _trace(function, planner, arguments.with_tensors(bare), training)

@@ -126,3 +126,46 @@ def test_a_sparse_argument_is_copied(layout: torch.layout) -> None:
     with torch.no_grad():
         copied.zero_()
     assert sparse.to_dense().sum() == 4
+
+
+class Scaled(nn.Module):
+    """Takes an argument by position only, and one by keyword only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, /, *, scale: Tensor) -> Tensor:
+        result: Tensor = self.layer(x) * scale
+        return result
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+@pytest.mark.parametrize("guards", [False, True])
+def test_arguments_may_be_both_by_position_and_by_keyword(is_exported: bool, guards: bool) -> None:
+    net, x, scale = Scaled(), torch.randn(2, 4), torch.randn(4)
+    model = torch.export.export(net, (x,), {"scale": scale}) if is_exported else net
+    example: dict[str, Any] = {"example_kwargs": {"scale": scale}}
+    compiled = nimble_fx.compile(model, x, guards=guards, **example, on_fallback="error")
+    other = torch.randn(2, 4), torch.randn(4)
+    assert_same(compiled(other[0], scale=other[1]), net(other[0], scale=other[1]).detach())
+    with pytest.raises((TypeError, ValueError) if guards else nimble_fx.InputError):
+        compiled(*other)
+    program = nimble_fx.plan(model, x, device="h100", **example)
+    assert len(program.graph.launching) == 2
+
+
+@pytest.mark.parametrize("take", [nimble_fx.compile, nimble_fx.plan])
+@pytest.mark.parametrize(
+    ("inputs", "keywords", "message"),
+    [
+        ({"x": torch.ones(2)}, {"scale": torch.ones(2)}, "is a dict of keyword arguments already"),
+        (torch.ones(2), 3, "example_kwargs is int; it takes a dict"),
+        (torch.ones(2), {1: 2}, "example_kwargs has the key 1, which is no name"),
+    ],
+)
+def test_keyword_arguments_are_a_dict_by_name(
+    take: Any, inputs: Any, keywords: Any, message: str
+) -> None:
+    with pytest.raises(nimble_fx.OptionError, match=message):
+        take(Scaled(), inputs, example_kwargs=keywords)
