@@ -80,7 +80,8 @@ def _is_by_element(node: Node) -> bool:
 
 
 def _layouts(node: Node) -> list[Layout]:
-    return [layout for layout in map(Layout.of, tensors_of(node)) if layout is not None]
+    dense = [each for each in tensors_of(node) if each.layout is torch.strided]
+    return [layout for layout in map(Layout.of, dense) if layout is not None]
 
 
 def _permuted(graph: Graph, node: Node, order: Sequence[int]) -> Node:
