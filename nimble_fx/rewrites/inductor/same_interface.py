@@ -17,6 +17,7 @@ _SIZES = (int, torch.SymInt)
 _SAME_DRAWS = {  # by Inductor's decompositions, since PyTorch 2.11
     torch.ops.aten.rand_like.default: torch.ops.aten.rand.default,
     torch.ops.aten.randn_like.default: torch.ops.aten.randn.default,
+    torch.ops.aten.bernoulli.p: torch.ops.aten.bernoulli_.float,
 }
 
 

@@ -109,7 +109,8 @@ def grows(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def random(x: Tensor) -> Tensor:
-    return torch.nn.functional.dropout(x.exp(), 0.5) + torch.rand_like(x)
+    by_row = x.new_empty(x.shape[0], 1).bernoulli_(0.8)
+    return torch.nn.functional.dropout(x.exp(), 0.5) + torch.rand_like(x) * by_row
 
 
 def parts(x: Tensor) -> Tensor:
