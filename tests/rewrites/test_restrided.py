@@ -86,3 +86,30 @@ def test_a_pooled_branch_is_classified_by_pixel_as_in_eager(options: dict[str, A
     with torch.no_grad():
         found = torch.compile(model, backend="nimble", options=options)(x)
     torch.testing.assert_close(found, model(x))
+
+
+def test_single_pixels_of_which_no_image_is_made_are_left_alone() -> None:
+    """Those of a squeeze-and-excitation block, whose many views would take time in each call."""
+    scale = nn.Sequential(
+        nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Sigmoid()
+    )
+
+    class Excited(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = x * scale(x)
+            return result
+
+    x = torch.randn(2, 4, 6, 6).to(memory_format=LAST)
+    graph = inference_graph(Excited(), x)
+    nodes = list(graph.gm.graph.nodes)
+    assert list(rewritten(graph.gm).graph.nodes) == nodes
+
+
+def test_elementwise_operators_read_single_pixels_as_they_are() -> None:
+    graph = inference_graph(
+        Pooled(["convolution", "relu", "add"], ["bilinear"]),
+        torch.randn(2, 4, 6, 6).to(memory_format=LAST),
+        rewrite=rewritten,
+    )
+    (relu,) = [node for node in graph.gm.graph.nodes if node.name == "relu"]
+    assert "add" in {user.name for user in relu.users}
