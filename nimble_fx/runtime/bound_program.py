@@ -70,8 +70,7 @@ class BoundProgram:
         ]
         self._symbolic = [i for i in self._positions if symbols_in(graph.inputs[i].type)]
         written = written_inputs(graph)
-        pairs = zip(given, self._values, strict=True)
-        self._written = [x for value, x in pairs if value.static and value.name in written]
+        self._written = [i for i, value in enumerate(given) if value.name in written]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
 
@@ -108,7 +107,7 @@ class BoundProgram:
             )
         with torch.no_grad(), DisableAutocast():
             outputs = list(self._run([*values, *self._folded_weights()]))
-        increment_version(self._written)  # a replay does not
+        increment_version([values[i] for i in self._written])  # replays and kernels do not
         return outputs
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -348,3 +348,18 @@ def test_autograd_notices_that_a_call_has_written_a_buffer(options: dict[str, An
     run(X)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"device": "virtual"}, {"kernels": "inductor"}])
+def test_autograd_notices_that_a_call_has_written_an_argument(options: dict[str, Any]) -> None:
+    def adds(x: Tensor) -> Tensor:
+        return x.add_(1) * 2
+
+    x, weight = torch.ones(3), torch.ones(3, requires_grad=True)
+    run = nimble_fx.compile(adds, x, **options).programs[0].bind({})
+    run(x)
+    loss = (weight * x).sum()
+    run(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -84,3 +84,36 @@ def test_any_output_may_be_written_and_requires_gradients_as_with_aot_eager(
         assume(False)  # it does not know of what all outputs are views
     compiled = torch.compile(program, backend="nimble", options=options)
     assert_same(written_and_differentiated(compiled, written), expected)
+
+
+def detached_halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.cat([x, x])
+    return both[:2].detach(), both[2:].detach()
+
+
+def detached_part(x: Tensor) -> tuple[Tensor, Tensor]:
+    part = torch.cat([x, x])[1:4]
+    return part[1:], part.detach()
+
+
+def flat_and_row(x: Tensor) -> tuple[Tensor, Tensor]:
+    product = x * 2
+    return product.view(-1), product[:1]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("function", [detached_halves, detached_part, flat_and_row])
+def test_outputs_are_views_where_those_of_aot_eager_are(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]], training: bool
+) -> None:
+    seen = []
+    for backend, options in (("aot_eager", None), ("nimble", VIRTUAL)):
+        torch.compiler.reset()
+        compiled = torch.compile(function, backend=backend, options=options)
+        with torch.set_grad_enabled(training):
+            for _ in range(2):
+                outputs = compiled(torch.ones(3, 2, requires_grad=training))
+        is_view = [each._is_view() for each in outputs]
+        outputs[0].requires_grad_()
+        seen.append((is_view, [each.requires_grad for each in outputs]))
+    assert seen[0] == seen[1]

@@ -77,7 +77,12 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
 
 def _check_complete(names: Sequence[str], name: str, arguments: Arguments) -> None:
     """Raises OptionError if the example lacks an argument that PyTorch's converter needs."""
-    missing = [each for each in names[len(arguments.args) :] if each not in arguments.kwargs]
+    if arguments.kwargs:
+        raise OptionError(
+            f"the TorchScript of {name} takes {', '.join(names)}: pass all by position, because "
+            "PyTorch does not convert it with keywords"
+        )
+    missing = names[len(arguments.args) :]
     if missing:
         raise OptionError(
             f"the TorchScript of {name} takes {', '.join(names)}, and example_inputs lacks "

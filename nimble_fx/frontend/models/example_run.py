@@ -46,10 +46,12 @@ def check_call(function: Callable[..., Any], arguments: Arguments) -> None:
             return  # the inputs are valid; eager fails because they have no data
         hint = (
             ". A dict is taken as keyword arguments: for an argument that is a dict, pass (dict,)"
+            if arguments.kwargs and not arguments.args
+            else ""
         )
         raise OptionError(
             f"{name_of(function)}, called as it is with these example inputs, raises "
-            f"{type(error).__name__}: {error}{_user_line(error)}{hint if arguments.kwargs else ''}"
+            f"{type(error).__name__}: {error}{_user_line(error)}{hint}"
         ) from error
 
 

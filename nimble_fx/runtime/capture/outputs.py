@@ -76,8 +76,9 @@ class OutputBuilder:
         distinct = {id(value): value for value in captured}
         tensors = [value for value in distinct.values() if isinstance(value, Tensor)]
         self._n_outputs = Counter(map(storage_key, tensors))
-        base_first = sorted(filter(self._is_whole_copy, tensors), key=Tensor._is_view)
-        self._whole = {storage_key(value): value for value in reversed(base_first)}
+        self._whole = {
+            storage_key(value): value for value in reversed(tensors) if self._is_whole_copy(value)
+        }
         self._builders = [
             self._builder(value, buffers, static, copies) for value in distinct.values()
         ]
@@ -100,10 +101,15 @@ class OutputBuilder:
         return [built[place] for place in self._places]
 
     def _is_whole_copy(self, value: Tensor) -> bool:
-        """Whether an output is copied, and is all of its storage, so that the others are views."""
+        """Whether an output is copied, and is all of its storage, so that the others are views.
+
+        If it is a view like the others, it is not what they are views of.
+        """
         storage = storage_key(value)
         is_callers = storage in self._static or storage in self._buffers
-        return storage in self._copied and not is_callers and _fills_its_storage(value)
+        is_copied = storage in self._copied and not is_callers
+        is_base = self._n_outputs[storage] == 1 or not value._is_view()
+        return is_copied and is_base and _fills_its_storage(value)
 
     def _is_in_place(self, value: Any) -> bool:
         """Whether an output aliases the graph's memory."""
@@ -149,7 +155,8 @@ class OutputBuilder:
         n = copies[storage]
         if value is self._originals[n]:
             return partial(_whole_copy, n, view)
-        is_detached = storage in self._whole and _base(value) is not _base(self._originals[n])
+        is_detached = value._base is not self._whole.get(storage, value._base)
+        is_detached |= value._base is None and self._n_outputs[storage] > 1
         return partial(_detached_view_of_copy if is_detached else _view_of_copy, n, view)
 
 
@@ -191,11 +198,6 @@ def _view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
 def _detached_view_of_copy(n: int, view: TensorMetadata, call: Call) -> Tensor:
     """For what the model has detached: autograd would make it require gradients with the copy."""
     return _view_of_copy(n, view, call).detach()
-
-
-def _base(value: Tensor) -> Tensor:
-    """The tensor of which autograd knows a tensor as a view; itself if it is none."""
-    return value if value._base is None else value._base
 
 
 def _view_on(base: Tensor, view: TensorMetadata, shift: int = 0) -> Tensor:

@@ -102,3 +102,16 @@ def test_an_assignment_that_pytorch_would_leave_out_is_an_error() -> None:
 
     with pytest.raises(UnsupportedError, match="Model assigns to its attribute calls, which is no"):
         nimble_fx.compile(torch.jit.script(Model()), torch.ones(2))
+
+
+def difference(x: Tensor, y: Tensor) -> Tensor:
+    return x - y
+
+
+@pytest.mark.parametrize("take", [nimble_fx.compile, nimble_fx.plan])
+def test_arguments_of_torchscript_are_passed_by_position(take: Any) -> None:
+    scripted, x = torch.jit.script(difference), torch.ones(2)
+    for inputs, keywords in ((x, {"y": x}), ({"x": x, "y": x}, None)):
+        with pytest.raises(OptionError, match="takes x, y: pass all by position"):
+            take(scripted, inputs, example_kwargs=keywords)
+    take(scripted, (x, x))
