@@ -37,6 +37,7 @@ class ToMeta:
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._twins: dict[int, Tensor] = {}
+        self._originals: list[Tensor] = []  # alive, or others would get their numbers
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """The tensor on the "meta" device; the cost does not depend on its size.
@@ -59,6 +60,7 @@ class ToMeta:
             if isinstance(tensor, nn.Parameter):
                 twin = nn.Parameter(twin.detach(), tensor.requires_grad)
             self._twins[id(tensor)] = twin
+            self._originals.append(tensor)
         return twin
 
     def _storage(self, tensor: Tensor) -> torch.UntypedStorage:

@@ -49,6 +49,13 @@ def test_tensors_without_data_have_the_geometry_and_share_memory_as_before() -> 
     assert [x.requires_grad for x in (whole, turned, other)] == [True, False, False]
 
 
+def test_a_tensor_that_is_gone_is_not_taken_for_one_in_its_place() -> None:
+    bare = ToMeta()
+    twins = [bare(torch.empty(n)) for n in range(9)]
+    assert [len(twin) for twin in twins] == list(range(9))
+    assert len({twin.untyped_storage()._cdata for twin in twins}) == 9
+
+
 @pytest.mark.parametrize("kind", [nn.Parameter, lambda data, _: data])
 def test_a_view_without_data_is_one_of_its_base(kind: Callable[..., Tensor]) -> None:
     base, bare = kind(torch.randn(4, 6), False), ToMeta()
