@@ -107,7 +107,7 @@ class BoundProgram:
             )
         with torch.no_grad(), DisableAutocast():
             outputs = list(self._run([*values, *self._folded_weights()]))
-        increment_version([values[i] for i in self._written])  # replays and kernels do not
+        increment_version([values[i] for i in self._written])  # Inductor does not, nor a replay
         return outputs
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -45,7 +45,7 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
         arguments: one set of arguments for it.
 
     Raises:
-        OptionError: an argument is missing, even one with a default.
+        OptionError: an argument is missing, even one with a default, or passed by keyword.
         UnsupportedError: PyTorch cannot convert it, or would leave out an assignment.
     """
     is_function = isinstance(model, torch.jit.ScriptFunction)
@@ -57,7 +57,7 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
     converter = lookup("torch._export.converter.TS2EPConverter")  # takes long to import
 
     try:
-        convert: Any = converter(model, arguments.args, dict(arguments.kwargs))
+        convert: Any = converter(model, arguments.args)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Manually populate")  # unused state is kept
             program: ExportedProgram = convert.convert()
@@ -76,7 +76,7 @@ def _exported(model: Any, arguments: Arguments) -> ExportedProgram:
 
 
 def _check_complete(names: Sequence[str], name: str, arguments: Arguments) -> None:
-    """Raises OptionError if the example lacks an argument that PyTorch's converter needs."""
+    """Raises OptionError unless the example has all arguments by position, for the converter."""
     if arguments.kwargs:
         raise OptionError(
             f"the TorchScript of {name} takes {', '.join(names)}: pass all by position, because "
