@@ -134,7 +134,8 @@ class Compiler:
         graph_compiler = self._graph_compiler(gm, self._name, self._capture_options())
         gm = self._prepared(without_effect_tokens(gm))
         traced = copied(gm) if self._options.verify == "values" else gm
-        gm = simplify_embedding_bags(eliminate_common_subexpressions(gm))
+        gm = eliminate_common_subexpressions(remove_identity_views(gm))
+        gm = simplify_embedding_bags(gm)
         placed = self._placed(gm) if self._options.fold_weights else None
         if placed is None:
             return self._compared(self._build(graph_compiler, gm), traced)
@@ -247,6 +248,8 @@ class Compiler:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""
         parts = min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
         keep_draws(*parts)
+        for part in parts:
+            remove_identity_views(part)
         return parts
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
@@ -275,8 +278,7 @@ class Compiler:
         place = self._target.constants_on
         if self._has_absolute_views:
             leave_wrapped(gm.graph)
-        gm = fold_constants(move_to_device(remove_identity_views(gm)), place)
-        gm = fill_masked(gm, place)
+        gm = fill_masked(fold_constants(move_to_device(gm), place), place)
         gm = correct_types_of_statistics(gm)
         gm = keep_gradients_of_images(keep_formats_of_views(gm))
         return keep_promised_strides(gm, place)
