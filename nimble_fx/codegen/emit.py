@@ -16,7 +16,7 @@ import torch
 
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Source, Task, TaskGraph, ref_names, target_name
-from nimble_fx.ir.types import ScalarType
+from nimble_fx.ir.types import ScalarType, TupleType
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.version import __version__
@@ -77,7 +77,7 @@ class _ModuleWriter:
         attributes = unique(bound, set(keyword.kwlist))
         self._names = self._local | {n: f"p.{a}" for n, a in zip(bound, attributes, strict=True)}
 
-        self._only_items = _only_items(graph)
+        self._items = _items_on_line(graph)
 
     def header(self) -> Iterator[str]:
         """The module's docstring, with the passes, and its imports."""
@@ -167,8 +167,8 @@ class _ModuleWriter:
     def _schedule(self) -> Iterator[str]:
         """The tasks in launch order, in one block for each run of a stream, with source lines."""
         shown: tuple[Source, ...] = ()
-        written_with_result = {item.name for item in self._only_items.values()}
-        written = [task for task in self.graph.tasks if task.name not in written_with_result]
+        on_lines = {item.name for items in self._items.values() for item in items}
+        written = [task for task in self.graph.tasks if task.name not in on_lines]
         for stream, tasks in _blocks(written):
             if stream is not None:
                 yield f"with s{stream}:"
@@ -193,16 +193,16 @@ class _ModuleWriter:
         return next(self._task(task))
 
     def _task(self, task: Task) -> Iterator[str]:
-        item = self._only_items.get(task.name)
-        if item is not None:
-            index = self._text(item.args[1])
-            yield f"{self._local[item.name]} = {self._call(task)}[{index}]{_comment(item.type)}"
-        else:
-            assigned = "" if task.name in task.frees else f"{self._local[task.name]} = "
-            yield f"{assigned}{self._call(task)}{_comment(task.type)}"
-        dropped = [self._local[name] for name in task.frees if name != task.name]
-        if dropped:
-            yield f"del {', '.join(dropped)}"
+        items = self._items.get(task.name, ())
+        named = items or (() if task.name in task.frees else (task,))
+        assigned = f"{', '.join([self._local[each.name] for each in named])} = " if named else ""
+        selected, shown = "", task.type
+        if len(items) == 1:
+            selected, shown = f"[{self._text(items[0].args[1])}]", items[0].type
+        yield f"{assigned}{self._call(task)}{selected}{_comment(shown)}"
+        frees = [name for each in (task, *items) for name in each.frees if name != task.name]
+        if frees:
+            yield f"del {', '.join([self._local[name] for name in frees])}"
         if task.name in self.graph.recorded:
             yield f"e.{self._local[task.name]}.record(s{task.stream})"
 
@@ -223,21 +223,37 @@ def _line(source: Source) -> str:
     return f"{file}:{source.line}  {code}"
 
 
-def _only_items(graph: TaskGraph) -> dict[str, Task]:
-    """For each operator of which only one result is used, the task that selects that result.
+def _items_on_line(graph: TaskGraph) -> dict[str, list[Task]]:
+    """For each operator of which one result is used, or all are, the tasks that select them.
 
-    The two are written on one line, so that the tuple of results has no name.
+    They are written on the operator's line, so that the tuple of results has no name.
     """
     users: dict[str, list[Task]] = {}
     for task in graph.tasks:
         for name in task.uses:
             users.setdefault(name, []).append(task)
-    operators = {task.name for task in graph.tasks if not task.is_item}
-    return {
-        name: item
-        for name, (item, *others) in users.items()
-        if not others and item.frees == (name,) and item.is_item and name in operators
-    }
+    found = {}
+    for i, task in enumerate(graph.tasks):
+        items = users.get(task.name, [])
+        following = graph.tasks[i + 1 : i + 1 + len(items)]
+        is_line = len(items) == 1 or _are_all_results(following, task)
+        if is_line and not task.is_item and _free_only(items, task):
+            found[task.name] = items
+    return found
+
+
+def _are_all_results(items: Sequence[Task], operator: Task) -> bool:
+    """Whether tasks select the results of an operator, all of them in their order."""
+    n_results = len(operator.type.items) if isinstance(operator.type, TupleType) else 0
+    results = [(Ref(operator.name), k) for k in range(n_results)]
+    return [item.args for item in items if item.is_item] == results
+
+
+def _free_only(items: Sequence[Task], operator: Task) -> bool:
+    """Whether tasks are items of an operator and free its tuple of results, and else themselves."""
+    return operator.name in (name for item in items for name in item.frees) and all(
+        item.is_item and {operator.name, item.name}.issuperset(item.frees) for item in items
+    )
 
 
 def _blocks(tasks: Sequence[Task]) -> Iterator[tuple[int | None, list[Task]]]:

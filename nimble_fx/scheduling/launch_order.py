@@ -72,7 +72,8 @@ def upward_rank(earlier: Earlier, us: Mapping[str, float]) -> dict[str, float]:
 def in_launch_order(graph: TaskGraph, order: Iterable[str]) -> TaskGraph:
     """The graph with its tasks in `order`, and host-only tasks placed between them.
 
-    A view comes right before its first use; a size or an item of a result as soon as possible.
+    A view comes right before its first use; a size or an item of a result as soon as possible, and
+    the items of a result in their order.
 
     Args:
         graph: the tasks.
@@ -111,7 +112,13 @@ def _eager_host_tasks(graph: TaskGraph) -> dict[str, list[Task]]:
         if of_tuple or _is_eager(task):
             for name in task.uses:
                 users.setdefault(name, []).append(task)
-    return users
+    return {name: sorted(each, key=_position) for name, each in users.items()}
+
+
+def _position(task: Task) -> int:
+    """The position of an item among the results; 0 for a size."""
+    index = task.args[1] if task.is_item else 0
+    return index if isinstance(index, int) else 0
 
 
 def _is_eager(task: Task) -> bool:

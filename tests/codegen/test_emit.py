@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 import nimble_fx
@@ -21,9 +22,12 @@ from nimble_fx.codegen.load import load
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.ir.task_graph import Input, Ref, Source, Task, TaskGraph
 from nimble_fx.runtime.launch import Launcher
+from nimble_fx.tracing.aten_to_tasks import trace
+from nimble_fx.verify import verify_source
 from tests.strategies import SCALAR
 from tests.support.models import CASES
 from tests.support.schedules import (
+    aten_graph,
     schedule_of,
     scheduled,
     schedules,
@@ -115,6 +119,29 @@ def test_one_item_of_several_results_is_taken_on_the_line_of_the_call() -> None:
     assert "topk =" not in text
 
 
+@given(st.lists(st.integers(0, 3), max_size=6), st.sets(st.integers(0, 3)))
+def test_all_results_are_unpacked_on_the_line_of_the_call(
+    read: list[int], returned: set[int]
+) -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        parts = x.split(1)
+        return [*[parts[i].sin() for i in read], *[parts[i] for i in sorted(returned)]]
+
+    used = {*read, *returned}
+    assume(used)
+    gm = aten_graph(program, torch.randn(4))
+    gm.graph.eliminate_dead_code()
+    graph = scheduled(trace(gm, "program").graph)
+    text = emit(graph)
+    verify_source(text, graph)
+    (line,) = (line.strip() for line in text.split("\n") if "aten.split." in line)
+    assert line.split(" = ")[0].count(", ") == (3 if len(used) == 4 else 0)
+    assert ("[" in line.split("  #")[0]) == (len(used) == 1)
+    x = torch.randn(4)
+    results = Launcher(graph, load(text, "unpacked.py"), {}, Cpu())([x])
+    assert all(map(torch.equal, results, program(x)))
+
+
 def test_the_module_runs_from_its_text_alone(tmp_path: Path) -> None:
     path = tmp_path / "emitted.py"
     path.write_text(emit(schedule_of(two_branches, torch.randn(2, 4))))
@@ -186,7 +213,7 @@ def test_items_stand_with_their_operator_and_a_view_with_its_use() -> None:
     text = emit(schedule_of(program, torch.randn(4)))
     blocks = text.split("    with s")
     assert "topk" in blocks[1]
-    assert "getitem_1 = topk[1]" in blocks[1]
+    assert "getitem, getitem_1 = aten.topk.default(x_1, 2)  # (f32[2], i64[2])\n" in blocks[1]
     (with_view,) = (block for block in blocks if "aten.view" in block)
     assert "_to_copy" in with_view
 

@@ -1,5 +1,7 @@
 """Launch order: topological, random draws in program order, the critical path first."""
 
+from itertools import permutations
+
 import torch
 from hypothesis import given
 from torch import Tensor
@@ -10,7 +12,7 @@ from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.verify import verify_structure
 from tests.strategies import task_graphs
-from tests.support.schedules import schedule_of
+from tests.support.schedules import schedule_of, traced
 
 
 def ordered(graph: TaskGraph) -> TaskGraph:
@@ -69,3 +71,14 @@ def test_items_of_a_result_come_right_behind_it() -> None:
     tasks: tuple[Task, ...] = schedule_of(program, torch.randn(2)).tasks
     assert [task.name for task in tasks[:3]] == ["topk", "getitem", "getitem_1"]
     assert tasks[2].frees == ("topk",)
+
+
+def test_items_come_in_the_order_of_the_results_wherever_they_were() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x.split(1)
+
+    graph = traced(program, torch.randn(3)).graph
+    split, *items = graph.tasks
+    for order in permutations(items):
+        made = ordered(graph.replace_tasks([split, *order]))
+        assert list(made.tasks) == [split, *items]

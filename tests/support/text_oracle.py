@@ -12,6 +12,7 @@ from typing import Any
 import networkx as nx
 
 from nimble_fx.ir.task_graph import Task, TaskGraph
+from nimble_fx.ir.types import TupleType
 from tests.support.oracle import CALL, RETURN, races, unsafe_frees
 
 
@@ -80,8 +81,8 @@ class _Events:
 class _Called:
     """Any operator, and any value: calls of it are the tasks, in the order of the text."""
 
-    def __init__(self, notes: "_Notes") -> None:
-        self._notes = notes
+    def __init__(self, notes: "_Notes", n_results: int = 0) -> None:
+        self._notes, self._n_results = notes, n_results
 
     def __getattr__(self, name: str) -> "_Called":
         return self
@@ -89,9 +90,13 @@ class _Called:
     def __getitem__(self, index: int) -> "_Called":
         return self
 
+    def __iter__(self) -> Iterator["_Called"]:
+        return iter([self] * self._n_results)
+
     def __call__(self, *args: object, **kwargs: object) -> "_Called":
-        self._notes.launch()
-        return self
+        task = self._notes.launch()
+        results = task.type.items if isinstance(task.type, TupleType) else ()
+        return _Called(self._notes, len(results))
 
 
 class _Torch:
@@ -129,8 +134,9 @@ class _Notes:
         module["call"]([called for _ in given], called, streams, _Events())
         caller.launch(RETURN)
 
-    def launch(self) -> None:
-        """The next task of the text is launched where the text is."""
+    def launch(self) -> Task:
+        """The next task of the text, which is launched where the text is."""
         task = next(self._tasks)
         if task.launches:
             self.entered[-1].launch(task.name)
+        return task

@@ -98,18 +98,52 @@ def test_items_are_read_back_as_the_operators_results() -> None:
     torch.compile(program, backend="nimble")(torch.randn(4))
     text = nimble_fx.programs()[-1].source
     verify_source(text)
-    tasks = parse(text).graph.by_name
-    assert tasks["topk"].allocates == ("topk.0", "topk.1")
-    assert tasks["_foreach_add"].allocates[1:] == ("_foreach_add.0", "_foreach_add.1")
-    (sort,) = (task for task in tasks.values() if task.target == aten.sort.default)
-    (item,) = (task for task in tasks.values() if task.frees == (sort.name,))
-    assert (item.target, item.args) == (operator.getitem, (Ref(sort.name), 0))
+    tasks = parse(text).graph.tasks
+    expected = {aten.topk.default: 2, aten._foreach_add.Scalar: 2, aten.sort.default: 1}
+    for target, n_items in expected.items():
+        (called,) = (task for task in tasks if task.target == target)
+        items = [task for task in tasks if task.is_item and Ref(called.name) in task.args]
+        assert [item.args[1] for item in items] == list(range(n_items))
+        assert [item.frees for item in items] == [()] * (n_items - 1) + [(called.name,)]
+        assert len({item.holds for item in items}) == n_items
+        assert {*called.allocates}.issuperset(s for item in items for s in item.holds)
 
 
-def test_an_item_that_is_not_there_is_refused() -> None:
+CALL = "aten.topk.default(x_1, 2)"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (f"getitem, getitem_1, c = {CALL}", "has 2 results"),
+        (f"getitem = {CALL}[2]", "has 2 results"),
+        (f"getitem, getitem = {CALL}", "different names"),
+        (f"getitem, *getitem_1 = {CALL}", "different names"),
+        (f"getitem, p.getitem_1 = {CALL}", "different names"),
+        (f"() = {CALL}", "different names"),
+        (f"(getitem, b), getitem_1 = {CALL}", "different names"),
+        (f"getitem, x_1 = {CALL}", "x_1 is already another value's name"),
+        (f"getitem, inputs = {CALL}", "inputs is already another value's name"),
+        (f"getitem, getitem_1 = c = {CALL}", "no such statement"),
+        ("getitem, getitem_1 = x_1", "no such statement"),
+    ],
+)
+def test_results_that_are_not_there_or_without_a_name_of_their_own_are_refused(
+    changed: str, why: str
+) -> None:
     text = emit(schedule_of(lambda x: x.topk(2)[0].exp(), torch.randn(4)))
-    with pytest.raises(ScheduleError, match="topk has 2 results"):
-        verify_source(text.replace("getitem = topk[0]", "getitem = topk[2]"))
+    line = f"getitem, getitem_1 = {CALL}"
+    assert line in text
+    with pytest.raises(ScheduleError, match=re.escape(why)):
+        verify_source(text.replace(line, changed))
+
+
+def test_fewer_names_than_results_are_not_the_schedule() -> None:
+    graph = schedule_of(lambda x: x.split(1)[0].exp(), torch.randn(3))
+    text = emit(graph)
+    assert "getitem, getitem_1, getitem_2 = " in text
+    with pytest.raises(ScheduleError, match="is not the schedule"):
+        verify_source(text.replace(", getitem_2", ""), graph)
 
 
 def test_pieces_that_are_views_race_as_the_whole_does() -> None:
@@ -119,7 +153,8 @@ def test_pieces_that_are_views_race_as_the_whole_does() -> None:
 
     text = emit(schedule_of(program, torch.randn(4)))
     tasks = parse(text).graph.by_name
-    assert not tasks["split"].launches
+    (split,) = (task for task in tasks.values() if task.target == aten.split.Tensor)
+    assert not split.launches
     assert tasks["getitem"].holds == tasks["getitem_1"].holds == ("exp",)
 
 
@@ -279,9 +314,11 @@ def test_items_of_a_list_are_taken_before_it_is_used_as_a_whole() -> None:
         return torch.ops.aten.zero_.default(both[0]), both[1] + 1
 
     text = emit(schedule_of(program, torch.randn(2), torch.randn(2)))
+    item, whole = ("        getitem_1 = both[1]", "        whole = aten.cat.default(both)")
+    named = "\n".join([r"both = \1", "        getitem = both[0]", item])
+    text, n_changed = re.subn(r"getitem, getitem_1 = (.*)", named, text)
+    assert n_changed == 1
     verify_source(text)
-    item = next(line for line in text.split("\n") if "= _foreach_add[1]" in line)
-    whole = "        whole = aten.cat.default(_foreach_add)"
     verify_source(text.replace(item, f"{item}\n{whole}"))
     with pytest.raises(ScheduleError, match="before it is used as a whole"):
         verify_source(text.replace(item, f"{whole}\n{item}"))
@@ -304,7 +341,8 @@ def test_items_of_a_list_among_results_lie_apart() -> None:
     users = [tasks[name] for name in ("sin", "exp", "relu", "cos")]
     read = [user.reads for user in users]
     assert len(set(read)) == len({user.stream for user in users}) == 4
-    assert all({*storages} < {*tasks["lists"].allocates} for storages in read)
+    (called,) = (task for task in tasks.values() if "lists" in str(task.target))
+    assert all({*storages} < {*called.allocates} for storages in read)
 
 
 def racing(operator: str, items: str) -> str:

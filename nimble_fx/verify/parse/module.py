@@ -6,7 +6,7 @@ it could not be proved.
 
 import ast
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, TypeGuard
@@ -103,7 +103,7 @@ class _Reader:
         self._values = {f"p.{name}": Ref(f"p.{name}") for name in tables.parameters}
         self._reserved = _RESERVED | {f"s{i}" for i in range(tables.n_streams)}
         self._drafts: list[dict[str, Any]] = []
-        self._operator_on_line: dict[str, Any] | None = None
+        self._on_line: list[dict[str, Any]] = []
         self._has_cleared = False
         self._outputs: tuple[Arg, ...] | None = None
         self._joins: tuple[str, ...] = ()
@@ -128,6 +128,8 @@ class _Reader:
                 self._expression(value, stream)
             case ast.Assign([ast.Tuple(names)], ast.Name("streams")):
                 self._streams.unpack([ast.unparse(name) for name in names])
+            case ast.Assign([ast.Tuple(targets)], ast.Call() as call):
+                self._unpack(targets, call, stream)
             case ast.Return(ast.Tuple(values)):
                 self._outputs = tuple(argument(value, self._values) for value in values)
                 self._joins = self._streams.joins()
@@ -213,17 +215,30 @@ class _Reader:
         match value:
             case ast.Call():
                 self._call(name, value, stream)
-            case ast.Subscript(ast.Name(several), ast.Constant(index)) if _is_position(index):
+            case ast.Subscript(ast.Name(), ast.Constant(index)) if _is_position(index):
                 self._item(name, self._value(value.value), index)
             case ast.Subscript(ast.Call() as call, ast.Constant(index)) if _is_position(index):
-                several = f"<call of {name}>"
-                self._call(several, call, stream)
-                operator_draft = self._drafts[-1]
-                self._item(name, several, index)
-                self._drafts[-1]["frees"] = (several,)
-                self._operator_on_line = operator_draft
+                self._items({index: name}, call, stream)
             case _:
                 raise ScheduleError("a value must be a call, or an item of a call or a value")
+
+    def _unpack(self, targets: Sequence[ast.expr], call: ast.Call, stream: str | None) -> None:
+        """Defines a value for each result of a call."""
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if not names or len({*names}) < len(targets):
+            raise ScheduleError("results must be assigned to different names")
+        for name in names:
+            self._check_free(name)
+        self._items(dict(enumerate(names)), call, stream)
+
+    def _items(self, names: Mapping[int, str], call: ast.Call, stream: str | None) -> None:
+        """Defines values by items of a call, of which the last frees the tuple of results."""
+        several = f"<call of {next(iter(names.values()))}>"
+        self._call(several, call, stream)
+        for index, name in names.items():
+            self._item(name, several, index)
+        self._drafts[-1]["frees"] = (several,)
+        self._on_line = self._drafts[-1 - len(names) :]
 
     def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
         draft = self._draft(name)
@@ -256,17 +271,17 @@ class _Reader:
     def _add(self, draft: dict[str, Any]) -> None:
         self._drafts.append(draft)
         self._values[draft["name"]] = Ref(draft["name"])
-        self._operator_on_line = None
+        self._on_line = [draft]
 
     def _drop(self, names: Sequence[str]) -> None:
         """Frees values after the last task.
 
-        After a line with an operator and its item, the operator frees its operands, and the item
+        After a line with an operator and its items, the operator frees its operands, and each item
         frees only itself.
         """
-        if not self._drafts:
+        if not self._on_line:
             raise ScheduleError("no task precedes this del")
-        newest = self._drafts[-1]
         for name in names:
-            last_user = newest if name == newest["name"] else self._operator_on_line or newest
+            itself = [draft for draft in self._on_line if draft["name"] == name]
+            last_user = itself[0] if itself else self._on_line[0]
             last_user["frees"] = (*last_user["frees"], name)
