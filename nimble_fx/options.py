@@ -128,12 +128,12 @@ class Options:
         choices = get_args(OnFallback)
         known = isinstance(self.on_fallback, str) and self.on_fallback in choices
         _require(known, "on_fallback", self.on_fallback, _choices(choices))
-        folds = type(self.fold_weights) is bool or self.fold_weights == "auto"
+        folds = type(self.fold_weights) is bool or _is_text(self.fold_weights, "auto")
         _require(folds, "fold_weights", self.fold_weights, "True, False or 'auto'")
         choices = get_args(Kernels)
         known = isinstance(self.kernels, str) and self.kernels in choices
         _require(known, "kernels", self.kernels, _choices(choices))
-        verified = type(self.verify) is bool or self.verify == "values"
+        verified = type(self.verify) is bool or _is_text(self.verify, "values")
         _require(verified, "verify", self.verify, "True, False or 'values'")
         for name in ("dump", "cache_dir", "cost_dir"):
             path = getattr(self, name)
@@ -141,7 +141,7 @@ class Options:
             expected = f"None, or a directory to write to ({problem})"
             _require(problem is None, name, path, expected)
 
-        virtual = isinstance(self.device, str) and self.device == "virtual"
+        virtual = _is_text(self.device, "virtual")
         expected = "'virtual', or None for where the model is (for a GPU that is not here there is "
         expected += "nimble_fx.plan)"
         _require(virtual or self.device is None, "device", self.device, expected)
@@ -178,6 +178,11 @@ def require_bool(name: str, value: object) -> None:
     """
     if type(value) is not bool:
         raise OptionError(f"{name}={value!r:.99} is not valid; it takes True or False")
+
+
+def _is_text(value: object, text: str) -> bool:
+    """Whether a value, which may compare element by element, is a text."""
+    return isinstance(value, str) and value == text
 
 
 def _is_pass(policy: object) -> bool:

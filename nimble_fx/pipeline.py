@@ -144,7 +144,8 @@ def _check_type(graph: object) -> None:
 
 
 def describe_pass(step: Pass) -> str:
-    """The name of the pass and its options, as in `assign-streams(policy="nimble")`."""
+    """The name of the pass and its options on a line: `assign-streams(policy="nimble")`."""
     values = [(field.name, getattr(step, field.name)) for field in fields(step)]  # type: ignore[arg-type]
     options = ", ".join(f'{k}="{v}"' if isinstance(v, str) else f"{k}={v}" for k, v in values)
-    return f"{step.name}({options})" if options else step.name
+    line = f"{step.name}({options})" if options else step.name
+    return line if line.isprintable() else repr(line)[1:-1]

@@ -1,21 +1,25 @@
 """The pipeline records its passes, and reports which pass broke a graph."""
 
+import ast
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from nimble_fx import serialization
+from nimble_fx.codegen.emit import emit
 from nimble_fx.errors import PassError, ScheduleError
+from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.pipeline import describe_pass, passes_for, schedule
-from nimble_fx.verify import verify, verify_structure
+from nimble_fx.verify import verify, verify_source, verify_structure
 from tests.strategies import task_graphs
 from tests.support.schedules import traced
 
@@ -35,6 +39,31 @@ def test_provenance_lists_the_passes_with_their_options() -> None:
     assert graph.provenance[0] == "trace"
     assert graph.provenance[4] == 'assign-streams(policy="nimble", max_streams=3)'
     assert graph.provenance[1:] == tuple(describe_pass(step) for step in passes_for("nimble", 3))
+
+
+@dataclass(frozen=True)
+class OneStream:
+    """A policy with an option that may be any text."""
+
+    pattern: object
+    name = "one-stream"
+
+    def __call__(self, graph: TaskGraph) -> TaskGraph:
+        return graph.replace_tasks(t.updated(stream=0) if t.launches else t for t in graph.tasks)
+
+
+@given(st.text())
+@example(r"C:\new\users")
+@example('a"""b\\')
+def test_options_of_a_policy_may_be_any_text(text: str) -> None:
+    graph = traced(torch.exp, torch.zeros(1)).graph
+    made = [schedule(graph, passes_for(OneStream(each), 1)) for each in (text, [text])]
+    program = ScheduledProgram(made[0], emit(made[0]), "cpu")
+    verify_source(program.source, made[0])
+    assert made[0].provenance[4] in (ast.get_docstring(ast.parse(program.source)) or "")
+    assert all(line.isprintable() for each in made for line in each.provenance)
+    saved = serialization.decode(serialization.encode(program))
+    assert (saved.graph.provenance, saved.source) == (made[0].provenance, program.source)
 
 
 def test_a_pass_that_breaks_a_graph_is_named() -> None:

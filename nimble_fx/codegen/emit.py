@@ -81,9 +81,9 @@ class _ModuleWriter:
 
     def header(self) -> Iterator[str]:
         """The module's docstring, with the passes, and its imports."""
-        yield f'"""{headline(self.graph)}. Made by nimble_fx {__version__}.'
+        yield f'"""{_in_docstring(headline(self.graph))}. Made by nimble_fx {__version__}.'
         yield ""
-        yield "passes: " + ",\n        ".join(self.graph.provenance)
+        yield _in_docstring("passes: " + ",\n        ".join(self.graph.provenance))
         yield '"""'
         yield "# fmt: off"
         yield ""
@@ -215,6 +215,11 @@ class _ModuleWriter:
 
     def _text(self, arg: Arg) -> str:
         return text_of(arg, self._names)
+
+
+def _in_docstring(text: str) -> str:
+    """Any text, such as an option of a user's pass, as part of a docstring."""
+    return text.replace("\\", r"\\").replace('"""', r"\"\"\"")
 
 
 def _line(source: Source) -> str:

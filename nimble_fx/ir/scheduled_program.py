@@ -10,6 +10,9 @@ from torch import Tensor
 from nimble_fx.ir.symbolic_sizes import Sizes
 from nimble_fx.ir.task_graph import TaskGraph
 
+_MAX_TITLE_BYTES = 100
+"""The longest part of a file's name that names the program; file systems allow about 250 bytes."""
+
 
 @dataclass(frozen=True)
 class ScheduledProgram:
@@ -59,5 +62,6 @@ class ScheduledProgram:
 
 def file_name(title: str, source: str) -> str:
     """A name that is the same for the same text: "Branchy.forward_1a2b3c4d.py"."""
-    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)[:100]
-    return f"{safe}_{sha256(source.encode()).hexdigest()[:8]}.py"
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in title)
+    short = safe.encode()[:_MAX_TITLE_BYTES].decode(errors="ignore")
+    return f"{short}_{sha256(source.encode()).hexdigest()[:8]}.py"

@@ -122,7 +122,7 @@ def _file_stem(program: TracedProgram, depends_on: Sequence[str]) -> str:
     """A hash of the program, its device and figures, versions, and `depends_on`."""
     unscheduled = program.scheduled(program.graph, source="")
     text = serialization.encode(_without_sizes(unscheduled))
-    key = [text, [*depends_on, repr(program.specs), program.device.stream_limit]]
+    key = [text, [*depends_on, repr(program.specs)]]
     return sha256(json.dumps(key).encode()).hexdigest()
 
 

@@ -63,7 +63,7 @@ def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
         constants=_each(_decode_input, members["constants"]),
         tasks=_each(partial(_decode_task, targets), members["tasks"]),
         outputs=_each(decode_argument, members["outputs"]),
-        provenance=_each(Field.line, members["provenance"]),
+        provenance=_each(Field.printable, members["provenance"]),
         urgent=_decode_urgent(members["urgent"]),
     )
     _check_orders(graph, members["tasks"])

@@ -96,6 +96,13 @@ class Field:
             raise self.error("one line of printable text without backslashes and triple quotes")
         return text
 
+    def printable(self) -> str:
+        """Text on one line."""
+        text = self.text()
+        if not text.isprintable():
+            raise self.error("one line of printable text")
+        return text
+
     def name(self) -> str:
         """A valid name for a value or a keyword in a module, normalized as Python does."""
         text = self.text()

@@ -1,5 +1,6 @@
 """The file name of an emitted module differs for different texts, and only depends on the text."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ def test_the_file_name_follows_the_text_and_is_fit_for_a_file() -> None:
     assert file_name("Net.forward (backward)", "a") == file_name("Net.forward (backward)", "a")
     assert file_name("Net", "a") != file_name("Net", "b")
     assert "/" not in file_name("../x", "a")
+    assert all(len(os.fsencode(file_name(c * 999, "a"))) < 120 for c in "aé模😀")
     assert " " not in file_name("Net.forward (backward)", "a")
 
 

@@ -54,6 +54,19 @@ def measured_peak(gm: GraphModule, *inputs: Tensor) -> int:
     return meter.peak
 
 
+def test_what_a_value_is_read_for_after_its_twins_readers_counts_once() -> None:
+    """At the product three tensors are alive, whichever `relu` is kept for the third one."""
+
+    def program(x: Tensor) -> Tensor:
+        first, second = x.relu(), x.relu()
+        partial = second.sum() + (first * 2).sum()
+        return partial + x.relu().sum()
+
+    gm = eliminate_common_subexpressions(aten_graph(program, torch.randn(1000)))
+    relu = torch.ops.aten.relu.default
+    assert len(gm.graph.find_nodes(op="call_function", target=relu)) == 1
+
+
 STEPS = st.lists(st.tuples(st.sampled_from("rspdhv"), st.integers(0, 5)), max_size=14)
 
 

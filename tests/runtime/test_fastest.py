@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nimble_fx.devices.cpu import Cpu
@@ -77,7 +78,8 @@ def test_the_fastest_runs_from_the_first_call_on(seconds: tuple[float, float], w
 @pytest.mark.parametrize(
     ("seconds", "n_rounds"),
     [
-        ((SHORT, LONG), MAX_ROUNDS),
+        ((SHORT, SHORT), MAX_ROUNDS),
+        ((SHORT, LONG), MIN_ROUNDS),
         ((ENOUGH_S, 2 * ENOUGH_S), CLEAR_ROUNDS),
         ((2 * ENOUGH_S, ENOUGH_S), CLEAR_ROUNDS),
         ((ENOUGH_S, 1.05 * ENOUGH_S), MIN_ROUNDS),
@@ -120,6 +122,19 @@ def test_on_a_busy_machine_it_measures_longer() -> None:
     n_in_a_second = ENOUGH_S / (2 * ENOUGH_S / 8 + ENOUGH_S / 8)
     assert disturbed.n_calls > 1 + 4 * n_in_a_second
     assert disturbed.n_calls < MAX_ROUNDS
+
+
+def test_on_a_busy_machine_too_it_stops_once_the_fastest_is_clear() -> None:
+    calls = count()
+
+    def be_late(*args: Any) -> None:
+        CLOCK.now += ENOUGH_S / 4 * (next(calls) % 2)
+
+    fast, disturbed = Run("a", ENOUGH_S / 16), Run("b", ENOUGH_S / 8, be_late)
+    run, choice = fastest_of(disturbed, fast)
+    run([1])
+    assert disturbed.n_calls == 1 + MIN_ROUNDS
+    assert choice.winner == "a"
 
 
 def test_the_others_are_freed() -> None:
@@ -193,6 +208,8 @@ def test_calls_that_say_nothing_about_time_run_the_first_and_select_nothing(
     with monkeypatch.context() as capturing:
         capturing.setattr(Cpu, "is_capturing", True)
         assert run([1]) == ["a"]
+    with forward_ad.dual_level():
+        assert run([forward_ad.make_dual(torch.ones(2), torch.ones(2))]) == ["a"]
     assert choice.winner is None
     assert run([1]) == ["b"]
 

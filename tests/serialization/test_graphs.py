@@ -163,8 +163,12 @@ def test_an_operator_with_another_schema_is_refused() -> None:
 def test_a_name_that_could_end_a_docstring_is_refused(name: object) -> None:
     with pytest.raises(FileError, match=r"name is .*, not"):
         decoded(document() | {"name": name})
+
+
+@pytest.mark.parametrize("line", ["a\nb", "a\0b", "\u2028", 3, None])
+def test_a_description_of_a_pass_is_a_line(line: object) -> None:
     with pytest.raises(FileError, match=r"provenance\[0\] is .*, not"):
-        decoded(document() | {"provenance": [name]})
+        decoded(document() | {"provenance": [line]})
 
 
 def test_what_no_trace_makes_cannot_be_stored() -> None:

@@ -78,6 +78,10 @@ def of_closure(cache: Cache) -> Callable[..., Any]:
     return lambda x: cache.update(x)
 
 
+def of_keyword(x: Tensor, cache: Cache) -> Tensor:
+    return cache.update(x)
+
+
 HOLDERS: dict[str, Callable[[Cache], Callable[..., Any]]] = {
     "a module's attribute": WithAttribute,
     "a namespace": WithNested,
@@ -85,6 +89,7 @@ HOLDERS: dict[str, Callable[[Cache], Callable[..., Any]]] = {
     "a keyword's default": of_keyword_default,
     "a closure": of_closure,
     "an argument of a partial": lambda cache: partial(Cache.update, cache),
+    "a keyword of a partial": lambda cache: partial(of_keyword, cache=cache),
     "a bound method's object": lambda cache: cache.update,
 }
 
