@@ -9,6 +9,7 @@ from typing import NoReturn
 from torch import Tensor, nn
 
 from nimble_fx import serialization
+from nimble_fx.codegen.load import load
 from nimble_fx.devices import DeviceRuntime, device_here
 from nimble_fx.devices.specs import Device
 from nimble_fx.errors import InputError, UnsupportedError
@@ -20,14 +21,14 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.program_summary import described_inputs, summary
 from nimble_fx.rewrites.kernel_registry import kernel_source
 from nimble_fx.runtime.bound_program import BoundProgram
-from nimble_fx.runtime.capture.autotuning import AutotuneResult
+from nimble_fx.runtime.capture.autotuning import Autotuner, AutotuneResult
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
+from nimble_fx.runtime.capture.freeze import FrozenProgram
 from nimble_fx.runtime.capture.pool_group import PoolGroup
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.fastest import KernelChoice
-from nimble_fx.runtime.launch import IfShared
-from nimble_fx.runtime.runner import runner
+from nimble_fx.runtime.launch import AsTraced, Launcher
 from nimble_fx.selection.candidate import Candidate
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.operators import is_kernel
@@ -206,23 +207,36 @@ class Program:
         pool_group: PoolGroup,
         reporter: Reporter,
         capture: CaptureOptions,
-        if_shared: IfShared | None = None,
+        as_traced: AsTraced | None = None,
     ) -> Boxed:
-        """The callable that runs it on a device; arguments as for `runtime.runner.runner`."""
+        """Loads it and returns its callable, captured unless `status` has a reason not to.
+
+        Args:
+            device: the device that runs it.
+            pool_group: the group that it shares with its forward or backward.
+            reporter: lists fallbacks.
+            capture: how captures and callers share memory.
+            as_traced: see `Launcher`.
+        """
         schedules = (self.scheduled, *self.alternatives)
+        launchers = [
+            Launcher(each.graph, load(each.source, each.file), each.constants, device, as_traced)
+            for each in schedules
+        ]
+        if self.status.reason is not None:
+            return pool_group.ordered(launchers[0]) if capture.is_backward else launchers[0]
 
         def on_result(result: AutotuneResult) -> None:
             self._use_winner(schedules[result.winner], result)
 
-        return runner(
-            schedules,
-            device,
+        return FrozenProgram(
+            launchers[0],
             pool_group,
             self.status,
             reporter,
             capture,
-            on_result,
-            if_shared,
+            Autotuner(launchers, on_result) if len(launchers) > 1 else None,
+            self.scheduled.parameters,
         )
 
     def _use_winner(self, winner: ScheduledProgram, result: AutotuneResult) -> None:

@@ -21,7 +21,7 @@ from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.pool_group import PoolGroup
-from nimble_fx.runtime.launch import IfShared
+from nimble_fx.runtime.launch import AsTraced, drops_tangents
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
@@ -96,27 +96,24 @@ class ThisMachine(Target):
         _log_program(program)
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
-        as_traced = self._if_shared(gm, program.name) if written_inputs(traced.graph) else None
+        may_be_wrong = written_inputs(traced.graph) or drops_tangents(traced.graph)
+        as_traced = self._as_traced(gm, program.name) if may_be_wrong else None
         run = program.runner(traced.device, self._pool_group, self.reporter, capture, as_traced)
         run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
         run.reporter = self.reporter  # type: ignore[attr-defined]  # likewise
         return run
 
-    def _if_shared(self, gm: GraphModule, name: str) -> IfShared:
-        """Runs calls whose inputs share memory unexpectedly as traced, and reports them."""
-        run: Boxed | None = None
+    def _as_traced(self, gm: GraphModule, name: str) -> AsTraced:
+        """Runs calls for which the program would be wrong; does not keep the graph alive."""
 
-        def as_traced(one: str, other: str) -> Boxed:
-            nonlocal run
+        def report_shared(one: str, other: str) -> None:
             reason = (
                 f"{one} and {other} share memory, some of which it writes, and did not when it was "
                 "compiled; other calls run by the schedule"
             )
             self.reporter.report(Fallback(name, AS_TRACED, reason))
-            run = run or _by_operators(gm)  # in the turn of the call
-            return run
 
-        return as_traced
+        return AsTraced(_by_operators(gm), report_shared)  # run in the turn of the program
 
     def unscheduled(
         self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError

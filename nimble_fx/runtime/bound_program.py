@@ -19,6 +19,7 @@ from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import FoldedWeights, folded_weights
 from nimble_fx.runtime.input_types import check_expressions, check_type
+from nimble_fx.runtime.launch import drops_tangents
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
@@ -73,6 +74,9 @@ class BoundProgram:
         self._written = [i for i, value in enumerate(given) if value.name in written]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
+        self._needed_for_tangents = " and ".join(
+            ["kernels='aten'"] * drops_tangents(graph) + ["fold_weights=False"] * program.n_folded
+        )
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Runs the program and returns its outputs.
@@ -100,10 +104,10 @@ class BoundProgram:
         for i in self._symbolic:
             check_expressions(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
-        if self._n_given < len(self._graph.inputs) and carry_tangents(inputs):
+        if self._needed_for_tangents and carry_tangents(inputs):
             raise InputError(
-                f"an input of {self._graph.name} carries a tangent, which oneDNN's operators drop: "
-                "compile with fold_weights=False"
+                f"an input of {self._graph.name} carries a tangent, which its kernels drop: "
+                f"compile with {self._needed_for_tangents}"
             )
         with torch.no_grad(), DisableAutocast():
             outputs = list(self._run([*values, *self._folded_weights()]))

@@ -7,6 +7,7 @@ order, and empties it, so that inputs can be freed while the program runs.
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from traceback import walk_tb
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +24,30 @@ from nimble_fx.runtime.items_at import items_at
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed, boxed
 from nimble_fx.torch_internals.fake_tensors import like
+from nimble_fx.torch_internals.forward_ad import carry_tangents
 from nimble_fx.torch_internals.names import DisableTorchFunction
+from nimble_fx.torch_internals.operators import is_kernel
 
 HOST = torch.device("cpu")
 
-IfShared = Callable[[str, str], Boxed]
-"""Takes the names of two inputs that share memory which a program writes, and did not when it was
-traced; returns what runs the call instead, operator by operator in the order of the trace."""
+
+@dataclass(frozen=True)
+class AsTraced:
+    """Runs the calls for which a program would be wrong.
+
+    Attributes:
+        run: the ATen graph, operator by operator in the order of the trace.
+        report_shared: called with the names of two inputs that share memory which the program
+            writes, and did not when it was traced.
+    """
+
+    run: Boxed
+    report_shared: Callable[[str, str], None]
+
+
+def drops_tangents(graph: TaskGraph) -> bool:
+    """Whether a program has kernels that compute no tangents: those of Inductor and of users."""
+    return any(is_kernel(task.target) for task in graph.tasks)
 
 
 @boxed
@@ -51,7 +69,7 @@ class Launcher:
         loaded: LoadedModule,
         constants: Mapping[str, torch.Tensor],
         device: DeviceRuntime,
-        if_shared: IfShared | None = None,
+        as_traced: AsTraced | None = None,
     ) -> None:
         """A loaded module with its graph.
 
@@ -60,7 +78,9 @@ class Launcher:
             loaded: its module.
             constants: the values of the graph's constants by name.
             device: runs it.
-            if_shared: see `IfShared`; None if such calls cannot happen.
+            as_traced: runs calls whose inputs share memory that it writes and did not when it was
+                traced, or, if it has kernels of Inductor's, carry tangents, which those drop; None
+                if such calls cannot happen.
         """
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
@@ -68,7 +88,8 @@ class Launcher:
         self.static = [i for i, value in enumerate(graph.inputs) if value.static]
         written = written_inputs(graph)
         mutated = [value.name in written for value in graph.inputs]
-        self._if_shared = if_shared
+        self._as_traced = as_traced
+        self._drops_tangents = drops_tangents(graph)
         self.shared_memory = SharedMemory.of(graph)
         self.shared_static = SharedMemory.of(graph, self.static)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
@@ -79,10 +100,8 @@ class Launcher:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Enqueues the program on the current stream and side streams; empties `args`."""
-        if self._if_shared is not None:
-            shared = self.shared_memory.found(args)
-            if shared is not None:
-                return self._if_shared(*shared)(args)
+        if self._as_traced is not None and self._is_for_trace(args, self._as_traced):
+            return self._as_traced.run(args)
         inputs, static = list(self._pick_inputs(args)), self._pick_static(args)
         args.clear()
         if self.seeds and not self.device.is_capturing:
@@ -96,6 +115,15 @@ class Launcher:
             finally:
                 self.device.settle(streams, outputs)
         return outputs
+
+    def _is_for_trace(self, args: Sequence[Any], as_traced: AsTraced) -> bool:
+        """Whether the call must run as traced; reports inputs that share memory."""
+        if self._drops_tangents and carry_tangents(args):
+            return True
+        shared = self.shared_memory.found(args)
+        if shared is not None:
+            as_traced.report_shared(*shared)
+        return shared is not None
 
     def _streams(self, is_nested: bool) -> tuple[Stream, ...]:
         """The streams of a call.

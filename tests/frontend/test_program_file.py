@@ -81,7 +81,7 @@ def loaded_or_refused(path: Path) -> nimble_fx.Program | None:
 def test_loading_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = branchy_program().save(tmp_path / "program.json")
     ran: list[str] = []
-    monkeypatch.setattr("nimble_fx.runtime.runner.load", lambda source, _: ran.append(source))
+    monkeypatch.setattr("nimble_fx.program.load", lambda source, _: ran.append(source))
     load_program(path)
     load_program(path, trust_source=True)
     assert ran == []

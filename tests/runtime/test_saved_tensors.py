@@ -49,7 +49,7 @@ def made(device: ReplayingDevice, monkeypatch: pytest.MonkeyPatch) -> list[Froze
         programs.append(FrozenProgram(*args))
         return programs[-1]
 
-    monkeypatch.setattr("nimble_fx.runtime.runner.FrozenProgram", watched)
+    monkeypatch.setattr("nimble_fx.program.FrozenProgram", watched)
     return programs
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacrev, jvp, stack_module_state, vjp, vmap
 
+import nimble_fx
 from tests.support.beside_eager import Compile, assert_as_eager, on_both_devices
 
 
@@ -101,3 +102,29 @@ SCENARIOS: tuple[Callable[[Compile], Any], ...] = (
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_transforms_are_eagers(scenario: Any, options: dict[str, Any]) -> None:
     assert_as_eager(scenario, options)
+
+
+def tangent(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
+    with torch.no_grad(), forward_ad.dual_level():
+        found: Tensor | None
+        found = forward_ad.unpack_dual(function(forward_ad.make_dual(x, x + 1))).tangent
+        return found
+
+
+@on_both_devices
+@pytest.mark.parametrize("guards", [True, False])
+def test_kernels_of_inductors_lose_no_tangents(guards: bool, options: dict[str, Any]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.sin(x) * x.sum()
+
+    x = torch.randn(3, 4)
+    run = nimble_fx.compile(function, x, guards=guards, kernels="inductor", **options)
+    for each in torch.randn(2, 3, 4):
+        torch.testing.assert_close(run(each), function(each))
+        torch.testing.assert_close(tangent(run, each), tangent(function, each))
+    assert nimble_fx.fallbacks() == ()
+    (program,) = run.programs
+    assert "nimble_kernels" in program.source
+    bound = program.bind({})
+    with pytest.raises(nimble_fx.InputError, match=r"a tangent.*compile with kernels='aten'$"):
+        tangent(lambda x: bound(x)[0], x)

@@ -41,7 +41,7 @@ class Faulty:
         monkeypatch.setattr(device, "launch", self.launch)
         monkeypatch.setattr(device, "pool", self.pool)
         monkeypatch.setattr("nimble_fx.runtime.capture.freeze.CapturedGraph", self.captured)
-        monkeypatch.setattr("nimble_fx.runtime.runner.FrozenProgram", self.program)
+        monkeypatch.setattr("nimble_fx.program.FrozenProgram", self.program)
 
     def begin(self, fails_at: int | None) -> None:
         """A new life: nothing is captured, nothing was launched."""
