@@ -33,6 +33,7 @@ from nimble_fx.this_machine import ThisMachine
 from nimble_fx.torch_internals.dynamo.bookkeeping import reads_user_objects
 from nimble_fx.torch_internals.dynamo.caches import drop_compiled, reset_with_dynamo
 from nimble_fx.torch_internals.dynamo.untraced import when_freed
+from nimble_fx.torch_internals.names import FakeTensor
 from nimble_fx.weak_list import WeakList
 
 
@@ -269,8 +270,9 @@ def _check_has_data(function: Callable[..., Any], arguments: Arguments) -> None:
             f"{name_of(function)} has parameters or buffers without a shape ({', '.join(lazy)}): "
             "call it once before nimble_fx.compile"
         )
-    if any(value.is_meta for value in (*named.values(), *arguments.tensors)):
+    tensors = [*named.values(), *arguments.tensors]
+    if any(value.is_meta or isinstance(value, FakeTensor) for value in tensors):
         raise OptionError(
-            f"{name_of(function)} has parameters, buffers or inputs on the device 'meta', without "
-            "data: nimble_fx.compile runs it; nimble_fx.plan, which does not, takes them"
+            f"{name_of(function)} has parameters, buffers or inputs without data (on the device "
+            "'meta', or fake): nimble_fx.compile runs it; nimble_fx.plan does not, and takes them"
         )

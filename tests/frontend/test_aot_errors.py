@@ -2,11 +2,13 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import nimble_fx
 from nimble_fx.errors import OptionError, UnsupportedError
@@ -63,6 +65,30 @@ def test_buffers_without_a_shape_or_data_are_refused_too() -> None:
 def test_what_has_no_data_is_sent_to_plan(model: str, x: str) -> None:
     with pytest.raises(OptionError, match=r"Linear has .* 'meta', .*nimble_fx\.plan"):
         nimble_fx.compile(nn.Linear(4, 2, device=model), torch.ones(2, 4, device=x))
+
+
+@pytest.mark.parametrize("of", ["model", "input", "both"])
+def test_so_is_what_is_fake(of: str) -> None:
+    """A deep copy of a fake tensor would have memory that is not its own."""
+    fake, real = FakeTensorMode(), nullcontext()
+    with fake if of != "input" else real:
+        model = nn.Linear(4, 2)
+    with fake if of != "model" else real:
+        x = torch.ones(2, 4)
+    with pytest.raises(OptionError, match=r"Linear has .* fake\).*nimble_fx\.plan"):
+        nimble_fx.compile(model, x)
+
+
+class Unlike(Tensor):
+    """Has no copies, because operators on it return plain tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+def test_an_input_that_cannot_be_copied_is_named() -> None:
+    x = torch.ones(2, 4).as_subclass(Unlike)
+    with pytest.raises(UnsupportedError, match="an example input is a Unlike, which Python cannot"):
+        nimble_fx.compile(nn.Linear(4, 2), x)
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])

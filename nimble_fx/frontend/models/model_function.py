@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nimble_fx.errors import OptionError
+from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.storages import with_math_bits
@@ -94,10 +94,20 @@ def _copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
         elif tensor.is_conj() or tensor.is_neg():  # deepcopy would resolve them
             bits = tensor.is_conj(), tensor.is_neg()
             bare = with_math_bits(tensor.detach(), *bits)
-            copied = with_math_bits(copy.deepcopy(bare, memo), *bits)
+            copied = with_math_bits(_deep_copy(bare, memo), *bits)
         else:
-            copied = copy.deepcopy(tensor if tensor.is_leaf else tensor.detach(), memo)
+            copied = _deep_copy(tensor if tensor.is_leaf else tensor.detach(), memo)
         return copied.requires_grad_(tensor.requires_grad)
+
+
+def _deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    try:
+        return copy.deepcopy(tensor, memo)
+    except (TypeError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"an example input is a {type(tensor).__name__}, which Python cannot copy ({error}); "
+            "give the class a __deepcopy__"
+        ) from error
 
 
 def unique_function(model: Callable[..., Any]) -> FunctionType:

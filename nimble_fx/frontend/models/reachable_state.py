@@ -1,12 +1,13 @@
 """Finds what a call to a model may change: containers, tensors and random generators."""
 
+import dis
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any] | CellType
 
 _CONTAINERS = (list, dict, set, deque, CellType)
 _FUNCTIONS = (FunctionType, MethodType, partial)
+_READ_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 _LIBRARIES = frozenset({"torch", "nimble_fx", *sys.stdlib_module_names})
 
 
@@ -162,9 +164,18 @@ def _referenced(function: FunctionType | MethodType | partial[Any]) -> list[obje
     if _is_of_library(function):
         return []
     known = function.__globals__
-    named = [known[name] for name in function.__code__.co_names if name in known]
+    named = [known[name] for name in _global_names(function.__code__) if name in known]
     own = [function.__defaults__, function.__kwdefaults__, function.__dict__]
     return [*own, *(function.__closure__ or ()), *named]
+
+
+def _global_names(code: CodeType) -> dict[str, None]:
+    """The global names that code reads, or a function or comprehension in it, each once."""
+    names = {i.argval: None for i in dis.get_instructions(code) if i.opname in _READ_GLOBALS}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names.update(_global_names(inner))
+    return names
 
 
 def _is_of_library(function: Callable[..., Any]) -> bool:

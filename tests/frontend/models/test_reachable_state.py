@@ -82,12 +82,24 @@ def of_keyword(x: Tensor, cache: Cache) -> Tensor:
     return cache.update(x)
 
 
+latest: list[Cache] = []
+
+
+def of_global(cache: Cache) -> Callable[..., Any]:
+    def function(x: Tensor) -> Tensor:
+        return next(latest[0].update(each) for each in [x])
+
+    latest[:] = [cache]
+    return function
+
+
 HOLDERS: dict[str, Callable[[Cache], Callable[..., Any]]] = {
     "a module's attribute": WithAttribute,
     "a namespace": WithNested,
     "a default": of_default,
     "a keyword's default": of_keyword_default,
     "a closure": of_closure,
+    "a global of a generator": of_global,
     "an argument of a partial": lambda cache: partial(Cache.update, cache),
     "a keyword of a partial": lambda cache: partial(of_keyword, cache=cache),
     "a bound method's object": lambda cache: cache.update,
@@ -102,6 +114,12 @@ def test_a_first_call_after_the_compile_is_eagers_first(holder: str) -> None:
     assert (cache.sum.tolist(), len(cache.rows), cache.calls) == ([0.0] * 3, 0, 0)
     assert torch.equal(compiled(x), HOLDERS[holder](Cache())(x))
     assert cache.calls == 1
+
+
+def test_a_global_with_the_name_of_an_attribute_is_another_object() -> None:
+    latest[:] = [Cache()]
+    assert reachable_state(lambda x: x.latest).tensors == []
+    assert len(reachable_state(lambda x: latest[0].update(x)).tensors) == 1
 
 
 def test_so_is_that_with_an_object_as_argument() -> None:
