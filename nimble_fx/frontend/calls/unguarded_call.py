@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from nimble_fx.errors import InputError, NimbleError, UnsupportedError
+from nimble_fx.errors import InputError, UnsupportedError
 from nimble_fx.frontend.calls.compiled_weights import CompiledWeights
 from nimble_fx.frontend.calls.graph_call import graph_call
 from nimble_fx.frontend.calls.guarded_call import GuardedCalls
@@ -99,9 +99,9 @@ class UnguardedCall:
             raise InputError(self._since(f"{untied} were one tensor. They are now two"))
         try:
             return self._known(args, kwargs)
-        except NimbleError:
+        except (InputError, UnsupportedError):
             raise
-        except Exception as error:
+        except Exception as error:  # of an operator, or an OperatorError of a kernel
             difference = self._weights.difference() if self.has_weights else None
             if difference is None:
                 raise

@@ -68,8 +68,10 @@ def _sharing(values: Sequence[Any]) -> list[int]:
 
 
 def _memory(value: Any) -> str | None:
-    """A key of a value's memory; None if it is no tensor."""
+    """A key of a value's memory; None if it has none."""
     if not isinstance(value, Node) or not isinstance(value.meta["val"], Tensor):
+        return None
+    if any(type(size) is int and size == 0 for size in value.meta["val"].shape):
         return None
     if value.target is torch.ops.aten.lift_fresh_copy.default:
         return value.name  # a copy, although its fake tensor has the constant's memory

@@ -6,6 +6,7 @@ An unknown statement is an error, so that it never skips one that a newer Induct
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,6 +190,9 @@ def _value(node: ast.expr) -> Any:
             return value
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
             return -value
+        case ast.BinOp() | ast.UnaryOp() if _has_complex_part(node):
+            with suppress(ValueError):
+                return ast.literal_eval(node)
         case ast.Name("inf" | "nan" as name):
             return float(name)
         case ast.Name(name):
@@ -204,6 +208,10 @@ def _value(node: ast.expr) -> Any:
         case ast.Call(function, args, keywords):
             return _called(node, function, args, keywords)
     raise _unknown(node)
+
+
+def _has_complex_part(node: ast.expr) -> bool:
+    return any(isinstance(n, ast.Constant) and type(n.value) is complex for n in ast.walk(node))
 
 
 def _called(

@@ -91,6 +91,25 @@ def test_inductors_kernels_read_a_weight_of_other_strides_right() -> None:
     assert torch.allclose(compiled(x), net(x), atol=1e-6)
 
 
+def test_one_of_other_strides_that_a_fused_kernel_reads_is_named() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.randn(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.scale: Tensor
+            return torch.relu(x) * self.scale
+
+    net, x = Scaled(), torch.randn(4, 4)
+    compiled = nimble_fx.compile(net, x, guards=False, kernels="inductor")
+    net.scale = UNLIKE["stride"](net.scale)
+    with pytest.raises(
+        InputError, match=r"when its scale was .*strides \[4, 1\].*compile it again"
+    ):
+        compiled(x)
+
+
 def test_a_weight_that_is_conjugated_now_does_not_fit_folded_weights() -> None:
     class Doubled(nn.Module):
         def __init__(self) -> None:

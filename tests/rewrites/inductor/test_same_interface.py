@@ -26,6 +26,7 @@ def check(before: Program, after: Program) -> None:
     [
         (lambda x: (x.sin(),), lambda x: (x.cos(),)),
         (lambda x: (torch.rand_like(x), 3), lambda x: (torch.rand(3, 3), 3)),
+        (lambda x: (x.sin()[:0], x[:0]), lambda x: (x[:0], x.cos()[:0])),
     ],
 )
 def test_values_may_be_computed_otherwise(before: Program, after: Program) -> None:
@@ -41,6 +42,7 @@ def test_values_may_be_computed_otherwise(before: Program, after: Program) -> No
         (lambda x: (x.sin(), 3), lambda x: (x.sin(), 4), "returns"),
         (lambda x: (x.sin(), 1), lambda x: (x.sin(), True), "returns"),
         (lambda x: (x.sin(), 1), lambda x: (x.sin(), None), "returns"),
+        (lambda x: (x.sin()[:1], x[:1]), lambda x: (x[:1], x.cos()[:1]), "in memory of an input"),
         (lambda x: (torch.rand_like(x),), lambda x: (x.sin(),), "random"),
         (lambda x: (torch.rand_like(x),), lambda x: (torch.randn_like(x),), "random"),
         (lambda x: (x.sin(),), lambda x: (x.sin() * torch.rand_like(x),), "random"),

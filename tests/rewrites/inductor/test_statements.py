@@ -128,6 +128,14 @@ def test_a_statement_is_read(line: str, name: str | None, value: object) -> None
 
 
 @pytest.mark.parametrize(
+    "number", [1 + 2j, -1 - 2j, 2j, -0.5j, complex(3, -1e-12), complex(0, -3), 1e300 * 1j]
+)
+def test_complex_numbers_are_read_as_python_does(number: complex) -> None:
+    (call,) = statements(f"torch.ops.aten.mul.Scalar(arg0_1, {number!r})")
+    assert repr(call.value.args) == repr((Name("arg0_1"), eval(repr(number))))
+
+
+@pytest.mark.parametrize(
     ("line", "name", "value"),
     [
         ("s77 = arg0_1", "s77", Name("arg0_1")),
@@ -199,6 +207,7 @@ def test_what_computes_nothing_is_left_out(line: str) -> None:
         "buf0 = torch.empty",
         "with torch.no_grad(): pass",
         "buf0 = (lambda: 1)()",
+        "torch.ops.aten.mul.Scalar(arg0_1, nan + 1j)",
     ],
 )
 def test_what_is_not_known_is_refused(line: str) -> None:
