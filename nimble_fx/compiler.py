@@ -248,9 +248,8 @@ class Compiler:
         """Splits a joint graph into forward and backward; each has its own copy of constants."""
         parts = min_cut_rematerialization_partition(self._prepared(joint), *args, **kwargs)
         keep_draws(*parts)
-        for part in parts:
-            remove_identity_views(part)
-        return parts
+        forward, backward = parts
+        return remove_identity_views(forward), remove_identity_views(backward, is_backward=True)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compiles the forward, which also returns the tensors that it saves for the backward."""

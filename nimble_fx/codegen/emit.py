@@ -19,6 +19,7 @@ from nimble_fx.ir.task_graph import Arg, Input, Ref, Source, Task, TaskGraph, re
 from nimble_fx.ir.types import ScalarType, TupleType
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import is_kernel
 from nimble_fx.version import __version__
 
 _RESERVED = {
@@ -86,6 +87,8 @@ class _ModuleWriter:
         yield _in_docstring("passes: " + ",\n        ".join(self.graph.provenance))
         yield '"""'
         yield "# fmt: off"
+        if any(is_kernel(task.target) for task in self.graph.tasks):
+            yield "# program.kernel_source(name): the text of a kernel of torch.ops.nimble_kernels"
         yield ""
         called = {target_name(task.target) for task in self.graph.tasks if not task.is_item}
         modules = sorted({name.split(".")[0] for name in called} & {"math", "operator"})

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import nimble_fx
+from nimble_fx.ir.task_graph import ref_names
 from nimble_fx.rewrites.remove_identity_views import remove_identity_views
 from nimble_fx.torch_internals.graph_modules import copied
 from tests.grammar import AtenProgram
@@ -68,6 +69,10 @@ def test_what_the_caller_could_tell_from_the_tensor_stays(reader: Callable[..., 
     assert sin.args[0].target is aten.cos.default
 
 
+def test_a_view_that_is_returned_without_its_tensor_is_still_a_view() -> None:
+    assert rewritten(lambda x: x.cos().detach(), torch.randn(3))[1:] == [aten.detach.default]
+
+
 def test_a_custom_operator_may_return_what_it_takes() -> None:
     with torch.library._scoped_library("nimble_identity", "FRAGMENT") as library:
         library.define("same(Tensor x) -> Tensor")
@@ -96,6 +101,23 @@ class Gates(nn.Module):
 def test_a_backward_reads_what_was_saved_and_computes_no_activation_again() -> None:
     torch.compile(Gates(), backend="nimble")(torch.randn(2, 4)).sum().backward()
     _, backward = nimble_fx.programs()
-    called = {task.target for task in backward.graph.tasks}
+    called = [task.target for task in backward.graph.tasks]
     assert aten.detach.default not in called
-    assert called.isdisjoint([aten.sigmoid.default, aten.tanh.default, aten.addmm.default])
+    assert {*called}.isdisjoint([aten.sigmoid.default, aten.tanh.default, aten.addmm.default])
+    assert called.count(aten.t.default) == 2  # of the gradients that the products read
+    returned = backward.graph.by_name
+    gradients = [returned[name] for name in ref_names(backward.graph.outputs) if "mm" in name]
+    assert [task.target for task in gradients] == [aten.mm.default] * 2
+
+
+def test_a_backward_returns_each_tensor_once_and_none_of_its_inputs() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        product = x.mm(x)
+        return product.t().t(), product.detach(), x.t().t(), x.detach(), x.sin().t().t().t()
+
+    x = torch.randn(3, 3)
+    gm = remove_identity_views(aten_graph(program, x), is_backward=True)
+    results = gm(x)
+    assert len({*map(id, (x, *results))}) == 6
+    assert_same_bits(list(results), list(program(x)))
+    assert operators(gm).count(aten.t.default) == 3

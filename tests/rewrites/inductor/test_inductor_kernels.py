@@ -85,6 +85,7 @@ def test_the_module_says_which_lines_a_kernel_computes_and_the_program_has_its_t
     comments = [line for line in lines[:above] if "test_inductor_kernels.py" in line]
     assert any("torch.relu(x) * 2" in line for line in comments)
     assert any("torch.cat([left, right], 1)" in line for line in comments)
+    assert "\n# program.kernel_source(name): the text of a kernel" in program.source
     assert "kernel(" in program.kernel_source(name)
     with pytest.raises(InputError, match=f"no kernel 'mm'; its kernels: {name}"):
         program.kernel_source("mm")
