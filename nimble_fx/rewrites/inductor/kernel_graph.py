@@ -23,6 +23,7 @@ from nimble_fx.rewrites.inductor.kernel_signature import (
 from nimble_fx.rewrites.inductor.kernel_sizes import (
     end_of,
     evaluated,
+    index_at,
     permutation,
     size_of,
     sum_of,
@@ -195,17 +196,24 @@ class _Builder:
         too, which is only noticed by calls that check guards.
         """
         if layout.offset != 0:
-            end, offset = self._sizes(
-                end_of(layout.size, layout.stride, layout.offset), layout.offset
-            )
-            flat = self._call(_aten.as_strided.default, tensor, [end], [1])
-            tensor = self._call(_aten.slice.Tensor, flat, 0, offset)
-        else:
-            order = permutation(tensor.meta["val"], layout.size, layout.stride)
-            if order is not None:
-                return self._call(_aten.permute.default, tensor, order)
+            tensor = self._from_offset(tensor, layout)
+        order = permutation(tensor.meta["val"], layout.size, layout.stride)
+        if order is not None:
+            return self._call(_aten.permute.default, tensor, order)
         size, stride = self._sizes(*layout.size), self._sizes(*layout.stride)
         return self._call(_aten.as_strided.default, tensor, size, stride)
+
+    def _from_offset(self, tensor: Node, layout: ViewLayout) -> Node:
+        """A view that begins where the layout does: of the tensor's own elements if possible."""
+        index = index_at(tensor.meta["val"], layout.offset)
+        if index is None:
+            end = end_of(layout.size, layout.stride, layout.offset)
+            flat = self._call(_aten.as_strided.default, tensor, self._sizes(end), [1])
+            return self._call(_aten.slice.Tensor, flat, 0, *self._sizes(layout.offset))
+        for dimension, i in enumerate(index):
+            if i:
+                tensor = self._call(_aten.slice.Tensor, tensor, dimension, i)
+        return tensor
 
     def _node(self, value: Any) -> Any:
         """A value as an argument of an operator; adds an allocation for unwritten memory."""

@@ -44,6 +44,24 @@ def permutation(tensor: Tensor, size: Sequence[Size], stride: Sequence[Size]) ->
     return [own.index(pair) for pair in pairs] if len(pairs) == len(own) else None
 
 
+def index_at(tensor: Tensor, offset: Size) -> list[int] | None:
+    """The indices of the element of a tensor that many elements of memory after its first.
+
+    Returns:
+        None if there is none, or symbolic sizes do not tell.
+    """
+    sizes = [*map(size_of, tensor.shape), *map(size_of, tensor.stride()), offset]
+    left = offset
+    if not isinstance(left, int) or symbols_in(sizes):
+        return None
+    index = [0] * tensor.dim()
+    for i in sorted(range(tensor.dim()), key=tensor.stride, reverse=True):
+        if tensor.stride(i) > 0:
+            index[i] = min(left // tensor.stride(i), tensor.shape[i] - 1)
+            left -= index[i] * tensor.stride(i)
+    return None if left else index
+
+
 def symbols_in(sizes: Iterable[Size]) -> list[str]:
     """The symbols in the sizes, each once, sorted by name."""
     return sorted({name for size in sizes if isinstance(size, str) for name in names_in(size)})

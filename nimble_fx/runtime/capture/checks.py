@@ -8,8 +8,10 @@ import torch
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.size_polynomials import are_equal
+from nimble_fx.ir.symbolic_sizes import extent, symbols_in
 from nimble_fx.ir.task_graph import Arg, Input, Task, TaskGraph, ref_names
 from nimble_fx.ir.types import Size, TensorType
+from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import arguments_by_name, copies_whole_storage
 
@@ -42,6 +44,9 @@ _READS_STORAGE = {
     _aten.as_strided_scatter.default,
 }
 
+
+_MAX_COMPARED = 2**26
+"""The most elements of which a check compares each one's address."""
 
 NOT_FROZEN = "freeze=False"
 """The reason not to capture a program of a user who does not want it."""
@@ -96,12 +101,32 @@ def check_capturable(graph: TaskGraph) -> None:
         if task.target in _READS_STORAGE:
             seen = copied.intersection(values[ref_names(_argument(task, "self"))[0]].holds)
             has_offset = _argument(task, "storage_offset") is not None  # from the storage's start
-            if seen and (has_offset or not gaps.isdisjoint(seen)):
+            is_around = has_offset or not (gaps.isdisjoint(seen) or _reads_own(task, values))
+            if seen and is_around:
                 what = (
                     "cannot be captured: it may look at the memory around an input (PyTorch adds "
                     "such calls where arguments overlap and one is written)"
                 )
                 raise UnsupportedError(about_task(task, what), task.name, task.source)
+
+
+def _reads_own(task: Task, values: Mapping[str, Input | Task]) -> bool:
+    """Whether `as_strided` without an offset reads only elements of its argument, not its gaps.
+
+    False if that is not known, because a size is symbolic or the argument is large.
+    """
+    of = values[ref_names(_argument(task, "self"))[0]].type
+    size, stride = _argument(task, "size"), _argument(task, "stride")
+    if not isinstance(of, TensorType) or symbols_in(of) or ref_names((size, stride)):
+        return False
+    shape, strides = cast(tuple[int, ...], of.shape), cast(tuple[int, ...], of.stride)
+    read = cast(tuple[tuple[int, ...], tuple[int, ...]], (size, stride))
+    if extent(shape, strides) > _MAX_COMPARED:
+        return False
+    with plain_eager_mode():  # a compile has fake tensors
+        own = torch.zeros(extent(shape, strides), dtype=torch.bool, device="cpu")
+        own.as_strided(shape, strides).fill_(True)
+        return extent(*read) <= len(own) and bool(own.as_strided(*read).all())
 
 
 def _synchronizes(task: Task, values: Mapping[str, Input | Task]) -> bool:

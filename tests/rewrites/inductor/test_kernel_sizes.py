@@ -1,6 +1,7 @@
 """Sizes as text are the numbers that Python and PyTorch compute."""
 
 import ast
+from math import prod
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_sizes import (
     end_of,
     evaluated,
+    index_at,
     is_size,
     permutation,
     size_of,
@@ -113,3 +115,29 @@ def test_other_parts_are_no_transposed_tensors() -> None:
     for size, stride in (([4, 3], [3, 1]), ([12], [1]), ([3, 4], [4, 1]), ([3, 4, 3], [1, 3, 1])):
         assert permutation(x, size, stride) is None
     assert permutation(x, [3, 4], [1, 3]) == [1, 0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), max_size=4),
+    st.permutations(range(4)),
+    st.integers(0, 300),
+)
+def test_an_element_is_found_by_its_place_in_memory(
+    sizes_and_gaps: list[tuple[int, int]], order: list[int], offset: int
+) -> None:
+    """Each size comes with the gap after it; PyTorch says where each element is."""
+    whole = torch.arange(prod(size + gap for size, gap in sizes_and_gaps))
+    whole = whole.view([size + gap for size, gap in sizes_and_gaps])
+    tensor = whole[tuple(slice(size) for size, _ in sizes_and_gaps)]
+    tensor = tensor.permute([i for i in order if i < tensor.dim()])
+    index = index_at(tensor, offset)
+    assert (index is None) == (offset not in tensor)
+    if index is not None:
+        assert tensor[tuple(index)] == offset
+
+
+def test_of_symbolic_sizes_none_is_found() -> None:
+    x = torch.zeros(3, 4)
+    assert index_at(FakeTensorMode(shape_env=ShapeEnv()).from_tensor(x), 4) is None
+    assert index_at(x, "s0") is None
+    assert index_at(x, 4) == [1, 0]

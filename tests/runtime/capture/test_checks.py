@@ -126,6 +126,7 @@ LOOKS: dict[str, Callable[[Tensor], Tensor]] = {
     "behind the view's beginning": lambda x: x.as_strided((2,), (1,), 6) * 1,
     "from the view's beginning": lambda x: x.as_strided((2,), (1,)) * 1,
     "through a view": lambda x: x[1:].as_strided((2,), (1,)) * 1,
+    "of every other element": lambda x: x.as_strided((2,), (2 * x.stride(0),)) * 1,
     "of something new": lambda x: (x + 1).as_strided((2,), (1,), 1) * 1,
     "as a copy": lambda x: torch.as_strided_copy(x, (2,), (2,), 1) * 1,
     "where it is written": lambda x: torch.as_strided_scatter(x, -BASE[:2], (2,), (1,), 1) * 1,
@@ -166,6 +167,26 @@ def test_what_stays_within_a_dense_input_is_frozen(x: Tensor, look: str) -> None
         torch.compile(LOOKS[look], backend="nimble", options={"device": "virtual"})(x)
     (program,) = nimble_fx.programs()
     assert program.status.frozen
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2), (1, 6), (2, 2), (4, 3), (2, 6)])
+@pytest.mark.parametrize("strides", [(12, 1), (24, 1), (12, 2), (1, 12), (0, 1), (6, 1), (1, 1)])
+def test_so_is_what_stays_within_an_input_with_gaps(
+    sizes: tuple[int, int], strides: tuple[int, int]
+) -> None:
+    x = torch.arange(90.0)[:48].view(4, 12)[:, :6]
+
+    def function(x: Tensor) -> Tensor:
+        return x.as_strided(sizes, strides) * 1
+
+    places = {i * strides[0] + j * strides[1] for i in range(sizes[0]) for j in range(sizes[1])}
+    options: dict[str, Any] = {"device": "virtual", "on_fallback": "silent"}
+    with torch.no_grad():
+        assert torch.equal(
+            torch.compile(function, backend="nimble", options=options)(x), function(x)
+        )
+    (program,) = nimble_fx.programs()
+    assert program.status.frozen == places.issubset(x.flatten().int().tolist())
 
 
 @pytest.mark.parametrize(
