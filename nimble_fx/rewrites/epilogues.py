@@ -11,7 +11,7 @@ from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.torch_internals.symbolic import are_same_sizes
 
-Sizes = Sequence[int | SymInt]
+_Strides = Sequence[int | SymInt]
 
 _aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ def fusible_user(node: Node) -> Node | None:
         return None
     (user,) = node.users
     strides = [_strides(each) for each in (user, node)]
-    is_same = None not in strides and are_same_sizes(*cast(list[Sizes], strides))
+    is_same = None not in strides and are_same_sizes(*cast(list[_Strides], strides))
     return user if is_same and not _is_written_between(node, user) else None
 
 
@@ -44,7 +44,7 @@ def added_to(node: Node, user: Node) -> Node | None:
     return added
 
 
-def _strides(node: Node) -> Sizes | None:
+def _strides(node: Node) -> _Strides | None:
     value = node.meta.get("val")
     return value.stride() if isinstance(value, Tensor) else None
 

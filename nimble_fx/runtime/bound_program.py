@@ -74,8 +74,9 @@ class BoundProgram:
         self._written = [i for i, value in enumerate(given) if value.name in written]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
+        needed = {"kernels='aten'": drops_tangents(graph), "fold_weights=False": program.n_folded}
         self._needed_for_tangents = " and ".join(
-            ["kernels='aten'"] * drops_tangents(graph) + ["fold_weights=False"] * program.n_folded
+            option for option, is_on in needed.items() if is_on
         )
 
     def __call__(self, *inputs: Any) -> list[Any]:

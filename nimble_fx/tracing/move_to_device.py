@@ -85,11 +85,11 @@ def _cpu_operands(node: Node) -> Iterator[Node]:
     if target in _TAKE_INDICES or target in _COPY:
         taken += nodes_in(node.args[1])
     if target in _TAKE_NUMBERS or torch.Tag.pointwise in getattr(target, "tags", ()):
-        taken += filter(_is_number, node.all_input_nodes)
+        taken += filter(_is_scalar_tensor, node.all_input_nodes)
     return (value for value in dict.fromkeys(taken) if is_on_cpu(value))
 
 
-def _is_number(node: Node) -> bool:
+def _is_scalar_tensor(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.dim() == 0
 

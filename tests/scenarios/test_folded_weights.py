@@ -288,7 +288,12 @@ def test_a_bound_program_refuses_tangents_and_is_not_of_the_callers_autocast() -
         under_autocast = run(x)
     assert_as_accurate(model, (x,), tuple(under_autocast))
     assert_as_accurate(model, (x,), tuple(run(x)))
-    with forward_ad.dual_level(), pytest.raises(nimble_fx.InputError, match="carries a tangent"):
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(
+            nimble_fx.InputError, match=r"a tangent, .*: compile with fold_weights=False$"
+        ),
+    ):
         run(forward_ad.make_dual(x, x))
 
 

@@ -17,7 +17,7 @@ Container = list[Any] | dict[Any, Any] | set[Any] | deque[Any] | CellType
 
 _CONTAINERS = (list, dict, set, deque, CellType)
 _FUNCTIONS = (FunctionType, MethodType, partial)
-_READ_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
+_READ_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _LIBRARIES = frozenset({"torch", "nimble_fx", *sys.stdlib_module_names})
 
 

@@ -48,7 +48,7 @@ def index_at(tensor: Tensor, offset: Size) -> list[int] | None:
     """The indices of the element of a tensor that many elements of memory after its first.
 
     Returns:
-        None if there is none, or symbolic sizes do not tell.
+        None if none is found: there is none, sizes are symbolic, or elements overlap.
     """
     sizes = [*map(size_of, tensor.shape), *map(size_of, tensor.stride()), offset]
     left = offset

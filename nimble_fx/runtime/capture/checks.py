@@ -101,8 +101,8 @@ def check_capturable(graph: TaskGraph) -> None:
         if task.target in _READS_STORAGE:
             seen = copied.intersection(values[ref_names(_argument(task, "self"))[0]].holds)
             has_offset = _argument(task, "storage_offset") is not None  # from the storage's start
-            is_around = has_offset or not (gaps.isdisjoint(seen) or _reads_own(task, values))
-            if seen and is_around:
+            is_in_gaps = not gaps.isdisjoint(seen) and not _reads_own(task, values)
+            if (seen and has_offset) or is_in_gaps:
                 what = (
                     "cannot be captured: it may look at the memory around an input (PyTorch adds "
                     "such calls where arguments overlap and one is written)"
