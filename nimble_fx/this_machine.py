@@ -96,14 +96,16 @@ class ThisMachine(Target):
         _log_program(program)
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
-        may_be_wrong = written_inputs(traced.graph) or drops_tangents(traced.graph)
-        as_traced = self._as_traced(gm, program.name) if may_be_wrong else None
+        loses_tangents = drops_tangents(traced.graph, traced.device)
+        as_traced = None
+        if loses_tangents or written_inputs(traced.graph):
+            as_traced = self._as_traced(gm, program.name, loses_tangents)
         run = program.runner(traced.device, self._pool_group, self.reporter, capture, as_traced)
         run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
         run.reporter = self.reporter  # type: ignore[attr-defined]  # likewise
         return run
 
-    def _as_traced(self, gm: GraphModule, name: str) -> AsTraced:
+    def _as_traced(self, gm: GraphModule, name: str, loses_tangents: bool) -> AsTraced:
         """Runs calls for which the program would be wrong; does not keep the graph alive."""
 
         def report_shared(one: str, other: str) -> None:
@@ -113,7 +115,8 @@ class ThisMachine(Target):
             )
             self.reporter.report(Fallback(name, AS_TRACED, reason))
 
-        return AsTraced(_by_operators(gm), report_shared)  # run in the turn of the program
+        run = _by_operators(gm)  # in the turn of the program
+        return AsTraced(run, report_shared, loses_tangents)
 
     def unscheduled(
         self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError

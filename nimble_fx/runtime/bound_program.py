@@ -74,10 +74,7 @@ class BoundProgram:
         self._written = [i for i, value in enumerate(given) if value.name in written]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
-        needed = {"kernels='aten'": drops_tangents(graph), "fold_weights=False": program.n_folded}
-        self._needed_for_tangents = " and ".join(
-            option for option, is_on in needed.items() if is_on
-        )
+        self._drops_tangents = program.n_folded > 0 or drops_tangents(graph, device)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Runs the program and returns its outputs.
@@ -105,10 +102,10 @@ class BoundProgram:
         for i in self._symbolic:
             check_expressions(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
-        if self._needed_for_tangents and carry_tangents(inputs):
+        if self._drops_tangents and carry_tangents(inputs):
             raise InputError(
-                f"an input of {self._graph.name} carries a tangent, which its kernels drop: "
-                f"compile with {self._needed_for_tangents}"
+                f"an input of {self._graph.name} carries a tangent, which its kernels or device "
+                "drop: compile with kernels='aten', fold_weights=False and device=None"
             )
         with torch.no_grad(), DisableAutocast():
             outputs = list(self._run([*values, *self._folded_weights()]))

@@ -17,6 +17,7 @@ import torch
 from nimble_fx.codegen.emit import task_of_line
 from nimble_fx.codegen.load import LoadedModule
 from nimble_fx.devices import DeviceRuntime, Stream
+from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.attention_seeds import seed_inputs, with_seeds_on
@@ -39,15 +40,21 @@ class AsTraced:
         run: the ATen graph, operator by operator in the order of the trace.
         report_shared: called with the names of two inputs that share memory which the program
             writes, and did not when it was traced.
+        takes_tangents: whether the program would compute no tangents, or wrong ones.
     """
 
     run: Boxed
     report_shared: Callable[[str, str], None]
+    takes_tangents: bool
 
 
-def drops_tangents(graph: TaskGraph) -> bool:
-    """Whether a program has kernels that compute no tangents: those of Inductor and of users."""
-    return any(is_kernel(task.target) for task in graph.tasks)
+def drops_tangents(graph: TaskGraph, device: DeviceRuntime) -> bool:
+    """Whether a program computes no tangents, or wrong ones.
+
+    Kernels of Inductor and of users compute none. The virtual device runs operators later, on
+    copies of their arguments.
+    """
+    return isinstance(device, Virtual) or any(is_kernel(task.target) for task in graph.tasks)
 
 
 @boxed
@@ -79,8 +86,7 @@ class Launcher:
             constants: the values of the graph's constants by name.
             device: runs it.
             as_traced: runs calls whose inputs share memory that it writes and did not when it was
-                traced, or, if it has kernels of Inductor's, carry tangents, which those drop; None
-                if such calls cannot happen.
+                traced, or carry tangents that it would lose; None if there are no such calls.
         """
         self.graph, self.loaded, self.device = graph, loaded, device
         self._constants = [constants[value.name] for value in graph.constants]
@@ -89,7 +95,6 @@ class Launcher:
         written = written_inputs(graph)
         mutated = [value.name in written for value in graph.inputs]
         self._as_traced = as_traced
-        self._drops_tangents = drops_tangents(graph)
         self.shared_memory = SharedMemory.of(graph)
         self.shared_static = SharedMemory.of(graph, self.static)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
@@ -118,7 +123,7 @@ class Launcher:
 
     def _is_for_trace(self, args: Sequence[Any], as_traced: AsTraced) -> bool:
         """Whether the call must run as traced; reports inputs that share memory."""
-        if self._drops_tangents and carry_tangents(args):
+        if as_traced.takes_tangents and carry_tangents(args):
             return True
         shared = self.shared_memory.found(args)
         if shared is not None:

@@ -291,7 +291,7 @@ def test_a_bound_program_refuses_tangents_and_is_not_of_the_callers_autocast() -
     with (
         forward_ad.dual_level(),
         pytest.raises(
-            nimble_fx.InputError, match=r"a tangent, .*: compile with fold_weights=False$"
+            nimble_fx.InputError, match=r"a tangent, .*: compile with .* fold_weights=False"
         ),
     ):
         run(forward_ad.make_dual(x, x))

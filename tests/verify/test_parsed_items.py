@@ -10,9 +10,10 @@ import nimble_fx
 from nimble_fx.codegen.emit import emit
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Ref
+from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.verify import verify_source
 from nimble_fx.verify.parse import parse
-from tests.support.schedules import schedule_of
+from tests.support.schedules import aten_graph, schedule_of, scheduled
 
 aten = torch.ops.aten
 
@@ -70,8 +71,22 @@ def test_fewer_names_than_results_are_not_the_schedule() -> None:
     graph = schedule_of(lambda x: x.split(1)[0].exp(), torch.randn(3))
     text = emit(graph)
     assert "getitem, getitem_1, getitem_2 = " in text
-    with pytest.raises(ScheduleError, match="is not the schedule"):
+    with pytest.raises(ScheduleError, match="has 3 results, for 2 names"):
         verify_source(text.replace(", getitem_2", ""), graph)
+
+
+def test_a_third_result_that_nobody_reads_has_a_name_too() -> None:
+    gm = aten_graph(lambda x: [part.exp() for part in x.split(1)[:2]], torch.randn(3))
+    gm.graph.eliminate_dead_code()
+    graph = scheduled(trace(gm, "program").graph)
+    text = emit(graph)
+    one_by_one = re.compile(r"split = (.*)")
+    assert one_by_one.search(text)
+    edited = one_by_one.sub(r"getitem, getitem_1 = \1", text)
+    edited = re.sub(r" *getitem(_1)? = split\[.*\n", "", edited)
+    edited = re.sub(r", split\b|split, | *del split\n", "", edited)
+    with pytest.raises(ScheduleError, match="the call has 3 results, for 2 names"):
+        verify_source(edited, graph)
 
 
 def test_pieces_that_are_views_race_as_the_whole_does() -> None:

@@ -1,6 +1,7 @@
 """Checks whether a program can be captured, from its graph and its device."""
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import cast
 
 import torch
@@ -46,7 +47,7 @@ _READS_STORAGE = {
 
 
 _MAX_COMPARED = 2**26
-"""The most elements of which a check compares each one's address."""
+"""The most elements of memory, or of a view, of which a check compares each one's address."""
 
 NOT_FROZEN = "freeze=False"
 """The reason not to capture a program of a user who does not want it."""
@@ -113,15 +114,16 @@ def check_capturable(graph: TaskGraph) -> None:
 def _reads_own(task: Task, values: Mapping[str, Input | Task]) -> bool:
     """Whether `as_strided` without an offset reads only elements of its argument, not its gaps.
 
-    False if that is not known, because a size is symbolic or the argument is large.
+    False if that is not known, because a size is symbolic or there are too many elements.
     """
     of = values[ref_names(_argument(task, "self"))[0]].type
     size, stride = _argument(task, "size"), _argument(task, "stride")
     if not isinstance(of, TensorType) or symbols_in(of) or ref_names((size, stride)):
         return False
     shape, strides = cast(tuple[int, ...], of.shape), cast(tuple[int, ...], of.stride)
-    read = cast(tuple[tuple[int, ...], tuple[int, ...]], (size, stride))
-    if extent(shape, strides) > _MAX_COMPARED:
+    steps = list(zip(cast(tuple[int, ...], size), cast(tuple[int, ...], stride), strict=True))
+    read = [min(n, 1) if step == 0 else n for n, step in steps], [step for _, step in steps]
+    if max(extent(shape, strides), prod(read[0])) > _MAX_COMPARED:
         return False
     with plain_eager_mode():  # a compile has fake tensors
         own = torch.zeros(extent(shape, strides), dtype=torch.bool, device="cpu")

@@ -6,6 +6,7 @@ from typing import Any
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Arg, Input, Ref, Task, TaskGraph, ref_names
+from nimble_fx.ir.types import TupleType
 from nimble_fx.verify.parse.schemas import CallEffects, Storages, effects
 from nimble_fx.verify.parse.tables import ModuleTables
 
@@ -20,6 +21,7 @@ class ValueStorages:
     def __init__(self, tables: ModuleTables, expected: TaskGraph | None) -> None:
         self.holds: dict[str, Storages] = tables.storages
         self._results: dict[str, tuple[Storages, ...]] = {}
+        self._n_results: dict[str, int] = {}
         self._lists: dict[str, Mapping[int, _List]] = {}
         self._growing: dict[str, _List] = {}
         self._operators: Iterator[Task] = iter(())
@@ -36,7 +38,20 @@ class ValueStorages:
         done = effects(target, name, draft["args"], kwargs, self._storages, copies)
         draft.update(reads=done.reads, writes=done.writes, allocates=done.allocates)
         draft["holds"] = self.holds[name] = done.holds
+        if is_known and expected is not None and isinstance(expected.type, TupleType):
+            self._n_results[name] = len(expected.type.items)
         self._remember_results(name, done, draft)
+
+    def check_unpacked(self, name: str, n_names: int) -> None:
+        """Checks that a call has as many results as there are names for them, if that is known.
+
+        Raises:
+            ScheduleError: it has more or fewer.
+        """
+        known = len(self._results[name]) if name in self._results else None
+        n_results = self._n_results.get(name, known)
+        if n_results not in (None, n_names):
+            raise ScheduleError(f"the call has {n_results} results, for {n_names} names")
 
     def item(self, draft: dict[str, Any]) -> None:
         """Adds the storages of an item: one of the results of an operator, or a view of a value."""

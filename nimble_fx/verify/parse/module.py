@@ -229,16 +229,22 @@ class _Reader:
             raise ScheduleError("results must be assigned to different names")
         for name in names:
             self._check_free(name)
-        self._items(dict(enumerate(names)), call, stream)
+        several = self._items(dict(enumerate(names)), call, stream)
+        self._memory.check_unpacked(several, len(names))
 
-    def _items(self, names: Mapping[int, str], call: ast.Call, stream: str | None) -> None:
-        """Defines values by items of a call, of which the last frees the tuple of results."""
+    def _items(self, names: Mapping[int, str], call: ast.Call, stream: str | None) -> str:
+        """Defines values by items of a call, of which the last frees the tuple of results.
+
+        Returns:
+            The name of the tuple.
+        """
         several = f"<call of {next(iter(names.values()))}>"
         self._call(several, call, stream)
         for index, name in names.items():
             self._item(name, several, index)
         self._drafts[-1]["frees"] = (several,)
         self._on_line = self._drafts[-1 - len(names) :]
+        return several
 
     def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
         draft = self._draft(name)

@@ -169,6 +169,16 @@ def test_what_stays_within_a_dense_input_is_frozen(x: Tensor, look: str) -> None
     assert program.status.frozen
 
 
+def test_what_repeats_elements_costs_no_more() -> None:
+    """A view of 2**60 elements that are all one, or of too many that overlap."""
+    x = BASE[:48].view(4, 12)[:, :6]
+    check_capturable(schedule_of(lambda x: x.as_strided((2**30, 2**30), (0, 0))[:2, :2] * 1, x))
+    even = torch.zeros(2**16, 2)[:, 0]
+    graph = schedule_of(lambda x: x.as_strided((2**14, 2**14), (2, 2)).sum(), even)
+    with pytest.raises(UnsupportedError, match="around an input"):
+        check_capturable(graph)
+
+
 @pytest.mark.parametrize("sizes", [(2, 3), (3, 2), (1, 6), (2, 2), (4, 3), (2, 6)])
 @pytest.mark.parametrize("strides", [(12, 1), (24, 1), (12, 2), (1, 12), (0, 1), (6, 1), (1, 1)])
 def test_so_is_what_stays_within_an_input_with_gaps(
