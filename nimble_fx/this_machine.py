@@ -21,7 +21,7 @@ from nimble_fx.rewrites.reinplace.reinplace_updates import reinplace_updates
 from nimble_fx.runtime.capture.capture_options import CaptureOptions
 from nimble_fx.runtime.capture.checks import NOT_FROZEN, why_not_captured
 from nimble_fx.runtime.capture.pool_group import PoolGroup
-from nimble_fx.runtime.launch import AsTraced, drops_tangents
+from nimble_fx.runtime.launch import AsTraced, loses_tangents
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.target import CaptureDecision, Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
@@ -96,16 +96,14 @@ class ThisMachine(Target):
         _log_program(program)
         self._on_program(program)
         self._pool_group = self._pool_group or PoolGroup(traced.device)
-        loses_tangents = drops_tangents(traced.graph, traced.device)
-        as_traced = None
-        if loses_tangents or written_inputs(traced.graph):
-            as_traced = self._as_traced(gm, program.name, loses_tangents)
+        may_be_wrong = written_inputs(traced.graph) or loses_tangents(traced.graph, traced.device)
+        as_traced = self._as_traced(gm, program.name) if may_be_wrong else None
         run = program.runner(traced.device, self._pool_group, self.reporter, capture, as_traced)
         run.program = program  # type: ignore[attr-defined]  # keeps it alive, and so listed
         run.reporter = self.reporter  # type: ignore[attr-defined]  # likewise
         return run
 
-    def _as_traced(self, gm: GraphModule, name: str, loses_tangents: bool) -> AsTraced:
+    def _as_traced(self, gm: GraphModule, name: str) -> AsTraced:
         """Runs calls for which the program would be wrong; does not keep the graph alive."""
 
         def report_shared(one: str, other: str) -> None:
@@ -115,8 +113,7 @@ class ThisMachine(Target):
             )
             self.reporter.report(Fallback(name, AS_TRACED, reason))
 
-        run = _by_operators(gm)  # in the turn of the program
-        return AsTraced(run, report_shared, loses_tangents)
+        return AsTraced(_by_operators(gm), report_shared)  # run in the turn of the program
 
     def unscheduled(
         self, gm: GraphModule, name: str, error: UnsupportedError | ScheduleError

@@ -19,7 +19,7 @@ from nimble_fx.ir.written_inputs import written_inputs
 from nimble_fx.runtime.capture.status import CaptureStatus
 from nimble_fx.runtime.folding.folded_weights import FoldedWeights, folded_weights
 from nimble_fx.runtime.input_types import check_expressions, check_type
-from nimble_fx.runtime.launch import drops_tangents
+from nimble_fx.runtime.launch import loses_tangents
 from nimble_fx.runtime.shared_memory import SharedMemory
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.torch_internals.forward_ad import carry_tangents
@@ -74,7 +74,7 @@ class BoundProgram:
         self._written = [i for i, value in enumerate(given) if value.name in written]
         self._shared_memory = SharedMemory.of(graph)
         self._check_memory(self._values)
-        self._drops_tangents = program.n_folded > 0 or drops_tangents(graph, device)
+        self._loses_tangents = program.n_folded > 0 or loses_tangents(graph, device)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Runs the program and returns its outputs.
@@ -102,7 +102,7 @@ class BoundProgram:
         for i in self._symbolic:
             check_expressions(self._graph.inputs[i], values[i], sizes)
         self._check_memory(values)
-        if self._drops_tangents and carry_tangents(inputs):
+        if self._loses_tangents and carry_tangents(inputs):
             raise InputError(
                 f"an input of {self._graph.name} carries a tangent, which its kernels or device "
                 "drop: compile with kernels='aten', fold_weights=False and device=None"

@@ -40,19 +40,17 @@ class AsTraced:
         run: the ATen graph, operator by operator in the order of the trace.
         report_shared: called with the names of two inputs that share memory which the program
             writes, and did not when it was traced.
-        takes_tangents: whether the program would compute no tangents, or wrong ones.
     """
 
     run: Boxed
     report_shared: Callable[[str, str], None]
-    takes_tangents: bool
 
 
-def drops_tangents(graph: TaskGraph, device: DeviceRuntime) -> bool:
+def loses_tangents(graph: TaskGraph, device: DeviceRuntime) -> bool:
     """Whether a program computes no tangents, or wrong ones.
 
-    Kernels of Inductor and of users compute none. The virtual device runs operators later, on
-    copies of their arguments.
+    Kernels of Inductor and of users compute none; the virtual device computes wrong ones where an
+    operator takes a Python number.
     """
     return isinstance(device, Virtual) or any(is_kernel(task.target) for task in graph.tasks)
 
@@ -95,6 +93,7 @@ class Launcher:
         written = written_inputs(graph)
         mutated = [value.name in written for value in graph.inputs]
         self._as_traced = as_traced
+        self._loses_tangents = loses_tangents(graph, device)
         self.shared_memory = SharedMemory.of(graph)
         self.shared_static = SharedMemory.of(graph, self.static)
         self._pick_inputs, self._pick_static = items_at(self.inputs), items_at(self.static)
@@ -123,7 +122,7 @@ class Launcher:
 
     def _is_for_trace(self, args: Sequence[Any], as_traced: AsTraced) -> bool:
         """Whether the call must run as traced; reports inputs that share memory."""
-        if as_traced.takes_tangents and carry_tangents(args):
+        if self._loses_tangents and carry_tangents(args):
             return True
         shared = self.shared_memory.found(args)
         if shared is not None:

@@ -110,13 +110,18 @@ def test_it_goes_on_if_one_is_not_the_fastest_in_each_round() -> None:
     assert choice.winner == "a"
 
 
-def test_on_a_busy_machine_it_measures_longer() -> None:
+def disturbed_run(name: str, seconds: float) -> Run:
+    """A program whose every other call other work makes longer."""
     calls = count()
 
     def be_late(*args: Any) -> None:
         CLOCK.now += ENOUGH_S / 4 * (next(calls) % 2)
 
-    steady, disturbed = Run("a", ENOUGH_S / 8), Run("b", ENOUGH_S / 8, be_late)
+    return Run(name, seconds, be_late)
+
+
+def test_on_a_busy_machine_it_measures_longer() -> None:
+    steady, disturbed = Run("a", ENOUGH_S / 8), disturbed_run("b", ENOUGH_S / 8)
     run, _ = fastest_of(steady, disturbed)
     run([1])
     n_in_a_second = ENOUGH_S / (2 * ENOUGH_S / 8 + ENOUGH_S / 8)
@@ -125,12 +130,7 @@ def test_on_a_busy_machine_it_measures_longer() -> None:
 
 
 def test_on_a_busy_machine_too_it_stops_once_the_fastest_is_clear() -> None:
-    calls = count()
-
-    def be_late(*args: Any) -> None:
-        CLOCK.now += ENOUGH_S / 4 * (next(calls) % 2)
-
-    fast, disturbed = Run("a", ENOUGH_S / 16), Run("b", ENOUGH_S / 8, be_late)
+    fast, disturbed = Run("a", ENOUGH_S / 16), disturbed_run("b", ENOUGH_S / 8)
     run, choice = fastest_of(disturbed, fast)
     run([1])
     assert disturbed.n_calls == 1 + MIN_ROUNDS

@@ -39,7 +39,7 @@ def test_inputs_that_share_memory_which_is_written_are_not_copied_to_a_graph(
     run = frozen(lambda x, y: x.add_(1) * y, torch.zeros(3), torch.zeros(3), device=device)
     shared = list[tuple[str, ...]]()
 
-    run._launcher._as_traced = AsTraced(lambda args: [], lambda *names: shared.append(names), False)
+    run._launcher._as_traced = AsTraced(lambda args: [], lambda *names: shared.append(names))
     x = torch.zeros(3)
     for other in (x, torch.zeros(3), x):  # before and after a capture
         run([x, other])
