@@ -15,7 +15,7 @@ from nimble_fx.runtime.fastest import KernelChoice, fastest
 from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.aten_to_tasks import trace
-from nimble_fx.tracing.user_names import line_of, source_of
+from nimble_fx.tracing.source_lines import line_of, source_of
 
 PYTORCHS, FOLDED, INDUCTORS = "PyTorch's", "PyTorch's, weights folded", "Inductor's"
 """Kinds of kernels, as a program's summary names them."""

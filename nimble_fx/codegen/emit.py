@@ -178,9 +178,9 @@ class _ModuleWriter:
             indent = "" if stream is None else _INDENT
             for task, waiting in _with_waits(tasks):
                 sources = () if task.source is None else (*task.fused, task.source)
-                if sources and sources != shown:
+                if sources != shown:
                     shown = sources
-                    yield from (f"{indent}# {_line(source)}" for source in sources)
+                    yield from (f"{indent}# {line}" for line in map(_line, sources or [None]))
                 for line in (*self._waits(waiting), *self._task(task)):
                     yield indent + line
 
@@ -225,10 +225,12 @@ def _in_docstring(text: str) -> str:
     return text.replace("\\", r"\\").replace('"""', r"\"\"\"")
 
 
-def _line(source: Source) -> str:
+def _line(source: Source | None) -> str:
     """A line of the user's code, on a single line in any case: "model.py:12  y = relu(x)"."""
-    file, code = (" ".join(text.split()) for text in (PurePath(source.file).name, source.code))
-    return f"{file}:{source.line}  {code}"
+    if source is None:
+        return "from no recorded line of the model"
+    place = source.place(PurePath(source.file).name)
+    return "  ".join([" ".join(text.split()) for text in (place, source.code)])
 
 
 def _items_on_line(graph: TaskGraph) -> dict[str, list[Task]]:

@@ -35,14 +35,29 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A line of the user's code."""
+    """A line of the user's code, in one module of the model.
+
+    Attributes:
+        module: the path of the module, "layer1.0", which tells apart what instances of one class
+            compute by the same line; "" for the model itself.
+    """
 
     file: str
     line: int
     code: str
+    module: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return self.place(self.file)
+
+    def place(self, file: str) -> str:
+        """Where it is: "resnet.py:92 in layer1.0".
+
+        Args:
+            file: the name to use for the file.
+        """
+        where = f" in {self.module}" if self.module else ""
+        return f"{file}:{self.line}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +310,7 @@ def task_row(task: Task) -> tuple[str, ...]:
         stream,
         waits,
         frees,
-        f"{PurePath(task.source.file).name}:{task.source.line}" if task.source else "",
+        task.source.place(PurePath(task.source.file).name) if task.source else "",
     )
 
 

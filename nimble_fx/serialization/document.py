@@ -25,7 +25,7 @@ from nimble_fx.serialization.json_field import Field
 from nimble_fx.serialization.tensors import decode_tensor, encode_tensor
 from nimble_fx.version import __version__
 
-_FORMAT = 4
+_FORMAT = 5
 """The version of the format; files of other versions cannot be read."""
 
 _VERSIONS = {"program_file": _FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}

@@ -194,7 +194,7 @@ def _decode_urgent(field: Field) -> int | None:
 
 
 def _decode_source(field: Field) -> Source:
-    return _decode_record(Source, ("file", "line", "code"), (), field)
+    return _decode_record(Source, ("file", "line", "code"), ("module",), field)
 
 
 def _decode_kwargs(field: Field) -> tuple[tuple[str, Any], ...]:
@@ -258,6 +258,7 @@ _DECODERS: dict[str, Callable[[Field], Any]] = {
     "file": Field.code,
     "line": Field.integer,
     "code": Field.code,
+    "module": Field.code,
 }
 
 

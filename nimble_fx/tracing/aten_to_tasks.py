@@ -34,7 +34,7 @@ from nimble_fx.torch_internals.operators import (
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import NUMBERS
 from nimble_fx.tracing.escape_analysis import keeps_to_its_schema
-from nimble_fx.tracing.user_names import fused_sources, line_of, source_of
+from nimble_fx.tracing.source_lines import fused_sources, line_of, source_of
 
 _Value = TypeVar("_Value", Input, Task)
 

@@ -1,4 +1,4 @@
-"""Names from the user's code for programs and inputs, and source lines, as Dynamo recorded them."""
+"""Names from the user's code for programs and inputs, as Dynamo recorded them."""
 
 import ast
 import linecache
@@ -6,57 +6,27 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from nimble_fx.ir.display import printable
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.task_graph import Source
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo.names import ViewAndMutationMeta
 from nimble_fx.torch_internals.names import is_wrapper_subclass
+from nimble_fx.tracing.dynamo_paths import MODULE_DICTS, is_in_module, module_path, path_steps
+from nimble_fx.tracing.source_lines import frames_of
 
-_FRAME = re.compile(
-    r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
-)
-_OURS = Path(__file__).parents[1]
-_MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
 _Scope = ast.ClassDef | ast.FunctionDef
-_STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.(\w+)""")
-
-
-FUSED = "fused_stack_traces"
-"""The key in `Node.meta` of the stack traces of all operators that a node's kernel fuses."""
-
-
-def source_of(node: Node) -> Source | None:
-    """The user's innermost line that the node comes from, if fx recorded one."""
-    return _innermost(node.meta.get("stack_trace") or "")
-
-
-def line_of(node: Node) -> str:
-    """The line that a node comes from, for messages; or that it is not recorded."""
-    source = source_of(node)
-    return f"{source}: {source.code}" if source else "its line in the model is not recorded"
-
-
-def fused_sources(node: Node) -> tuple[Source, ...]:
-    """The other lines of a node whose kernel fuses operators, in program order."""
-    found = [_innermost(trace) for trace in node.meta.get(FUSED, ())]
-    distinct = dict.fromkeys(source for source in found if source is not None)
-    return tuple(source for source in distinct if source != source_of(node))
 
 
 def program_name(gm: GraphModule) -> str:
     """The name of the user's function that was compiled, such as "Branchy.forward"."""
     for node in gm.graph.nodes:
-        frames = _frames(node.meta.get("stack_trace") or "")
+        frames = frames_of(node.meta.get("stack_trace") or "")
         first = next((f for f in frames if not _is_wrapper(_scopes(f))), next(iter(frames), None))
         names = [scope.name for scope in _scopes(first)] if first else None
         container = _container(list((node.meta.get("nn_module_stack") or {}).values()), names)
@@ -231,9 +201,9 @@ def input_paths(gm: GraphModule) -> list[str]:
     path, it begins with the module's name in the user's function: "encoder.0.weight".
     """
     steps = [_steps(node) for node in _placeholders(gm)]
-    paths = [_path(found[1:]) if _is_in_module(found) else "" for found in steps]
+    paths = [module_path(found[1:]) if is_in_module(found) else "" for found in steps]
     repeated = {path for path, n in Counter(paths).items() if n > 1}
-    full = map(_path, steps)
+    full = map(module_path, steps)
     return [
         whole if path and path in repeated else path
         for path, whole in zip(paths, full, strict=True)
@@ -242,8 +212,8 @@ def input_paths(gm: GraphModule) -> list[str]:
 
 def _input_name(node: Node) -> str:
     steps = _steps(node)
-    if _is_in_module(steps):
-        steps = [step for step in steps[1:] if step not in _MODULE_DICTS]
+    if is_in_module(steps):
+        steps = [step for step in steps[1:] if step not in MODULE_DICTS]
     normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
     name = re.sub(r"\W+", "_", normal).strip("_")
     name = f"_{name}" if name[:1].isdigit() else name  # a layer of a Sequential
@@ -256,42 +226,7 @@ def _steps(node: Node) -> list[str]:
     if grapharg is None or isinstance(node.meta.get("example_value"), torch.SymInt):
         return []
     source = grapharg.source.name
-    path = source() if callable(source) else source
-    return [_key(key) if key else attribute for key, attribute in _STEP.findall(path)]
-
-
-def _key(text: str) -> str:
-    """A key in a source, without quotes."""
-    return str(ast.literal_eval(text)) if text[0] in "'\"" else text
-
-
-def _is_in_module(steps: Sequence[str]) -> bool:
-    return not _MODULE_DICTS.isdisjoint(steps)
-
-
-def _path(steps: Sequence[str]) -> str:
-    return ".".join(step for step in steps if step not in _MODULE_DICTS)
-
-
-@lru_cache(maxsize=1024)
-def _innermost(stack_trace: str) -> Source | None:
-    """Cached, because many nodes come from one line."""
-    frames = _frames(stack_trace)
-    if not frames:
-        return None
-    frame = frames[-1]
-    return Source(printable(frame["file"]), int(frame["line"]), printable(frame["code"].strip()))
-
-
-def _frames(stack_trace: str) -> list[re.Match[str]]:
-    """The frames of a stack trace in the user's code, outermost first."""
-    frames = _FRAME.finditer(stack_trace)
-    return [frame for frame in frames if not _is_ours_or_pytorchs(Path(frame["file"]))]
-
-
-def _is_ours_or_pytorchs(file: Path) -> bool:
-    """Whether a frame is of nimble_fx or of `with torch.device(...)`, not of the user's code."""
-    return file.is_relative_to(_OURS) or file.parts[-3:] == ("torch", "utils", "_device.py")
+    return path_steps(source() if callable(source) else source)
 
 
 def _scopes(frame: re.Match[str]) -> list[_Scope]:

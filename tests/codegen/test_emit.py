@@ -232,3 +232,17 @@ def test_a_line_of_the_model_stays_on_one_line_whatever_it_holds() -> None:
     source = Source("a/b\nimport os\r.py", 3, "x\n\u2028 y")
     text = emit(graph.replace_tasks(task.updated(source=source) for task in graph.tasks))
     assert "# b import os .py:3  x y\n" in text
+
+
+def test_a_task_without_a_recorded_line_is_not_shown_under_that_of_another() -> None:
+    graph = schedule_of(lambda x: x.sin().cos(), torch.ones(2))
+    line = Source("model.py", 3, "x.sin()", "layers.0")
+    text = emit(graph.replace_tasks(
+        task.updated(source=line if "sin" in str(task.target) else None) for task in graph.tasks
+    ))  # fmt: skip
+    lines = [each.strip() for each in text.splitlines()]
+    sin, cos = (
+        next(i for i, each in enumerate(lines) if f"aten.{f}" in each) for f in ("sin", "cos")
+    )
+    assert lines[sin - 1] == "# model.py:3 in layers.0  x.sin()"
+    assert "# from no recorded line of the model" in lines[sin + 1 : cos]

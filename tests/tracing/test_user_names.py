@@ -192,19 +192,3 @@ def test_tensors_of_a_subclass_have_its_name_and_weights_keep_theirs(tmp_path: P
         return
     with pytest.raises(FileError, match=r"size s\d+ of its input pieces_values is no input of"):
         program.save(tmp_path / "nested.json")
-
-
-@pytest.mark.parametrize("name", ["model.py", "m\x1b[31m.py", "m\udcff.py"])
-def test_a_line_and_its_file_have_no_control_characters(name: str, tmp_path: Path) -> None:
-    file = tmp_path / name
-    file.write_text("def f(x):\n    return x.sin()  # \x1b[31m\u2028\x00".replace("\x00", ""))
-    scope: dict[str, Any] = {}
-    exec(compile(file.read_text(), str(file), "exec"), scope)
-    program = nimble_fx.compile(scope["f"], torch.ones(3)).programs[0]
-    (source,) = {task.source for task in program.graph.tasks}
-    assert source is not None
-    assert source.code.startswith("return x.sin()  # \N{REPLACEMENT CHARACTER}[31m")
-    shown = name.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
-    assert Path(source.file).name == shown.replace("\udcff", "\N{REPLACEMENT CHARACTER}")
-    program.save(tmp_path / "program")
-    assert nimble_fx.load(tmp_path / "program").graph == program.graph
