@@ -84,7 +84,8 @@ class GraphCompiler:
         """
         names, gm = self.inputs.user_names(gm), reinplace_updates(gm)
         traced = trace(gm, self.name, names, self.inputs.static)
-        graph = schedule(traced.graph, traced_graph_passes())
+        graph = replace(traced.graph, labels=self._labels(len(traced.graph.outputs)))
+        graph = schedule(graph, traced_graph_passes())
         _log.debug("%s: traced:\n%s", self.name, graph)
         if self.options.verify:
             verify_contents(graph, traced.graph)
@@ -97,6 +98,16 @@ class GraphCompiler:
             sizes=size_hints(gm),
             folded=self.folded,
         )
+
+    def _labels(self, n_outputs: int) -> tuple[str, ...]:
+        """What the outputs of a forward or a backward are; see `TaskGraph`."""
+        if self.capture.is_backward:
+            gradients = tuple([f"gradient of {name}" for name in self.inputs.in_order])
+            return gradients if len(gradients) == n_outputs else ()
+        if self.capture.n_user_outputs is None:
+            return ()
+        n_user = self.capture.n_user_outputs
+        return ("",) * n_user + ("saved for the backward",) * (n_outputs - n_user)
 
     def program(self, traced: TracedProgram) -> Program:
         """Selects a schedule and returns the program that runs by it.

@@ -9,6 +9,8 @@ import keyword
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -158,7 +160,23 @@ class _ModuleWriter:
         if self.graph.joins:
             yield "# the caller's stream waits for the ends of the side streams"
         yield from (f"s0.wait_event(e.{self._local[name]})" for name in self.graph.joins)
-        yield f"return {_tuple([self._text(value) for value in self.graph.outputs])}"
+        yield from self._return()
+
+    def _return(self) -> Iterator[str]:
+        """The outputs; where some are labeled, on lines of their own."""
+        outputs = [self._text(value) for value in self.graph.outputs]
+        if not any(self.graph.labels):
+            yield f"return {_tuple(outputs)}"
+            return
+        yield "return ("
+        labeled = zip(self.graph.labels, outputs, strict=True)
+        for label, group in groupby(labeled, key=itemgetter(0)):
+            texts = [text for _, text in group]
+            if label and len(texts) > 1:
+                yield f"{_INDENT}# {label}"
+            of_one = f"  # {label}" if label and len(texts) == 1 else ""
+            yield f"{_INDENT}{', '.join(texts)},{of_one}"
+        yield ")"
 
     def _docstring(self) -> str:
         returns = _tuple([self._text(value) for value in self.graph.outputs])

@@ -159,6 +159,8 @@ class TaskGraph:
         provenance: the passes that produced it, in order.
         urgent: the stream whose kernels a CUDA graph starts first where several are ready; None if
             all streams are equal. A hint to the device, from which no order follows.
+        labels: for readers, what each output is: "gradient of fc_weight", or "" for a result of the
+            model; empty if all are results.
     """
 
     name: str
@@ -168,6 +170,7 @@ class TaskGraph:
     outputs: tuple[Arg, ...]
     provenance: tuple[str, ...] = ()
     urgent: int | None = None
+    labels: tuple[str, ...] = ()
 
     def replace_tasks(self, tasks: Iterable[Task]) -> "TaskGraph":
         """The same program with other tasks; the same object if they are equal."""

@@ -31,7 +31,7 @@ _FORMAT = 5
 _VERSIONS = {"program_file": _FORMAT, "nimble_fx": __version__, "torch": str(torch.__version__)}
 _MEMBERS = (
     *("device", "hardware", "name", "provenance", "operators", "inputs", "constants", "tasks"),
-    *("outputs", "urgent", "sizes", "parameters", "values", "source", "folded"),
+    *("outputs", "urgent", "labels", "sizes", "parameters", "values", "source", "folded"),
 )
 
 

@@ -47,6 +47,7 @@ def encode_graph(graph: TaskGraph) -> Json:
         "tasks": [_encode_record(task) for task in graph.tasks],
         "outputs": encode_argument(graph.outputs),
         "urgent": graph.urgent,
+        "labels": list(graph.labels),
     }
 
 
@@ -65,8 +66,11 @@ def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
         outputs=_each(decode_argument, members["outputs"]),
         provenance=_each(Field.printable, members["provenance"]),
         urgent=_decode_urgent(members["urgent"]),
+        labels=_each(Field.line, members["labels"]),
     )
     _check_orders(graph, members["tasks"])
+    if len(graph.labels) not in (0, len(graph.outputs)):
+        raise members["labels"].error("a label for each output, or for none")
     return graph
 
 

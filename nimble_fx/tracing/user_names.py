@@ -123,6 +123,11 @@ class InputNames:
         return names
 
     @property
+    def in_order(self) -> list[str]:
+        """The names of the forward's inputs in order; without some of AOTAutograd's own."""
+        return list(self._wanted.values())[: len(self._names)]
+
+    @property
     def weights(self) -> set[str]:
         """The inputs in `static` that belong to a module; users write to other static inputs."""
         return {name for name in self.static if self._path_of.get(name)}

@@ -137,6 +137,14 @@ def test_what_is_no_graph_is_refused_with_its_place(task: dict[str, Any], messag
         decoded(document(**task))
 
 
+@pytest.mark.parametrize("labels", [["saved"], ["saved\n", ""], ["\\", ""], [1, 2], "saved"])
+def test_labels_are_one_line_for_each_output(labels: object) -> None:
+    graph = replace(decoded(document()), outputs=(1, 2), labels=("saved", ""))
+    assert decoded(encode_graph(graph)) == graph
+    with pytest.raises(FileError, match="labels"):
+        decoded(encode_graph(graph) | {"labels": labels})
+
+
 @pytest.mark.parametrize("name", ["aten::add.Tensro", "nobody::knows", "torch::ops", "aten::add.x"])
 def test_an_operator_that_is_not_here_is_named(name: str) -> None:
     with pytest.raises(FileError, match=f"operator '{name}' is not known"):
