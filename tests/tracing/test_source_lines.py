@@ -28,7 +28,7 @@ class Scale(nn.Module):
         self.by = nn.Parameter(torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.by
+        return x * self.by + 1
 
 
 class Sum(nn.Module):
@@ -134,6 +134,26 @@ def test_updates_of_buffers_have_the_line_and_module_that_compute_them(training:
         is_left = "left" in name
         assert source.module == ("body.1.left" if is_left else "body.1"), name
         assert source.code.startswith("left = " if is_left else "return left"), name
+
+
+class Remembering(nn.Module):
+    """Keeps a value that an earlier line computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.sin()
+        self.last.copy_(y)
+        return y * 2
+
+
+def test_an_update_on_a_line_of_its_own_has_that_line() -> None:
+    program = nimble_fx.compile(Remembering(), torch.ones(2), **PLAIN).programs[0]
+    (update,) = [task for task in program.graph.launching if operator_of(task) == "copy"]
+    assert update.source is not None
+    assert update.source.code == "self.last.copy_(y)"
 
 
 def test_sums_of_gradients_have_the_line_and_module_of_a_term() -> None:
