@@ -15,7 +15,11 @@ def is_internal(file: str) -> bool:
     Args:
         file: the file name of a frame or a code object.
     """
+    return file.startswith(("<eval_with_key>", "<string>", "<nimble_fx ")) or is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether code is PyTorch's, this package's or Python's own, and not made by one of these."""
     path = Path(file)
-    is_generated = file.startswith(("<eval_with_key>", "<string>", "<nimble_fx "))
     is_pythons = path.is_relative_to(_PYTHONS) and "site-packages" not in path.parts
-    return is_generated or is_pythons or any(map(path.is_relative_to, _PACKAGES))
+    return is_pythons or any(map(path.is_relative_to, _PACKAGES))

@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 
 MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
+_COMPILED = {"fn", "model"}
+"""The names of a model that is compiled, in Dynamo's functions and `unique_function`."""
+
 _STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.(\w+)""")
 
 
@@ -21,6 +24,23 @@ def is_in_module(steps: Sequence[str]) -> bool:
 def module_path(steps: Sequence[str]) -> str:
     """Steps as the name that PyTorch gives a module, a parameter or a buffer: "layers.0.weight"."""
     return ".".join(step for step in steps if step not in MODULE_DICTS)
+
+
+def called_module(text: str, outermost: str) -> str:
+    """The path of a module that a model or function calls: "layers.0", or "encoder.layers.0".
+
+    The path in a function begins with the function's name for the module.
+
+    Args:
+        text: Dynamo's for it; a `torch.export.ExportedProgram` has the path itself.
+        outermost: Dynamo's for the outermost module that calls it, or is it, in a function.
+    """
+    if not text.startswith(("L[", "G[")):
+        return text
+    name, *others = path_steps(text)
+    is_global = text.startswith("G[") and not name.startswith("__import_")
+    is_local = path_steps(outermost) == [name] and name not in _COMPILED
+    return module_path([name, *others] if is_global or is_local else others)
 
 
 def _key(text: str) -> str:

@@ -3,15 +3,15 @@
 import re
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch.fx import Node
 
+from nimble_fx.internal_files import is_installed
 from nimble_fx.ir.display import printable
 from nimble_fx.ir.task_graph import Source
-from nimble_fx.tracing.dynamo_paths import module_path, path_steps
+from nimble_fx.tracing.dynamo_paths import called_module
 
 FUSED = "fused_sources"
 """The key in `Node.meta` of the lines of all operators that a node's kernel fuses, in order."""
@@ -19,7 +19,6 @@ FUSED = "fused_sources"
 _FRAME = re.compile(
     r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n\s*(?P<code>.*)'
 )
-_OURS = Path(__file__).parents[1]
 _CALLS_MODULES = {"torch.nn.modules.container", "torch.nn.modules.transformer"}
 """The Python modules of PyTorch's classes whose forwards consist of calls of other modules."""
 
@@ -64,12 +63,7 @@ def fused_sources(node: Node) -> tuple[Source, ...]:
 def frames_of(stack_trace: str) -> list[re.Match[str]]:
     """The frames of a stack trace in the user's code, outermost first."""
     frames = _FRAME.finditer(stack_trace)
-    return [frame for frame in frames if not _is_ours_or_pytorchs(Path(frame["file"]))]
-
-
-def _is_ours_or_pytorchs(file: Path) -> bool:
-    """Whether a frame is of nimble_fx or of `with torch.device(...)`, not of the user's code."""
-    return file.is_relative_to(_OURS) or file.parts[-3:] == ("torch", "utils", "_device.py")
+    return [frame for frame in frames if not is_installed(frame["file"])]
 
 
 def _module_of(node: Node) -> str:
@@ -79,12 +73,17 @@ def _module_of(node: Node) -> str:
     """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     paths = [path for path, kind in stack.values() if not _is_layer(kind)]
-    return printable(module_path(path_steps(paths[-1])[1:])) if paths else ""
+    outermost = next((path for path, _ in stack.values()), "")
+    return printable(called_module(paths[-1], outermost)) if paths else ""
 
 
-def _is_layer(kind: Any) -> bool:
-    """Whether a class of modules is PyTorch's and calls no other modules."""
-    defined_in = getattr(kind, "__module__", "")
+def _is_layer(kind: type | str) -> bool:
+    """Whether a class of modules is PyTorch's and calls no other modules.
+
+    Args:
+        kind: the class; its name in a `torch.export.ExportedProgram`.
+    """
+    defined_in = kind.rpartition(".")[0] if isinstance(kind, str) else kind.__module__
     return defined_in.startswith("torch.nn.modules.") and defined_in not in _CALLS_MODULES
 
 

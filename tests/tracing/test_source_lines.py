@@ -1,6 +1,7 @@
 """Each task has the line of the user's code, and the module, that it comes from."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nimble_fx
-from nimble_fx.ir.task_graph import Task
+from nimble_fx.ir.task_graph import Source, Task
+from nimble_fx.program import Program
 from nimble_fx.torch_internals.names import OpOverload
 
 PLAIN: dict[str, Any] = {
@@ -105,6 +107,53 @@ def test_a_task_has_the_module_in_which_eager_calls_its_operator(body: nn.Module
     assert [(operator_of(task), module_of(task)) for task in tasks] == eager.calls
 
 
+def sources_of(program: Program) -> list[Source | None]:
+    return [task.source for task in program.graph.launching]
+
+
+def test_an_exported_program_has_the_lines_and_modules_of_its_model() -> None:
+    model, x = Model(nn.Sequential(Sum(Scale(), nn.Conv2d(2, 2, 1)))), torch.randn(1, 2, 3, 3)
+    exported = torch.export.export(model, (x,))
+    ours, theirs = (nimble_fx.compile(each, x, **PLAIN).programs[0] for each in (exported, model))
+    assert sources_of(ours) == sources_of(theirs)
+
+
+ENCODER, DECODER = Sum(Scale()), Sum(Scale())
+
+
+def uses_globals(x: Tensor) -> Tensor:
+    return DECODER(ENCODER(x))
+
+
+def uses_arguments(encoder: nn.Module, decoder: Sum, x: Tensor) -> Tensor:
+    for part in decoder.parts:
+        x = x + part(x)
+    return x + encoder(x)
+
+
+def uses_its_closure() -> Callable[[Tensor], Tensor]:
+    encoder, decoder = ENCODER, DECODER
+    return lambda x: decoder(encoder(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "modules"),
+    [
+        (uses_globals, (), {"ENCODER", "ENCODER.parts.0", "DECODER", "DECODER.parts.0"}),
+        (uses_its_closure(), (), {"encoder", "encoder.parts.0", "decoder", "decoder.parts.0"}),
+        (uses_arguments, (ENCODER, DECODER), {"", "encoder", "encoder.parts.0", "parts.0"}),
+        (nn.Sequential(ENCODER, DECODER), (), {"0", "0.parts.0", "1", "1.parts.0"}),
+    ],
+    ids=["globals", "closure", "arguments", "container"],
+)
+def test_a_module_has_the_name_by_which_a_function_calls_it(
+    function: Callable[..., Tensor], arguments: tuple[nn.Module, ...], modules: set[str]
+) -> None:
+    torch.compile(function, backend="nimble", options=PLAIN)(*arguments, torch.ones(2))
+    found = sources_of(nimble_fx.programs()[-1])
+    assert {source.module for source in found if source} == modules
+
+
 class Normalized(nn.Module):
     """Updates buffers, and uses a value twice."""
 
@@ -141,6 +190,7 @@ class Remembering(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.last: Tensor
         self.register_buffer("last", torch.zeros(2))
 
     def forward(self, x: Tensor) -> Tensor:
