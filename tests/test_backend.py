@@ -129,7 +129,7 @@ class Moves(nn.Module):
     ("model", "x", "named"),
     [
         (Conditional(), torch.ones(3), r"cond.*higher-order operator.*the user's line"),
-        (Moves(), torch.ones(3), "runs on meta, which nimble_fx does not know"),
+        (Moves(), torch.ones(3), "has tensors on meta, which nimble_fx does not know"),
     ],
 )
 def test_what_cannot_be_scheduled_runs_as_traced_and_says_why_once(
