@@ -32,8 +32,8 @@ def called_module(text: str, outermost: str) -> str:
     The path in a function begins with the function's name for the module.
 
     Args:
-        text: Dynamo's for it; a `torch.export.ExportedProgram` has the path itself.
-        outermost: Dynamo's for the outermost module that calls it, or is it, in a function.
+        text: what Dynamo wrote for it; a `torch.export.ExportedProgram` has the path itself.
+        outermost: what Dynamo wrote for the module that the function calls, which calls it or is it.
     """
     if not text.startswith(("L[", "G[")):
         return text
