@@ -33,7 +33,7 @@ def called_module(text: str, outermost: str) -> str:
 
     Args:
         text: what Dynamo wrote for it; a `torch.export.ExportedProgram` has the path itself.
-        outermost: what Dynamo wrote for the module that the function calls, which calls it or is it.
+        outermost: what Dynamo wrote for the module that a function calls, which calls it or is it.
     """
     if not text.startswith(("L[", "G[")):
         return text
