@@ -60,15 +60,15 @@ class ThisMachine(Target):
             OptionError: the virtual device, for a model that is not on the CPU.
             UnsupportedError: the device's type is not supported.
         """
+        if self._virtual is not None and device.type == "cpu":
+            return self._virtual
+        if self._virtual is not None:
+            what = f"device='virtual' is for models on the CPU; {name} has tensors on {device}"
+            raise for_user(OptionError(f"option {what}"))
         runtime = device_for(device)
         if runtime is None:
             raise UnsupportedError(f"{name} has tensors on {device}, which nimble_fx does not know")
-        if self._virtual is None:
-            return runtime
-        if device.type != "cpu":
-            what = f"option device='virtual' is for models on the CPU; {name} is on {device}"
-            raise for_user(OptionError(what))
-        return self._virtual
+        return runtime
 
     def retarget(self, graph: TaskGraph) -> TaskGraph:
         """The graph itself."""

@@ -37,17 +37,3 @@ def test_what_may_run_calls_as_traced_does_not_keep_the_graph(
     x = torch.zeros(3)
     with pytest.warns(UserWarning, match="share memory"):
         assert torch.equal(compiled(x, x.view(3)), torch.ones(3))
-
-
-@pytest.mark.parametrize("options", [{}, {"device": "virtual"}])
-def test_a_graph_with_a_tensor_on_a_device_that_is_not_supported_runs_as_traced(
-    options: dict[str, Any],
-) -> None:
-    def function(x: Tensor) -> tuple[Tensor, Tensor]:
-        return x.sin(), torch.zeros(2, device="meta")
-
-    x = torch.randn(3)
-    with pytest.warns(UserWarning, match="has tensors on meta, which nimble_fx does not know"):
-        here, there = torch.compile(function, backend="nimble", options=options)(x)
-    assert torch.equal(here, x.sin())
-    assert there.device == torch.device("meta")

@@ -26,6 +26,7 @@ class Activity:
             there is none.
         share: the fraction of the engine's processors that it uses, from 0 to 1.
         bandwidth: the fraction of the engine's memory bandwidth that it uses, from 0 to 1.
+        parts: the names of the activities that are fused to it, its own included; empty if none.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Activity:
     engine: str | None = None
     share: float = 0.0
     bandwidth: float = 0.0
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

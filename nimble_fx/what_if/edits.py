@@ -1,7 +1,8 @@
 """Edits of activities: each returns new activities and keeps their dependencies."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from sys import float_info
 
@@ -24,6 +25,8 @@ def scaled(
     check_number("factor", factor)
     if factor == 1:
         return activities
+    most = max((a.us for a in activities if a.name in names), default=0.0)
+    check_number(f"a time of {most} us, {factor} times", most * factor)
     return tuple(
         replace(a, us=max(a.us * factor, min(a.us, least_us))) if a.name in names else a
         for a in activities
@@ -59,11 +62,9 @@ def fused(activities: Activities, one: Activity, names: Collection[str]) -> Acti
         if a.name not in names or a is parts[0]
     )
     calls = _launches_of(activities, names) - {name for name, _ in parts[0].after}
-    try:
+    with _acyclic("fuse: something between waits for a part"):
         result = bypassed(merged, calls)
         topological_order(result)
-    except ScheduleError as error:
-        raise OptionError(f"fuse: something between waits for a part: {error}") from error
     return result
 
 
@@ -74,7 +75,8 @@ def together(parts: Sequence[Activity], us: float) -> Activity:
         return min(1.0, sum(figure(part) * part.us for part in parts) / us) if us else 0.0
 
     share, bandwidth = mean(lambda part: part.share), mean(lambda part: part.bandwidth)
-    return replace(parts[0], us=us, share=share, bandwidth=bandwidth)
+    named = tuple([name for part in parts for name in part.parts or (part.name,)])
+    return replace(parts[0], us=us, share=share, bandwidth=bandwidth, parts=named)
 
 
 def inserted(
@@ -84,8 +86,10 @@ def inserted(
 
     Raises:
         OptionError: its name is taken, it waits for one that does not exist or that follows it, or
-            a time is not a number of at least 0, or a share is not one from 0 to 1.
+            an attribute is not valid: a time must be a number of at least 0, a share one from 0
+            to 1.
     """
+    _check_types(activity)
     check_number(f"the time of {activity.name}", activity.us)
     for name, delay in activity.after:
         check_number(f"the delay of {activity.name} after {name}", delay)
@@ -102,11 +106,34 @@ def inserted(
     link = ((activity.name, 0.0),)
     linked = [replace(a, after=a.after + link) if a.name in before else a for a in activities]
     result = (*linked[:at], activity, *linked[at:])
-    try:
+    with _acyclic(f"insert: {activity.name} cannot be there"):
         topological_order(result)
-    except ScheduleError as error:
-        raise OptionError(f"insert: {activity.name} cannot be there: {error}") from error
     return result
+
+
+def _check_types(activity: Activity) -> None:
+    for what, name in (("name", activity.name), ("queue", activity.queue)):
+        if not isinstance(name, str):
+            raise OptionError(f"insert: {what}={name!r:.99} is not valid; it takes text")
+    if activity.engine is not None and not isinstance(activity.engine, str):
+        raise OptionError(f"insert: engine={activity.engine!r:.99} is not valid; it takes text")
+    after = activity.after
+    if not isinstance(after, (tuple, list)) or not all(
+        isinstance(wait, (tuple, list)) and len(wait) == 2 and isinstance(wait[0], str)
+        for wait in after
+    ):
+        raise OptionError(
+            f"insert: after={after!r:.99} is not valid; it takes pairs of a name and a delay"
+        )
+
+
+@contextmanager
+def _acyclic(what: str) -> Iterator[None]:
+    """Raises an OptionError for activities that wait for each other."""
+    try:
+        yield
+    except ScheduleError as error:
+        raise OptionError(f"{what}: {error}") from error
 
 
 def _following(activities: Activities, names: Collection[str]) -> set[str]:
@@ -135,6 +162,9 @@ def moved(
         queue: the new queue.
         engine: the engine of the queue; None if it is that of the moved activities.
         crossing_us: the delay of a wait for an activity on another queue of the same engine.
+
+    Raises:
+        OptionError: in the order of the list, one would wait for an activity that follows it.
     """
     placed = {
         a.name: replace(a, queue=queue, engine=engine or a.engine) if a.name in names else a
@@ -154,7 +184,10 @@ def moved(
         on_device = first.engine is not None and second.engine is not None
         return is_changed and on_device and first.queue != second.queue
 
-    return tuple(map(delayed, placed.values()))
+    result = tuple(map(delayed, placed.values()))
+    with _acyclic(f"move: they cannot be on {queue} in the order of the activities"):
+        topological_order(result)
+    return result
 
 
 def without_host(activities: Activities) -> Activities:

@@ -1,7 +1,6 @@
 """Sources of activities: a program, whose costs can be predicted again, or a recorded run."""
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,16 +9,17 @@ from typing import Protocol
 import torch
 
 from nimble_fx.cost import Cost
-from nimble_fx.cost.roofline import MEMORY_EFFICIENCY, Roofline
-from nimble_fx.cost.work import floating_types, nbytes_of, value_types
+from nimble_fx.cost.roofline import Roofline
+from nimble_fx.cost.work import floating_types, value_types
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
-from nimble_fx.ir.task_graph import TaskGraph, ref_names
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.pipeline import passes_for, schedule
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.simulation.schedule_model import activities
 from nimble_fx.traces import Recorded
 from nimble_fx.what_if.edits import together
+from nimble_fx.what_if.fusion import Fusion
 from nimble_fx.what_if.selection import Limit
 
 _COMPUTE = re.compile(
@@ -119,28 +119,21 @@ class PlannedSource:
     def fused(self, parts: Sequence[Activity]) -> Activity:
         """All of their work with one launch, and without the traffic of intermediate values.
 
-        An intermediate value, which only the fused tasks use, is neither written nor read.
+        If edits have changed the times of the parts, that of the whole changes in proportion. Host
+        calls, and activities that were inserted, save nothing.
         """
-        full_us = 1e-3 * self._inner_nbytes({part.name for part in parts}) / self.device.gbps
-        launches_us = self.device.kernel_us * (len(parts) - 1)
         total_us = sum(part.us for part in parts)
-        least_us = min(self.device.kernel_us, total_us)
-        us = max(total_us - launches_us - full_us / MEMORY_EFFICIENCY, least_us)
-        left_us = max(0.0, sum(part.bandwidth * part.us for part in parts) - full_us)
-        return replace(together(parts, us), bandwidth=min(1.0, left_us / us) if us else 0.0)
+        one = together(parts, total_us)
+        if any(name not in self._costs for name in one.parts):
+            return one
+        us, bandwidth = self._fusion.figures(one.parts)
+        unedited_us = sum(self._fusion.figures(part.parts or (part.name,))[0] for part in parts)
+        edited_us = us * total_us / unedited_us if unedited_us else us
+        return replace(together(parts, edited_us), bandwidth=bandwidth)
 
-    def _inner_nbytes(self, names: Collection[str]) -> float:
-        """The bytes of writes and reads of values that only these tasks define and use."""
-        users: dict[str, set[str]] = defaultdict(set)
-        for task in self.graph.tasks:
-            for value in task.uses:
-                users[value].add(task.name)
-        defined = set(names) & set(self.graph.by_name) - set(ref_names(self.graph.outputs))
-        return sum(
-            nbytes_of(self.graph.by_name[name]) * (1 + len(users[name]))
-            for name in defined
-            if users[name] and users[name] <= set(names)
-        )
+    @cached_property
+    def _fusion(self) -> Fusion:
+        return Fusion(self.graph, self._costs, self.device)
 
     def on(self, device: str | Device) -> "PlannedSource":
         """The program with its costs on another device."""

@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nimble_fx.errors import OptionError
-from nimble_fx.simulation.discrete_event import Activity
+from nimble_fx.errors import OptionError, ScheduleError
+from nimble_fx.simulation.discrete_event import Activity, simulate
 from nimble_fx.traces.recorded import BEGIN
 from nimble_fx.what_if.edits import (
     fused,
@@ -159,6 +160,39 @@ def test_what_waits_for_one_of_its_queue_is_inserted_behind_it() -> None:
     pair = (Activity("call", "host", 1), Activity("a", "s0", 1, (), "gpu"))
     result = inserted(pair, Activity("new", "s0", 1, (("a", 0.0),), "gpu"), ["call"])
     assert names(result) == ["call", "a", "new"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"name": 7}, {"queue": 5}, {"engine": 5}, {"after": None}, {"after": ("a",)}),
+        *({"after": (("a",),)}, {"after": ((["a"], 1.0),)}),
+    ],
+)
+def test_attributes_of_what_is_inserted_are_checked(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(OptionError, match=f"insert: {name}=.* is not valid"):
+        inserted(CALLED, replace(Activity("new", "s0", 1), **wrong))
+
+
+@given(activities(), st.data())
+def test_what_is_moved_waits_in_a_circle_for_nothing(
+    drawn: list[Activity], data: st.DataObject
+) -> None:
+    new = Activity("new", "side", 3, (), "gpu")
+    ours = inserted(tuple(drawn), new, some(data, drawn))
+    try:
+        simulate([replace(a, queue="s0") if a is new else a for a in ours])
+    except ScheduleError:
+        with pytest.raises(OptionError, match="move: they cannot be on s0"):
+            moved(ours, ["new"], "s0")
+    else:
+        simulate(moved(ours, ["new"], "s0"))
+
+
+def test_a_time_beyond_all_numbers_is_refused() -> None:
+    with pytest.raises(OptionError, match="inf"):
+        scaled(CALLED, ["a"], 1e308)
 
 
 def test_what_cannot_be_inserted_is_refused() -> None:

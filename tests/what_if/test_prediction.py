@@ -194,41 +194,6 @@ def test_without_launches_a_program_is_as_if_frozen(program: nimble_fx.Program) 
     assert frozen.without_launches().activities == frozen.activities
 
 
-def test_what_is_fused_in_a_program_saves_launches_and_traffic() -> None:
-    class Chain(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.exp(torch.sigmoid(torch.relu(x)))
-
-    with torch.no_grad():
-        torch.compile(Chain(), backend="nimble")(torch.randn(4096, 4096))
-    one = whatif(nimble_fx.programs()[-1], "h100")
-    single = one.activities[0].us
-    assert one.baseline_us == pytest.approx(3 * single)
-    fused = one.fuse(lambda _: True)
-    assert makespan(fused) == pytest.approx(single)
-    assert fused.activities[0].bandwidth == pytest.approx(one.activities[0].bandwidth)
-    assert makespan(one.fuse(lambda _: True, us=7)) == 7
-
-
-def test_what_others_read_is_still_written_by_what_is_fused() -> None:
-    class Read(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            """`relu` is returned, and `sigmoid` is read by what is not fused with it."""
-            first = torch.relu(x)
-            second = torch.sigmoid(first)
-            return torch.exp(second) + second, first
-
-    with torch.no_grad():
-        torch.compile(Read(), backend="nimble")(torch.randn(4096, 4096))
-    one = whatif(nimble_fx.programs()[-1], "h100").streams(1)
-    times = {a.name: a.us for a in one.activities}
-    fixed = find_device("h100").kernel_us
-    for pair in (["sigmoid", "exp"], ["relu", "sigmoid"]):
-        fused = one.fuse(among(pair))
-        took = {a.name: a.us for a in fused.activities}[pair[0]]
-        assert took == pytest.approx(sum(times[name] for name in pair) - fixed)
-
-
 def test_a_trace_is_not_put_on_another_device_or_scheduled_again(trace: Path) -> None:
     with pytest.raises(OptionError, match="does not say what its kernels do"):
         whatif(trace).on("v100")
