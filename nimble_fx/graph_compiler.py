@@ -102,7 +102,8 @@ class GraphCompiler:
     def _labels(self, n_outputs: int) -> tuple[str, ...]:
         """What the outputs of a forward or a backward are; see `TaskGraph`."""
         if self.capture.is_backward:
-            gradients = tuple([f"gradient of {name}" for name in self.inputs.in_order])
+            of = self.inputs.tensors
+            gradients = tuple([f"gradient of {name}" if name else "" for name in of])
             return gradients if len(gradients) == n_outputs else ()
         if self.capture.n_user_outputs is None:
             return ()

@@ -60,6 +60,8 @@ class InputNames:
 
     Attributes:
         static: the names, in ATen graphs, of the inputs that are parameters and buffers.
+        tensors: what the inputs of the matched graph are, in order: "layers.0.weight" or "x", and
+            "" for numbers; empty if they could not be matched.
     """
 
     def __init__(self, gm: GraphModule, prefixes: Mapping[str, str]) -> None:
@@ -70,6 +72,7 @@ class InputNames:
             prefixes: replacements for prefixes of names; see `with_other_prefix`.
         """
         self.static: set[str] = set()
+        self.tensors: tuple[str, ...] = ()
         static = (i for i, node in enumerate(_placeholders(gm)) if _is_at_fixed_address(node))
         self._first_static = list(islice(static, 1))
         names = [with_other_prefix(name, prefixes) for name in input_names(gm)]
@@ -103,6 +106,8 @@ class InputNames:
         if len(matched) == len(self._names):
             self._wanted = dict(zip(matched, self._names, strict=True))
             self._path_of = dict(zip(matched, self._paths, strict=True))
+            known = zip(self._paths, self._names, self._are_numbers, strict=True)
+            self.tensors = tuple(["" if number else path or name for path, name, number in known])
         if metadata is not None:
             found = metadata.static_input_indices
             is_shifted = found[:1] == [i + n_missing for i in self._first_static]
@@ -121,11 +126,6 @@ class InputNames:
                 left = left[1:]
                 names.append(node.name)
         return names
-
-    @property
-    def in_order(self) -> list[str]:
-        """The names of the forward's inputs in order; without some of AOTAutograd's own."""
-        return list(self._wanted.values())[: len(self._names)]
 
     @property
     def weights(self) -> set[str]:

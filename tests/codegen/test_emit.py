@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 import nimble_fx
 from nimble_fx.codegen.emit import emit, task_of_line, text_of
@@ -261,35 +261,3 @@ def test_labels_change_how_outputs_are_written_and_not_what_they_are(
     returned = text[text.index("    return (") : text.index("# the arguments")]
     assert all(label in returned for label in labels)
     assert "#" not in [line.strip() for line in returned.splitlines()]
-
-
-class Distinct(nn.Module):
-    """Parameters and inputs of different shapes, some of them without a gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(2, 3)
-        self.norm = nn.BatchNorm1d(3)
-        self.second = nn.Linear(3, 5)
-
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return self.second(self.norm(self.first(x)).relu()) * weight
-
-
-def test_each_gradient_is_labeled_with_what_it_is_the_gradient_of() -> None:
-    model = Distinct()
-    inputs = torch.randn(7, 2), torch.randn(7, 5, requires_grad=True)
-    compiled = nimble_fx.compile(model, inputs, training=True, device="virtual")
-    forward, backward = (program.graph for program in compiled.programs)
-    shapes = {n.replace(".", "_"): tuple(p.shape) for n, p in model.named_parameters()}
-    shapes["weight"] = (7, 5)
-    found = {}
-    for label, output in zip(backward.labels, backward.outputs, strict=True):
-        prefix, _, of = label.partition("gradient of ")
-        assert not prefix
-        if isinstance(output, Ref):
-            found[of] = getattr(backward.by_name[output.name].type, "shape", None)
-    assert found == shapes
-    n_saved = len(backward.inputs) - 1  # and the gradient of the model's result
-    assert forward.labels[-n_saved:] == ("saved for the backward",) * n_saved
-    assert set(forward.labels[:-n_saved]) == {""}
