@@ -110,7 +110,7 @@ def roofline(work: Work, device: Device) -> Cost:
 
 def _n_blocks(work: Work, device: Device) -> float:
     """The number of blocks of threads of its kernel."""
-    if not work.is_product or work.n_channels == 1:
+    if not work.is_product or work.is_depthwise:
         return max(1.0, work.n_elements / ELEMENTS_PER_BLOCK)
     tiles = max(1, ceil(work.n_elements / TILE))
     if work.is_convolution:  # cuDNN seldom splits sums
@@ -121,7 +121,7 @@ def _n_blocks(work: Work, device: Device) -> float:
 
 def _peak(work: Work, device: Device) -> tuple[float, int]:
     """The TFLOPS that it reaches if it fills the device, and its number of kernels."""
-    if work.n_channels == 1:
+    if work.is_depthwise:
         return device.tflops * DEPTHWISE_EFFICIENCY, 1
     if work.dtype in (torch.float16, torch.bfloat16):
         return (device.half_tflops or device.tflops) * PRODUCT_EFFICIENCY, 1

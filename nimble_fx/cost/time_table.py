@@ -21,7 +21,7 @@ from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import FileError
 from nimble_fx.serialization.atomic_write import write_atomically
 
-_FORMAT = 4
+_FORMAT = 5
 """The version of the format and of the measurements; it is part of the files' names."""
 
 LOCK_SECONDS = 60.0
@@ -47,7 +47,7 @@ MeasuredTimes = Mapping[str, MeasuredTime]
 """By signature; see `signature.signature`."""
 
 _MOST = 1e30  # more than any figure of a kernel
-_NUMBERS = ("flops", "nbytes", "n_elements", "n_channels", "n_conversions")
+_NUMBERS = {field.name for field in fields(Work) if field.type in (int, float)}
 
 
 @dataclass(frozen=True)

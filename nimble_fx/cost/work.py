@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, ref_names, target
 from nimble_fx.ir.types import TensorType, TupleType, Type, tensor_types
 from nimble_fx.torch_internals.kernels import cudnn, onednn
 from nimble_fx.torch_internals.kernels.onednn import LINEAR
-from nimble_fx.torch_internals.operators import is_factory
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.operators import arguments_by_name, is_factory
 
 _aten = torch.ops.aten
 _SAME_FORMULA = {
@@ -50,7 +51,8 @@ class Work:
         dtype: the dtype of its first floating-point result or argument, else float32.
         is_product: whether PyTorch has a formula for its operations.
         is_convolution: whether it is a convolution, for which PyTorch allows TF32.
-        n_channels: the input channels of a group, if it is a convolution; 1 if it is depthwise.
+        n_channels: the input channels of a group, if it is a convolution.
+        is_depthwise: whether it is a convolution with a group for each input channel, of several.
         n_conversions: which of its image and its weight have to be converted to channels last, if
             it is a convolution: tensor cores take nothing else.
     """
@@ -63,6 +65,7 @@ class Work:
     is_convolution: bool
     n_channels: int = 0
     n_conversions: int = 0
+    is_depthwise: bool = False
 
 
 def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
@@ -83,6 +86,7 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
     n_written = [n_elements(each) for each in results]
     counts, tensors = [*n_read, *n_written], [*operands, *results]
     product = _product_flops(task, types)
+    n_channels, n_groups = _channels(task, types)
     return Work(
         flops=max(counts, default=0) if product is None else product,
         nbytes=sum(n * each.dtype.itemsize for n, each in zip(counts, tensors, strict=True)),
@@ -90,8 +94,9 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
         dtype=next(iter(floating_types(task, types)), torch.float32),
         is_product=product is not None,
         is_convolution=_is_convolution(task),
-        n_channels=_n_channels(task, types),
+        n_channels=n_channels,
         n_conversions=_n_conversions(task, types),
+        is_depthwise=n_channels == 1 and n_groups > 1,
     )
 
 
@@ -165,11 +170,13 @@ def _elements_read(task: Task, read: Sequence[TensorType]) -> list[int]:
     return counts
 
 
-def _n_channels(task: Task, types: Mapping[str, Type | None]) -> int:
-    """The second size of a convolution's weight; 0 for other operators."""
+def _channels(task: Task, types: Mapping[str, Type | None]) -> tuple[int, int]:
+    """The input channels of a convolution's group, and its groups; 0 for other operators."""
     if not _is_convolution(task):
-        return 0
-    return int(_shape(types[_filter(task).name])[1])
+        return 0, 0
+    named = arguments_by_name(cast(OpOverload, task.target), task.args, dict(task.kwargs))
+    n_groups, sizes = named["groups"], _shape(types[_filter(task).name])
+    return int(sizes[0] // n_groups if named.get("transposed") else sizes[1]), n_groups
 
 
 def _n_conversions(task: Task, types: Mapping[str, Type | None]) -> int:

@@ -22,6 +22,7 @@ def works(draw: st.DrawFn) -> Work:
     """What tasks do, from nothing to a large matrix product or convolution."""
     kind = draw(st.sampled_from(["pointwise", "product", "convolution"]))
     n_elements = draw(st.integers(0, 10**8))
+    n_channels = draw(st.integers(1, 2048)) if kind == "convolution" else 0
     return Work(
         flops=n_elements * (1 if kind == "pointwise" else draw(st.integers(1, 10**5))),
         nbytes=n_elements * draw(st.integers(1, 16)),
@@ -29,8 +30,9 @@ def works(draw: st.DrawFn) -> Work:
         dtype=draw(st.sampled_from(DTYPES)),
         is_product=kind != "pointwise",
         is_convolution=kind == "convolution",
-        n_channels=draw(st.integers(1, 2048)) if kind == "convolution" else 0,
+        n_channels=n_channels,
         n_conversions=draw(st.integers(0, 2)) if kind == "convolution" else 0,
+        is_depthwise=n_channels == 1 and draw(st.booleans()),
     )
 
 

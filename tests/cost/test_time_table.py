@@ -31,6 +31,7 @@ timed = st.builds(
         is_convolution=st.booleans(),
         n_channels=st.integers(0, 4096),
         n_conversions=st.integers(0, 2),
+        is_depthwise=st.booleans(),
     ),
 )
 ONE = MeasuredTime("aten.mm.default", 2.5, Work(6, 5, 4, torch.float32, True, False))

@@ -1,5 +1,7 @@
 """Operations equal PyTorch's own count of a real run; bytes are counted by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,7 +48,27 @@ def test_a_convolutions_operations_are_those_that_pytorch_counts(
     assert work.flops == counted(model, x)
     assert work.is_product
     assert work.is_convolution
-    assert work.n_channels == 4 * channels // groups or transposed
+    assert work.n_channels == 4 * channels // groups
+    assert work.is_depthwise == (groups == 4 * channels)
+
+
+@pytest.mark.parametrize(
+    ("model", "n_channels", "is_depthwise"),
+    [
+        (nn.Conv2d(1, 4, 3), 1, False),
+        (nn.Conv2d(4, 4, 3, groups=4), 1, True),
+        (nn.ConvTranspose2d(4, 1, 3), 4, False),
+        (nn.ConvTranspose2d(1, 4, 3), 1, False),
+        (nn.ConvTranspose2d(4, 8, 3, groups=4), 1, True),
+    ],
+    ids=str,
+)
+def test_a_convolution_of_one_channel_is_depthwise_only_in_several_groups(
+    model: nn.Module, n_channels: int, is_depthwise: bool
+) -> None:
+    n_in: Any = model.in_channels
+    (work,) = works(traced(model, torch.randn(2, n_in, 5, 5)))
+    assert (work.n_channels, work.is_depthwise) == (n_channels, is_depthwise)
 
 
 LAST, FIRST = torch.channels_last, torch.contiguous_format
