@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import inf
 
 from nimble_fx.ir.dependencies import StreamClock, VectorClocks
@@ -36,7 +37,7 @@ class FreeMemory:
     name = "free-memory"
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
-        """The graph with `frees` set. Cost: O((tasks + accesses) x streams)."""
+        """The graph with `frees` set. Cost: O((tasks + accesses) x streams), times a log."""
         dropped_at = defaultdict(list)
         for value, position in _drop_positions(graph).items():
             dropped_at[position].append(value)
@@ -105,7 +106,7 @@ def _safe_positions(graph: TaskGraph, never_freed: Container[str]) -> dict[str, 
         callers.update(safe, known, has_waited=stream == CALLERS_STREAM)
     for i, owner_stream in enumerate(streams):
         owner_stream.last_launch = inf if i == CALLERS_STREAM else owner_stream.last_launch
-        owner_stream.delay(safe, owner_stream.unsafe)
+        owner_stream.end(safe)
     return safe
 
 
@@ -114,26 +115,31 @@ class _Stream:
     """The storages that a stream owns, each with the accesses that do not happen before its end."""
 
     new: list[tuple[str, Accesses]] = field(default_factory=list)
-    unsafe: list[tuple[str, Accesses]] = field(default_factory=list)
+    unsafe: dict[int, list[tuple[int, str, Accesses]]] = field(default_factory=dict)
+    """Heaps: by the stream of the first of a storage's accesses, in the order of its positions."""
     last_launch: float = 0
 
     def update(self, safe: dict[str, float], known: StreamClock, has_waited: bool) -> None:
         """Delays storages with accesses outside the clock `known` until after the last launch."""
         checked, self.new = self.new, []
         if has_waited:  # else its clock is as it was at the last update
-            checked += self.unsafe
-            self.unsafe = []
-        self.delay(safe, checked)
-        for storage, missing in checked:
-            stream, position = missing[0]
-            if known.get(stream, 0) >= position:
-                missing = [(s, n) for s, n in missing if known.get(s, 0) < n]
+            for stream, heap in self.unsafe.items():
+                while heap and heap[0][0] <= known.get(stream, 0):
+                    checked.append(heappop(heap)[1:])
+        self._delay(safe, [storage for storage, _ in checked])
+        for storage, accesses in checked:
+            missing = [(s, n) for s, n in accesses if known.get(s, 0) < n]
             if missing:
-                self.unsafe.append((storage, missing))
+                stream, position = missing[0]
+                heappush(self.unsafe.setdefault(stream, []), (position, storage, missing))
 
-    def delay(self, safe: dict[str, float], storages: Iterable[tuple[str, Accesses]]) -> None:
+    def end(self, safe: dict[str, float]) -> None:
+        """Delays the storages with accesses that its last task does not happen after."""
+        self._delay(safe, [storage for heap in self.unsafe.values() for _, storage, _ in heap])
+
+    def _delay(self, safe: dict[str, float], storages: Iterable[str]) -> None:
         """Sets the safe positions of storages to the last launch or later."""
-        for storage, _ in storages:
+        for storage in storages:
             safe[storage] = max(safe[storage], self.last_launch)
 
 

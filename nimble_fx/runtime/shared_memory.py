@@ -7,6 +7,7 @@ write before a read that precedes it in the program.
 """
 
 from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import torch
@@ -76,20 +77,21 @@ class SharedMemory:
     def _overlapping(
         self, values: Sequence[Any], ranges: Sequence[tuple[int, int] | None]
     ) -> tuple[str, str] | None:
-        begun: list[tuple[int, int]] = []
+        written, others = list[tuple[int, int]](), list[tuple[int, int]]()  # heaps, by their ends
         for start, end, i in sorted((*each, i) for i, each in enumerate(ranges) if each):
-            begun = [(last, k) for last, k in begun if last > start]
-            for _, k in begun:
+            for begun in (written, others):
+                while begun and begun[0][0] <= start:
+                    heappop(begun)
+            is_written = self._inputs[i].name in self._written
+            for _, k in (*written, *others) if is_written else written:
                 one, other = sorted((i, k))
                 if self._conflict(one, other, values):
                     return self._inputs[one].name, self._inputs[other].name
-            begun.append((end, i))
+            heappush(written if is_written else others, (end, i))
         return None
 
     def _conflict(self, i: int, k: int, values: Sequence[Any]) -> bool:
         one, other = self._inputs[i], self._inputs[k]
-        if one.name not in self._written and other.name not in self._written:
-            return False
         if set(one.holds).isdisjoint(other.holds):
             return True
         return self._has_fused and may_overlap(values[i], values[k])

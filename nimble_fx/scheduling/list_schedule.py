@@ -63,8 +63,9 @@ class Workload:
         self.urgency = [ahead[name] for name in earlier]
         self.event_us = event_us
         for i, name in enumerate(earlier):
+            waits = set(self.after[i])
             for j in map(number.__getitem__, earlier[name]):
-                (self.successors if j in self.after[i] else self.launch_successors)[j].append(i)
+                (self.successors if j in waits else self.launch_successors)[j].append(i)
                 self.n_predecessors[i] += 1
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nimble_fx.errors import FileError
+from nimble_fx.serialization.document import absolute
 
 Kind = Literal["op", "call", "device", "sync", "annotation"]
 """An operator; a CUDA call; a kernel, copy or memset; a synchronization; a user annotation."""
@@ -78,7 +79,7 @@ def read_events(path: str | os.PathLike[str]) -> tuple[TraceEvent, ...]:
         FileError: it cannot be read, is truncated or not JSON, has no "traceEvents", or an event in
             it lacks a field; the message says which.
     """
-    file = Path(path).expanduser()
+    file = absolute(path)
     try:
         return _events(_document(_text(file)))
     except FileError as error:
@@ -97,6 +98,8 @@ def _text(file: Path) -> str:
         raise FileError("it is not text: a trace is JSON, gzipped or not") from error
     except OSError as error:
         raise FileError(f"it cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # the path has a null character
+        raise FileError(f"it cannot be read: {error}") from error
 
 
 def _document(text: str) -> Any:

@@ -89,9 +89,12 @@ class _StreamState:
 
     def _join(self, queue: str, sync: TraceEvent) -> None:
         """Makes a stream wait for an event; nothing if it was not recorded in the trace."""
-        event = self.records.get(sync.number("wait_on_cuda_event_record_corr_id"), ())
-        here = self.ends.get(queue, ())
-        self.ends[queue] = (*here, *(each for each in event if each not in here))
+        covered = self.records.get(sync.number("wait_on_cuda_event_record_corr_id"), ())
+        last = {each.queue: each for each in self.ends.get(queue, ())}
+        for each in covered:
+            known = last.setdefault(each.queue, each)
+            last[each.queue] = max(known, each, key=lambda event: event.start_us)
+        self.ends[queue] = tuple(last.values())
 
     def _awaited(self, call: TraceEvent, sync: TraceEvent | None) -> tuple[TraceEvent, ...]:
         if call.name in _BLOCKS_ON_EVENT:

@@ -50,8 +50,11 @@ def read(path: str | os.PathLike[str], *, within: str | None = None, instance: i
 
     Raises:
         FileError: it cannot be read, is not a trace, or has no activity of a device.
-        OptionError: there is no such annotation; the message lists the existing ones.
+        OptionError: there is no such annotation; the message lists the existing ones. Or
+            `instance` is not a whole number, or there is one without `within`.
     """
+    if type(instance) is not int or (instance and within is None):
+        raise OptionError(f"instance={instance!r:.99}: it takes an index, together with `within`")
     events = read_events(path)
     if not any(event.kind == "device" for event in events):
         raise FileError(

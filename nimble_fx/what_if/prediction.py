@@ -9,6 +9,8 @@ from nimble_fx.devices.specs import DEVICES, Device, find_device, find_hardware
 from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.ir.display import plural
 from nimble_fx.ir.symbolic_sizes import MAX_SIZE, Sizes, concrete, symbols_of
+from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.ir.types import tensor_types
 from nimble_fx.options import require_bool
 from nimble_fx.program import Program
 from nimble_fx.simulation.discrete_event import Activity, Timeline, simulate
@@ -252,7 +254,7 @@ def whatif(
     require_bool("frozen", frozen)
     if isinstance(of, Program):
         found = _own_device(of) if device is None else find_device(device)
-        source = PlannedSource(concrete(of.graph, _checked(sizes, of)), found, frozen)
+        source = PlannedSource(_concrete(of, sizes), found, frozen)
     else:
         if not isinstance(of, (Recorded, str, os.PathLike)):
             raise OptionError(
@@ -267,6 +269,21 @@ def whatif(
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}; pass it as sizes={{...}}") from error
     return WhatIf(source, simulate(activities).makespan_us, activities)
+
+
+def _concrete(program: Program, sizes: Sizes | None) -> TaskGraph:
+    """The program's graph with known sizes.
+
+    Raises:
+        OptionError: `sizes` are not valid, or a tensor would have a size below 0.
+    """
+    graph = concrete(program.graph, _checked(sizes, program))
+    for value in graph.values:
+        for each in tensor_types(value.type):
+            if any(type(size) is int and size < 0 for size in each.shape):
+                shape = list(each.shape)
+                raise OptionError(f"sizes={sizes!r:.99}: {value.name} would have the shape {shape}")
+    return graph
 
 
 def _checked(sizes: Sizes | None, program: Program) -> Sizes:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Literal, get_args
 
 from nimble_fx.errors import OptionError
@@ -14,6 +15,10 @@ Select = str | Sequence[str] | Callable[[Activity], bool]
 
 Limit = Literal["compute", "memory"]
 """The resource that bounds a kernel's time: operations, or memory traffic."""
+
+
+_N_COMPARED = 1000
+"""How many names a message's hint is looked for in, which takes about a millisecond each."""
 
 
 def selected(
@@ -68,7 +73,8 @@ def _near(activities: Iterable[Activity], text: str) -> str:
     """A hint with similar names and words in names."""
     if text in get_args(Limit):
         return f"no kernel is {text}-bound"
-    names = [activity.name for activity in activities]
+    found = (re.sub(r" #\d+$", "", activity.name) for activity in activities)
+    names = list(islice(dict.fromkeys(found), _N_COMPARED))
     words = dict.fromkeys(word for name in names for word in (name, *re.findall(r"\w+", name)))
     is_glob = any(character in text for character in "*?[")
     near = [] if is_glob else get_close_matches(text, words, n=3, cutoff=0.6)

@@ -99,6 +99,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read_events(tmp_path / "binary")
 
 
+@pytest.mark.parametrize("path", ["~nobody-of-that-name/trace.json", "a\0b"])
+def test_a_path_that_is_none_is_refused(path: str) -> None:
+    with pytest.raises(FileError, match=r"nobody-of-that-name|null"):
+        read(path)
+
+
 def test_a_packed_file_that_was_cut_off_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     packed = gzip.compress(written(tmp_path / "t.json", event()).read_bytes())
     for n in range(2, len(packed)):

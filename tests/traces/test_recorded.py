@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,14 @@ def test_a_mark_that_there_is_not_is_refused_with_those_that_there_are() -> None
     for within, instance in (("nonsense", 0), (FORWARD, 2), (FORWARD, -1)):
         with pytest.raises(OptionError, match=r"clear_cache"):
             read(path, within=within, instance=instance)
+
+
+@pytest.mark.parametrize(
+    ("within", "instance"), [(None, 3), (FORWARD, "0"), (FORWARD, True), (FORWARD, None)]
+)
+def test_an_instance_is_the_index_of_a_mark(within: str | None, instance: Any) -> None:
+    with pytest.raises(OptionError, match="it takes an index, together with `within`"):
+        read(recorded("alexnet_trace"), within=within, instance=instance)
 
 
 def read_back(run: Played, folder: Path) -> Recorded:

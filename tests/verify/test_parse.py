@@ -236,3 +236,17 @@ def test_an_input_with_the_name_of_what_makes_arguments_does_no_harm() -> None:
         given = (Input(name, SCALAR, (name,)),)
         graph = scheduled(TaskGraph("g", given, (), (task,), (Ref("t"), float("inf"), slice(1))))
         verify_source(emit(graph), graph)
+
+
+@pytest.mark.parametrize("n", [300, 800, 5000])
+def test_what_is_nested_too_deeply_is_refused(n: int) -> None:
+    text = emit(schedule_of(torch.sin, torch.ones(2)))
+    call = "aten.sin.default(arg0_1)"
+    assert call in text
+    chain = "aten.sin.default" + "()" * n + "(arg0_1)"
+    deep = (f"aten.sin.default({'-' * n}1)", chain, "1 + " * n + "1")
+    for each in deep:
+        with pytest.raises(ScheduleError):
+            verify_source(text.replace(call, each))
+    with pytest.raises(ScheduleError):
+        verify_source(f"{text}\nx = {'-' * n}1\n")

@@ -14,6 +14,7 @@ import nimble_fx
 from nimble_fx.cost.roofline import Roofline
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import FileError, OptionError, UnsupportedError
+from nimble_fx.ir.symbolic_sizes import symbols_of
 from nimble_fx.ir.types import ScalarType
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.simulation.schedule_model import predict
@@ -288,6 +289,17 @@ def test_symbolic_sizes_are_asked_for() -> None:
     with pytest.raises(OptionError, match=f"there is no 'x'; .* has the symbols {symbol}"):
         whatif(program, "h100", sizes={**sizes, "x": 8})
     assert makespan(whatif(program, "h100", sizes=sizes)) > 0
+
+
+def test_sizes_below_zero_are_refused() -> None:
+    with torch.no_grad():
+        compiled = torch.compile(lambda x: x[5:].sin() + 1, backend="nimble", dynamic=True)
+        compiled(torch.randn(8, 4))
+    program = nimble_fx.programs()[-1]
+    symbols = symbols_of(program.graph)
+    assert makespan(whatif(program, "h100", sizes=dict.fromkeys(symbols, 6))) > 0
+    with pytest.raises(OptionError, match=r"would have the shape \[-3, 2\]"):
+        whatif(program, "h100", sizes=dict.fromkeys(symbols, 2))
 
 
 NO: Any = "no"

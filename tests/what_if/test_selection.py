@@ -58,6 +58,15 @@ def test_nothing_selected_is_an_error_that_names_what_is_near(select: Any, messa
         selected(ACTIVITIES, select, LIMITS)
 
 
+def test_a_hint_is_found_soon_among_many_names() -> None:
+    """Names of a trace repeat, with numbers; all different ones are not compared."""
+    many = [Activity(f"kernel_{i:06} #{k}", "s0", 1.0) for i in range(10_000) for k in (1, 2)]
+    with pytest.raises(OptionError, match="did you mean 'kernel_000007'"):
+        selected(many, "kernle_000007", {})
+    with pytest.raises(OptionError, match="there are 'kernel_000000', 'kernel_000001', 'kern"):
+        selected(many, "?" * 40, {})
+
+
 def test_where_no_kernel_is_bound_so_it_is_said() -> None:
     with pytest.raises(OptionError, match="no kernel is memory-bound"):
         selected(ACTIVITIES, "memory", {})

@@ -59,11 +59,18 @@ def parse(text: str, expected: TaskGraph | None = None) -> ParsedModule:
     Raises:
         ScheduleError: a line is not one that emitted modules have.
     """
-    lines = StringIO(text, newline=None).read().split("\n")  # ast counts lines this way
     try:
         module = syntax_tree(text, FILE)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ScheduleError(f"the text is not a Python module: {error}") from error
+    try:
+        return _read(module, text, expected)
+    except RecursionError as error:
+        raise ScheduleError(f"an expression in the text is nested too deeply: {error}") from error
+
+
+def _read(module: ast.Module, text: str, expected: TaskGraph | None) -> ParsedModule:
+    lines = StringIO(text, newline=None).read().split("\n")  # ast counts lines this way
     function, tables = read_module(module, lines)
     reader = _Reader(tables, expected, lines)
     for node, stream in _statements(function):
