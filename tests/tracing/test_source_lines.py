@@ -213,6 +213,17 @@ def test_sums_of_gradients_have_the_line_and_module_of_a_term() -> None:
     assert module_of(added) in ("body", "body.left")
 
 
+def test_what_pytorchs_transformer_adds_has_the_layer_that_adds_it() -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8)
+    layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = Model(layers).requires_grad_(False).train()
+    graph = nimble_fx.compile(model, torch.randn(3, 1, 4), **PLAIN).programs[0].graph
+    sums = [task for task in graph.launching if operator_of(task) == "add"]
+    both = {"body.layers.0", "body.layers.1"}
+    assert {module_of(task) for task in sums} == both
+    assert {module_of(task) for task in graph.launching} == both | {""}
+
+
 def test_a_fused_kernel_has_the_lines_of_all_modules_that_it_computes() -> None:
     model, x = Model(nn.Sequential(Sum(Scale()), Sum(Scale()))), torch.randn(2, 2)
     program = nimble_fx.compile(model, x, kernels="inductor", device="virtual").programs[0]

@@ -1,5 +1,6 @@
 """Fusing tasks of a program saves launches and traffic, in any order of edits."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -87,6 +88,11 @@ def test_host_calls_that_are_fused_take_as_long_as_all_of_them() -> None:
     fused = one.fuse(lambda activity: activity.queue == "host")
     (call,) = [a for a in fused.activities if a.queue == "host"]
     assert call.us == sum(each.us for each in calls)
+
+
+def test_what_takes_no_time_is_infinitely_fast_and_nothing_as_fast_as_itself() -> None:
+    assert tasks_of(chain).scale("*", 0).predict().speed_up == math.inf
+    assert tasks_of(torch.empty_like).predict().speed_up == 1.0
 
 
 def test_what_takes_less_than_a_kernel_is_not_made_longer_by_half_precision() -> None:
