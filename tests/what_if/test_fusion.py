@@ -72,8 +72,13 @@ def test_fusing_and_scaling_can_be_done_in_any_order(factor: float) -> None:
 
 @pytest.mark.parametrize("steps", [["sc", "se", "st"], ["et", "cet", "sc"], ["sc", "et", "se"]])
 def test_fusing_in_steps_is_fusing_at_once(steps: list[str]) -> None:
-    one = tasks_of(chain)
-    stepwise = one
+    def function(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The results of `sin` and `exp` are kept, so they are written."""
+        a = x.sin()
+        b = a.cos().exp()
+        return a, b, b.tanh()
+
+    stepwise = one = tasks_of(function)
     for step in steps:
         stepwise = stepwise.fuse([a.name for a in stepwise.activities if a.name[0] in step])
     assert makespan(stepwise) == pytest.approx(makespan(one.fuse("*")))
