@@ -15,6 +15,7 @@ from nimble_fx.rewrites.epilogues import fusible_user
 from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.operators import RESHAPES
 from nimble_fx.torch_internals.symbolic import are_same_sizes, known_number
+from nimble_fx.tracing.source_lines import fuse_lines
 
 _aten = torch.ops.aten
 _DTYPES = {torch.float16, torch.bfloat16, torch.float32}
@@ -41,6 +42,7 @@ def fuse_product_relu(gm: GraphModule) -> GraphModule:
         relu = _relu_of(product)
         if relu is not None:
             product.target = _aten._addmm_activation.default
+            fuse_lines(product, (product, relu))
             relu.replace_all_uses_with(relu.all_input_nodes[0])
             fused.graph.erase_node(relu)
     fused.recompile()

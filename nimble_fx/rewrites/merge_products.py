@@ -20,6 +20,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.symbolic import are_known
 from nimble_fx.tracing.constant_folding import follows_from_arguments
 from nimble_fx.tracing.escape_analysis import escaping_or_written, storages
+from nimble_fx.tracing.source_lines import fuse_lines
 
 _aten = torch.ops.aten
 
@@ -165,6 +166,7 @@ def _parts(graph: Graph, products: Sequence[Node]) -> list[Node]:
     xs = [cast(Node, product.args[-2]) for product in products]
     rows = call(graph, first, _aten.cat.default, xs)
     merged = call(graph, first, cast(Any, first.target), *added, rows, matrix, **first.kwargs)
+    fuse_lines(merged, products)
     sizes = [len(x.meta["val"]) for x in xs]
     split = call(graph, first, _aten.split_with_sizes.default, merged, sizes)
     item = cast(Any, operator.getitem)

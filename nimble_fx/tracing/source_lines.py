@@ -1,9 +1,10 @@
 """Lines of the user's code that the nodes of a graph come from, as Dynamo recorded them."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch.fx import Node
@@ -13,7 +14,7 @@ from nimble_fx.ir.display import printable
 from nimble_fx.ir.task_graph import Source
 from nimble_fx.tracing.dynamo_paths import called_module
 
-FUSED = "fused_sources"
+_FUSED = "fused_sources"
 """The key in `Node.meta` of the lines of all operators that a node's kernel fuses, in order."""
 
 _FRAME = re.compile(
@@ -34,8 +35,8 @@ def source_of(node: Node) -> Source | None:
 
 
 def _recorded(node: Node) -> Source | None:
-    if FUSED in node.meta:
-        return cast(Source, node.meta[FUSED][-1])
+    if _FUSED in node.meta:
+        return cast(Source, node.meta[_FUSED][-1])
     return _innermost(node.meta.get("stack_trace") or "", _module_of(node))
 
 
@@ -56,8 +57,22 @@ def line_of(node: Node) -> str:
 
 def fused_sources(node: Node) -> tuple[Source, ...]:
     """The other lines of a node whose kernel fuses operators, in program order."""
-    others = [each for each in node.meta.get(FUSED, ()) if each != source_of(node)]
+    others = [each for each in node.meta.get(_FUSED, ()) if each != source_of(node)]
     return tuple(dict.fromkeys(others))
+
+
+def fuse_lines(kernel: Node, operators: Iterable[Node]) -> None:
+    """Attributes a kernel to the lines of all operators that it computes, in program order."""
+    kernel.meta |= lines_of(operators)
+
+
+def lines_of(operators: Iterable[Node]) -> dict[str, Any]:
+    """The `meta` of a kernel that computes several operators, in program order: their lines."""
+    lines: list[Source] = []
+    for each in operators:
+        source = source_of(each)
+        lines += [*fused_sources(each), source] if source is not None else []
+    return {_FUSED: lines} if lines else {}
 
 
 def frames_of(stack_trace: str) -> list[re.Match[str]]:

@@ -240,6 +240,74 @@ def test_a_program_file_has_the_modules(tmp_path: Path) -> None:
     assert nimble_fx.load(tmp_path / "program").graph == program.graph
 
 
+class Residual(nn.Module):
+    """Each operator is on a line of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.convolution(x)
+        z = self.norm(y)
+        z = z + x
+        return torch.relu(z)
+
+
+LINES = ["y = self.convolution(x)", "z = self.norm(y)", "z = z + x", "return torch.relu(z)"]
+
+
+def codes_of(task: Task) -> list[str]:
+    return [source.code for source in (*task.fused, task.source) if source]
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+def test_a_folded_kernel_has_the_lines_of_all_operators_that_it_computes(device: str) -> None:
+    model, x = Residual().eval(), torch.randn(1, 8, 16, 16)
+    options: dict[str, Any] = {"fold_weights": True, "kernels": "aten", "assume_finite": True}
+    if device == "cpu":
+        graph = nimble_fx.compile(model, x, **options).programs[0].graph
+    else:
+        graph = nimble_fx.plan(model, x, device=device, **options).graph
+    (kernel,) = [task for task in graph.launching if "convolution" in str(task.target)]
+    assert codes_of(kernel) == LINES
+
+
+def test_a_merged_product_has_the_lines_of_all_products() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(512, 512)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            first = self.layer(x)
+            second = self.layer(y)
+            return first + second
+
+    inputs = torch.randn(1, 512), torch.randn(2, 512)[:1]
+    options: dict[str, Any] = {"fold_weights": True, "kernels": "aten"}
+    graph = nimble_fx.compile(Twice(), inputs, **options).programs[0].graph
+    (kernel,) = [task for task in graph.launching if "linear" in str(task.target)]
+    assert codes_of(kernel) == ["first = self.layer(x)", "second = self.layer(y)"]
+
+
+def test_a_product_with_relu_has_both_lines() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.layer(x)
+            return torch.relu(y)
+
+    model = Layer().requires_grad_(False)
+    graph = nimble_fx.plan(model, torch.randn(8, 64), device="h100", assume_finite=True).graph
+    (kernel,) = graph.launching
+    assert codes_of(kernel) == ["y = self.layer(x)", "return torch.relu(y)"]
+
+
 def test_a_module_is_named_by_its_key_without_control_characters() -> None:
     model = Model(nn.Sequential())
     model.body.add_module("a\x1b[31m 'b'", Scale())

@@ -22,6 +22,7 @@ from nimble_fx.rewrites.folding.convolution import Convolution
 from nimble_fx.rewrites.new_nodes import call
 from nimble_fx.rewrites.results_read import is_only_first_read
 from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.tracing.source_lines import fuse_lines
 
 _aten = torch.ops.aten
 _BATCH_NORM = _aten._native_batch_norm_legit_no_training.default
@@ -103,6 +104,7 @@ class _Pair:
             folded = self._call(gm, _aten.mul.Tensor, self._computed(gm, of.weight), column)
             folded, shift = self._rounded(gm, folded), self._rounded(gm, shift)
         self.convolution.args = tuple(of._replace(weight=folded, bias=shift))
+        fuse_lines(self.convolution, (self.convolution, self.norm))
         for item in list(self.norm.users):
             item.replace_all_uses_with(self.convolution)
             graph.erase_node(item)

@@ -19,6 +19,7 @@ from nimble_fx.rewrites.new_nodes import fake_result, without_gaps
 from nimble_fx.torch_internals.kernels.onednn import CONVOLUTION, CONVOLUTION_ADD, is_available
 from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import arguments_by_name, schema_of
+from nimble_fx.tracing.source_lines import fuse_lines
 
 _aten = torch.ops.aten
 _ACTIVATIONS: dict[Any, str] = {
@@ -100,6 +101,7 @@ class _Fusion:
     def replace(self, gm: GraphModule) -> None:
         """Replaces them with the fused operator, in the place of the last one."""
         fused = [node for node in (self.convolution, self.addition, self.activation) if node]
+        fuse_lines(fused[-1], fused)
         last = fused.pop()
         with gm.graph.inserting_before(last):
             last.target, *args = self._call(gm.graph)

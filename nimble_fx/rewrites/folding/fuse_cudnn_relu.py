@@ -26,6 +26,7 @@ from nimble_fx.torch_internals.kernels.cudnn import (
 )
 from nimble_fx.torch_internals.memory_formats import is_channels_last
 from nimble_fx.torch_internals.symbolic import are_known
+from nimble_fx.tracing.source_lines import fuse_lines
 
 _aten = torch.ops.aten
 
@@ -92,6 +93,7 @@ class _Fusion:
         """Adds the fused operator, and removes the operators that it replaces."""
         with gm.graph.inserting_before(self.activation):
             fused = self._fused(gm)
+        fuse_lines(fused, filter(None, (self.convolution, self.addition, self.activation)))
         if self.activation.target is _aten.relu.default:
             self.activation.replace_all_uses_with(fused)
             gm.graph.erase_node(self.activation)

@@ -55,7 +55,7 @@ from nimble_fx.torch_internals.symbolic import (
     is_guarded_same,
     is_same_size,
 )
-from nimble_fx.tracing.source_lines import FUSED, source_of
+from nimble_fx.tracing.source_lines import lines_of
 
 _aten = torch.ops.aten
 
@@ -131,9 +131,7 @@ class _Builder:
     def _meta_of(self, origin: str | None) -> dict[str, Any]:
         """The user's lines that a call computes; the last one counts as its own."""
         names = set(self._module.origins.get(origin or "", ()))
-        sources = [source_of(node) for name, node in self._before.items() if name in names]
-        found = [source for source in sources if source is not None]
-        return {FUSED: found} if found else {}
+        return lines_of(node for name, node in self._before.items() if name in names)
 
     def _evaluated(self, value: Any) -> Any:
         """The value of an expression: a node, unwritten memory or a part of it, or a literal."""
