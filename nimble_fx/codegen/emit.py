@@ -183,7 +183,7 @@ class _ModuleWriter:
         sides = self.graph.n_streams - 1
         where = "s0, the current stream" + (f", and {sides} more" if sides > 0 else "")
         shown = returns if len(returns) < 80 else f"{len(self.graph.outputs)} values"
-        return f"Enqueue on {where}; empty `inputs`; return {shown}."
+        return f"Enqueue on {where}; clear `inputs`; return {shown}."
 
     def _schedule(self) -> Iterator[str]:
         """The tasks in launch order, in one block for each run of a stream, with source lines."""

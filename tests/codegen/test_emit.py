@@ -75,7 +75,7 @@ def test_the_module_reads_like_this() -> None:
     assert call == inspect.cleandoc(
         '''
         def call(inputs, p, streams, e):
-            """Enqueue on s0, the current stream, and 1 more; empty `inputs`; return (add,)."""
+            """Enqueue on s0, the current stream, and 1 more; clear `inputs`; return (add,)."""
             x_1 = inputs[0]  # f32[2, 4]
             inputs.clear()
             s0, s1 = streams
