@@ -151,8 +151,15 @@ class Options:
         )
 
     @staticmethod
-    def parse(mode: str | None, options: Mapping[str, Any] | None) -> "Options":
+    def parse(
+        mode: str | None, options: Mapping[str, Any] | None, keywords: Collection[str] = ()
+    ) -> "Options":
         """The options that torch.compile hands to a backend.
+
+        Args:
+            mode, options: as for torch.compile.
+            keywords: other arguments of the function that takes the options by keyword, which a
+                misspelled option may mean.
 
         Raises:
             OptionError: an unknown mode or option, or a value that it cannot take.
@@ -165,7 +172,7 @@ class Options:
         unknown = sorted(set(map(str, options or {})) - known)
         if unknown:
             name, choices = unknown[0], _choices(known)
-            meant = _ARGUMENTS.get(name) or _suggestion(name, known)
+            meant = _ARGUMENTS.get(name) or _suggestion(name, {*known, *keywords})
             raise OptionError(f"unknown option {name!r}; {meant}valid options: {choices}")
         return replace(Options(), **{**_MODES[mode or "default"], **(options or {})})
 

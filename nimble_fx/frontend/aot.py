@@ -245,7 +245,8 @@ class _Backend:
 
 def _parsed(options: Mapping[str, Any], release_weights: bool) -> Options:
     """The options; with `release_weights`, weights are folded even if that is not faster."""
-    parsed = Options.parse(None, options)
+    keywords = ("example_kwargs", "training", "guards", "release_weights")
+    parsed = Options.parse(None, options, keywords)
     is_decided = parsed.fold_weights != "auto" or not release_weights
     return parsed if is_decided else replace(parsed, fold_weights=True)
 

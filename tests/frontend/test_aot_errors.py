@@ -117,3 +117,12 @@ def test_inputs_that_the_model_does_not_take_are_said_to_be_so(
     assert nimble_fx.compile(model, torch.ones(2, 3))(torch.zeros(2, 3)).equal(
         model.bias.expand(2, 3)
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("trainng", "training"), ("guard", "guards"), ("polcy", "policy")]
+)
+def test_a_misspelled_argument_is_named(wrong: str, meant: str) -> None:
+    options: dict[str, Any] = {wrong: True}
+    with pytest.raises(OptionError, match=f"unknown option '{wrong}'; did you mean '{meant}'"):
+        nimble_fx.compile(torch.nn.Linear(2, 2), torch.ones(2, 2), **options)

@@ -134,7 +134,7 @@ def _parsed(options: dict[str, Any], is_here: bool) -> Options:
             f"cost_dir={options['cost_dir']!r} has no effect on a plan, which measures nothing: on "
             "a machine with the device, pass it to torch.compile or nimble_fx.compile"
         )
-    parsed = Options.parse(None, options)
+    parsed = Options.parse(None, options, keywords=("device", "example_kwargs", "training"))
     verify = True if parsed.verify == "values" else parsed.verify
     cache_dir = parsed.cache_dir if is_here else None
     return replace(parsed, verify=verify, cache_dir=cache_dir)

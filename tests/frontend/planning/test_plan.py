@@ -292,6 +292,8 @@ def test_options_are_those_of_a_compile() -> None:
     assert nimble_fx.plan(Branchy(), x, policy="serial").graph.n_streams == 1
     with pytest.raises(OptionError, match="unknown option 'polcy'"):
         nimble_fx.plan(Branchy(), x, polcy="serial")
+    with pytest.raises(OptionError, match="did you mean 'training'"):
+        nimble_fx.plan(Branchy(), x, trainng=True)
 
 
 @pytest.mark.parametrize("policy", ["auto", "critical-path"])
