@@ -1,10 +1,14 @@
 """The outputs of training programs are labeled with what they are."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor, nn
 
 import nimble_fx
 from nimble_fx.ir.task_graph import Ref, TaskGraph
+from nimble_fx.verify import verify_source
 
 
 class Distinct(nn.Module):
@@ -64,6 +68,31 @@ def test_parameters_with_similar_names_have_those_of_the_model() -> None:
 
     labels = backward_of(Similar(), torch.ones(2, 2)).labels
     assert {"gradient of a.weight", "gradient of a_weight"} <= set(labels)
+
+
+class Odd(nn.Module):
+    """Its parameter has a name that would end a comment, and its input that of another."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.odd = nn.ParameterDict({name: torch.ones(3)})
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        (odd,) = self.odd.values()
+        return x * self.weight * weight + odd
+
+
+@pytest.mark.parametrize("name", ["a\nimport os", "b\r", "\udcff", "a\\", 'a"""', "\x1b[31m"])
+def test_a_label_is_one_line_whatever_the_name(name: str, tmp_path: Path) -> None:
+    graph = backward_of(Odd(name), *ones(3, 3))
+    assert len(set(graph.labels)) == len(graph.labels) == 4
+    assert all(label.isprintable() for label in graph.labels)
+    program = nimble_fx.programs()[-1]
+    assert program.graph == graph
+    verify_source(program.source, graph)
+    program.save(tmp_path / "program")
+    assert nimble_fx.load(tmp_path / "program").graph == graph
 
 
 def test_gradients_that_are_not_those_of_the_inputs_have_no_labels() -> None:

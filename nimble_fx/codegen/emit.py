@@ -169,7 +169,8 @@ class _ModuleWriter:
             yield f"return {_tuple(outputs)}"
             return
         yield "return ("
-        labeled = zip(self.graph.labels, outputs, strict=True)
+        labels = [" ".join(label.split()) for label in self.graph.labels]
+        labeled = zip(labels, outputs, strict=True)
         for label, group in groupby(labeled, key=itemgetter(0)):
             texts = [text for _, text in group]
             if label and len(texts) > 1:

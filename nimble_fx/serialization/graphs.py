@@ -66,7 +66,7 @@ def decode_graph(members: Mapping[str, Field]) -> TaskGraph:
         outputs=_each(decode_argument, members["outputs"]),
         provenance=_each(Field.printable, members["provenance"]),
         urgent=_decode_urgent(members["urgent"]),
-        labels=_each(Field.line, members["labels"]),
+        labels=_each(Field.code, members["labels"]),
     )
     _check_orders(graph, members["tasks"])
     if len(graph.labels) not in (0, len(graph.outputs)):

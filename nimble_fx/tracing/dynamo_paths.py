@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 
 MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
-_COMPILED = {"fn", "model"}
-"""The names of a model that is compiled, in Dynamo's functions and `unique_function`."""
+_MODEL = {"self", "fn", "model"}
+"""The names of the model in its own code, in Dynamo's functions and in `unique_function`."""
 
-_STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.(\w+)""")
+_STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.([^.\[]+)""")
 
 
 def path_steps(path: str) -> list[str]:
@@ -26,21 +26,18 @@ def module_path(steps: Sequence[str]) -> str:
     return ".".join(step for step in steps if step not in MODULE_DICTS)
 
 
-def called_module(text: str, outermost: str) -> str:
+def called_module(text: str) -> str:
     """The path of a module that a model or function calls: "layers.0", or "encoder.layers.0".
 
-    The path in a function begins with the function's name for the module.
-
     Args:
-        text: what Dynamo wrote for it; a `torch.export.ExportedProgram` has the path itself.
-        outermost: what Dynamo wrote for the module that a function calls, which calls it or is it.
+        text: what Dynamo wrote for it: `L['self'].layers[0]`, or `L['encoder'].layers[0]` in a
+            function; a `torch.export.ExportedProgram` has the path itself.
     """
     if not text.startswith(("L[", "G[")):
         return text
     name, *others = path_steps(text)
-    is_global = text.startswith("G[") and not name.startswith("__import_")
-    is_local = path_steps(outermost) == [name] and name not in _COMPILED
-    return module_path([name, *others] if is_global or is_local else others)
+    is_model = text.startswith("L[") and name in _MODEL
+    return module_path(others if is_model or name.startswith("__import_") else [name, *others])
 
 
 def _key(text: str) -> str:

@@ -88,8 +88,7 @@ def _module_of(node: Node) -> str:
     """
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     paths = [path for path, kind in stack.values() if not _is_layer(kind)]
-    outermost = next((path for path, _ in stack.values()), "")
-    return printable(called_module(paths[-1], outermost)) if paths else ""
+    return printable(called_module(paths[-1])) if paths else ""
 
 
 def _is_layer(kind: type | str) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from nimble_fx.ir.display import printable
 from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo.names import ViewAndMutationMeta
@@ -106,8 +107,11 @@ class InputNames:
         if len(matched) == len(self._names):
             self._wanted = dict(zip(matched, self._names, strict=True))
             self._path_of = dict(zip(matched, self._paths, strict=True))
-            known = zip(self._paths, self._names, self._are_numbers, strict=True)
-            self.tensors = tuple(["" if number else path or name for path, name, number in known])
+            described = zip(self._paths, self._names, strict=True)
+            lines = [" ".join(printable(path or name).split()) for path, name in described]
+            distinct = unique(lines, set())
+            known = zip(self._are_numbers, distinct, strict=True)
+            self.tensors = tuple(["" if is_number else name for is_number, name in known])
         if metadata is not None:
             found = metadata.static_input_indices
             is_shifted = found[:1] == [i + n_missing for i in self._first_static]

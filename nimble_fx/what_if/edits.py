@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from sys import float_info
 
 from nimble_fx.errors import OptionError, ScheduleError
 from nimble_fx.simulation.discrete_event import Activity
@@ -117,6 +116,8 @@ def _check_types(activity: Activity) -> None:
             raise OptionError(f"insert: {what}={name!r:.99} is not valid; it takes text")
     if activity.engine is not None and not isinstance(activity.engine, str):
         raise OptionError(f"insert: engine={activity.engine!r:.99} is not valid; it takes text")
+    if activity.parts:
+        raise OptionError(f"insert: parts={activity.parts!r:.99} is not valid; `fuse` sets it")
     after = activity.after
     if not isinstance(after, (tuple, list)) or not all(
         isinstance(wait, (tuple, list)) and len(wait) == 2 and isinstance(wait[0], str)
@@ -242,12 +243,16 @@ def _check_neighbours(activities: Sequence[Activity], parts: Sequence[Activity])
         raise OptionError(f"fuse: between them on {parts[0].queue} there is {named}")
 
 
-def check_number(what: str, value: object, most: float = float_info.max) -> None:
+MAX_US = 1e18
+"""The longest time, in microseconds, so that sums of times are finite."""
+
+
+def check_number(what: str, value: object, most: float = MAX_US) -> None:
     """Checks a time, a factor or a share.
 
     Raises:
         OptionError: it is not a number of at least 0, and of at most `most`.
     """
     if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
-        limits = "of at least 0" if most == float_info.max else f"from 0 to {most}"
+        limits = f"of at least 0, and at most {most}" if most == MAX_US else f"from 0 to {most}"
         raise OptionError(f"{what} is {value!r:.99}: it takes a number {limits}")

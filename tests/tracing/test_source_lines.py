@@ -1,6 +1,7 @@
 """Each task has the line of the user's code, and the module, that it comes from."""
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def uses_its_closure() -> Callable[[Tensor], Tensor]:
     [
         (uses_globals, (), {"ENCODER", "ENCODER.parts.0", "DECODER", "DECODER.parts.0"}),
         (uses_its_closure(), (), {"encoder", "encoder.parts.0", "decoder", "decoder.parts.0"}),
-        (uses_arguments, (ENCODER, DECODER), {"", "encoder", "encoder.parts.0", "parts.0"}),
+        (uses_arguments, (ENCODER, DECODER), {"", "encoder", "encoder.parts.0", "decoder.parts.0"}),
         (nn.Sequential(ENCODER, DECODER), (), {"0", "0.parts.0", "1", "1.parts.0"}),
     ],
     ids=["globals", "closure", "arguments", "container"],
@@ -306,6 +307,14 @@ def test_a_product_with_relu_has_both_lines() -> None:
     graph = nimble_fx.plan(model, torch.randn(8, 64), device="h100", assume_finite=True).graph
     (kernel,) = graph.launching
     assert codes_of(kernel) == ["y = self.layer(x)", "return torch.relu(y)"]
+
+
+@pytest.mark.parametrize("keys", [["k-1", "k-2", "k"], ["conv 1", "conv/2", "m²"]])
+def test_modules_with_unusual_keys_are_told_apart(keys: list[str]) -> None:
+    parts = nn.Sequential(OrderedDict((key, Scale()) for key in keys))
+    program = nimble_fx.compile(Model(parts), torch.ones(2), **PLAIN).programs[0]
+    expected = {"", *(f"body.{key}" for key in keys)}
+    assert {module_of(task) for task in program.graph.launching} == expected
 
 
 def test_a_module_is_named_by_its_key_without_control_characters() -> None:

@@ -166,6 +166,7 @@ def test_what_waits_for_one_of_its_queue_is_inserted_behind_it() -> None:
     "wrong",
     [
         *({"name": 7}, {"queue": 5}, {"engine": 5}, {"after": None}, {"after": ("a",)}),
+        *({"parts": 5}, {"parts": ("a",)}),
         *({"after": (("a",),)}, {"after": ((["a"], 1.0),)}),
     ],
 )
@@ -191,8 +192,10 @@ def test_what_is_moved_waits_in_a_circle_for_nothing(
 
 
 def test_a_time_beyond_all_numbers_is_refused() -> None:
-    with pytest.raises(OptionError, match="inf"):
+    with pytest.raises(OptionError, match=r"at most 1e\+18"):
         scaled(CALLED, ["a"], 1e308)
+    with pytest.raises(OptionError, match=r"at most 1e\+18"):
+        scaled(scaled(CALLED, ["a"], 1e17), ["a"], 1e17)
 
 
 def test_what_cannot_be_inserted_is_refused() -> None:

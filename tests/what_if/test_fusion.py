@@ -61,6 +61,12 @@ def test_a_part_that_is_read_counts_as_a_part() -> None:
     assert saved[1] - fixed == pytest.approx(0.75 * (saved[0] - fixed))
 
 
+def test_an_expanded_value_is_read_once() -> None:
+    one = tasks_of(lambda x: x[:1].sin().expand(4096, 4096).cos())
+    fixed = find_device("h100").kernel_us
+    assert one.baseline_us - makespan(one.fuse("*")) == pytest.approx(fixed, rel=0.01)
+
+
 @pytest.mark.parametrize("factor", [0.25, 3.0])
 def test_fusing_and_scaling_can_be_done_in_any_order(factor: float) -> None:
     one = tasks_of(chain)
