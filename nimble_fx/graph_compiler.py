@@ -107,8 +107,8 @@ class GraphCompiler:
             return gradients if len(gradients) == n_outputs else ()
         if self.capture.n_user_outputs is None:
             return ()
-        n_user = self.capture.n_user_outputs
-        return ("",) * n_user + ("saved for the backward",) * (n_outputs - n_user)
+        n_saved = max(n_outputs - self.capture.n_user_outputs, 0)
+        return ("",) * (n_outputs - n_saved) + ("saved for the backward",) * n_saved
 
     def program(self, traced: TracedProgram) -> Program:
         """Selects a schedule and returns the program that runs by it.

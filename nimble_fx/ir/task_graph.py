@@ -159,7 +159,7 @@ class TaskGraph:
         provenance: the passes that produced it, in order.
         urgent: the stream whose kernels a CUDA graph starts first where several are ready; None if
             all streams are equal. A hint to the device, from which no order follows.
-        labels: for readers, what each output is: "gradient of fc_weight", or "" for a result of the
+        labels: for readers, what each output is: "gradient of fc.weight", or "" for a result of the
             model; empty if all are results.
     """
 
