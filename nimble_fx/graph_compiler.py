@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from torch.fx import GraphModule
 
@@ -21,6 +20,7 @@ from nimble_fx.runtime.fastest import KernelChoice
 from nimble_fx.selection.select import select_schedules
 from nimble_fx.selection.traced_program import TracedProgram
 from nimble_fx.serialization.atomic_write import write_atomically
+from nimble_fx.serialization.document import absolute
 from nimble_fx.target import Target
 from nimble_fx.torch_internals.dynamo.boxed import Boxed
 from nimble_fx.tracing.aot_metadata import size_hints
@@ -154,7 +154,7 @@ def dump_source(
     """
     if directory is None:
         return scheduled
-    folder = Path(directory).expanduser().absolute()
+    folder = absolute(directory)
     try:
         path = write_atomically(folder, scheduled.file_name, scheduled.source)
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from nimble_fx.codegen.emit import emit
@@ -20,6 +19,7 @@ from nimble_fx.selection.candidate import Candidate
 from nimble_fx.selection.schedule_cache import ScheduleCache
 from nimble_fx.selection.search_space import ScheduledCandidate, scheduled_candidates
 from nimble_fx.selection.traced_program import TracedProgram
+from nimble_fx.serialization.document import absolute
 from nimble_fx.verify import verify, verify_source
 
 N_TIMED = 5
@@ -104,7 +104,7 @@ class _Selector:
         self._limit = min(limits, default=None)
         self._cache: ScheduleCache | None = None
         if options.cache_dir is not None:
-            directory = Path(options.cache_dir).expanduser().absolute()
+            directory = absolute(options.cache_dir)
             self._cache = ScheduleCache(directory, reporter.warn)
 
     def auto(self, frozen: bool, timed: bool) -> Selection:
@@ -180,7 +180,7 @@ class _Selector:
         """The cost model: measured times if there is a `cost_dir`, else a roofline."""
         program, directory = self._program, self._options.cost_dir
         if directory is not None:
-            path = Path(directory).expanduser().absolute()
+            path = absolute(directory)
             try:
                 measured = Measured.of(self._graph, program.device, path, program.sizes)
             except FileError as error:

@@ -115,7 +115,7 @@ def _program(members: Mapping[str, Field]) -> ScheduledProgram:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a program file.
+    """The absolute path of a file or a directory that the user names.
 
     Raises:
         FileError: it names the home of a user who does not exist.
