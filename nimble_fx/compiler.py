@@ -53,6 +53,7 @@ from nimble_fx.tracing.aot_metadata import (
 )
 from nimble_fx.tracing.aten_to_tasks import trace
 from nimble_fx.tracing.constant_folding import fold_constants
+from nimble_fx.tracing.dynamo_paths import rename_modules
 from nimble_fx.tracing.effect_tokens import n_tokens, without_effect_tokens
 from nimble_fx.tracing.host_partition import split
 from nimble_fx.tracing.move_to_device import move_to_device
@@ -101,7 +102,7 @@ class Compiler:
         gm: GraphModule,
         options: Options,
         target: Target,
-        names: Mapping[str, str] | None = None,
+        own_sources: Mapping[str, str] | None = None,
         has_guards: bool = True,
     ) -> None:
         """A compiler for the ATen graphs of one Dynamo graph.
@@ -110,14 +111,15 @@ class Compiler:
             gm: Dynamo's graph.
             options: the user's options.
             target: what it is compiled for.
-            names: replacements for prefixes of input names; see `user_names.with_other_prefix`.
+            own_sources: replacements for prefixes of sources; see `dynamo_paths.with_own_prefix`.
             has_guards: whether each call checks PyTorch's guards.
         """
         self._options, self._target = options, target
         self._are_guarded = has_guards and COMPARE_STRIDES_OF_WEIGHTS
+        rename_modules(gm, own_sources or {})
         self._name = program_name(gm)
         self._has_absolute_views = calls(gm, "as_strided")
-        self._inputs = InputNames(gm, names or {})
+        self._inputs = InputNames(gm, own_sources or {})
         self._capture = CaptureOptions(
             options.max_graphs, options.copy_outputs, are_guarded=self._are_guarded
         )

@@ -1,8 +1,13 @@
-"""Paths of modules, parameters and buffers, read from Dynamo's text for them."""
+"""Paths of modules, parameters and buffers, read from Dynamo's sources of them.
+
+A source is the code with which Dynamo reads a value from variables: `L['self'].layers[0]`.
+"""
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch.fx import GraphModule
 
 MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
 _MODEL = {"self", "fn", "model"}
@@ -11,9 +16,42 @@ _MODEL = {"self", "fn", "model"}
 _STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.([^.\[]+)""")
 
 
-def path_steps(path: str) -> list[str]:
-    """The steps of a path that Dynamo wrote: "self", "fc" for `L['self'].fc`."""
-    return [_key(key) if key else attribute for key, attribute in _STEP.findall(path)]
+def with_own_prefix(source: str, own: Mapping[str, str]) -> str:
+    """A source, its longest prefix in `own` replaced: `L['args'][0].fc` to `L['encoder'].fc`.
+
+    Args:
+        source: Dynamo's.
+        own: replacements for prefixes; each ends at the end of a step, or before a key's text.
+    """
+    prefix = max((each for each in own if source.startswith(each)), key=len, default="")
+    return own[prefix] + source.removeprefix(prefix) if prefix else source
+
+
+def rename_modules(gm: GraphModule, own: Mapping[str, str]) -> None:
+    """Replaces prefixes of the sources of the modules that a Dynamo graph's operators are in.
+
+    Args:
+        gm: the graph; the ATen graphs that are made of it have the new sources too.
+        own: see `with_own_prefix`.
+    """
+    for node in gm.graph.nodes:
+        if (modules := node.meta.get("nn_module_stack")) is not None:
+            node.meta["nn_module_stack"] = {
+                key: (with_own_prefix(source, own), kind) for key, (source, kind) in modules.items()
+            }
+
+
+def path_steps(source: str) -> list[str]:
+    """The steps of a source: "self", "fc" for `L['self'].fc`."""
+    return [_key(key) if key else attribute for key, attribute in _STEP.findall(source)]
+
+
+def steps_in_model(source: str) -> list[str]:
+    """The steps of a source without the name of the model, or of the Python module of a global."""
+    steps = path_steps(source)
+    is_model = source.startswith("L[") and steps[0] in _MODEL
+    is_import = source.startswith("G[") and steps[0].startswith("__import_")
+    return steps[1:] if is_model or is_import else steps
 
 
 def is_in_module(steps: Sequence[str]) -> bool:
@@ -33,11 +71,7 @@ def called_module(text: str) -> str:
         text: what Dynamo wrote for it: `L['self'].layers[0]`, or `L['encoder'].layers[0]` in a
             function; a `torch.export.ExportedProgram` has the path itself.
     """
-    if not text.startswith(("L[", "G[")):
-        return text
-    name, *others = path_steps(text)
-    is_model = text.startswith("L[") and name in _MODEL
-    return module_path(others if is_model or name.startswith("__import_") else [name, *others])
+    return module_path(steps_in_model(text)) if text.startswith(("L[", "G[")) else text
 
 
 def _key(text: str) -> str:

@@ -18,7 +18,14 @@ from nimble_fx.ir.locked_ast import syntax_tree
 from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo.names import ViewAndMutationMeta
 from nimble_fx.torch_internals.names import is_wrapper_subclass
-from nimble_fx.tracing.dynamo_paths import MODULE_DICTS, is_in_module, module_path, path_steps
+from nimble_fx.tracing.dynamo_paths import (
+    MODULE_DICTS,
+    is_in_module,
+    module_path,
+    path_steps,
+    steps_in_model,
+    with_own_prefix,
+)
 from nimble_fx.tracing.source_lines import frames_of
 
 _Scope = ast.ClassDef | ast.FunctionDef
@@ -61,22 +68,25 @@ class InputNames:
 
     Attributes:
         static: the names, in ATen graphs, of the inputs that are parameters and buffers.
-        tensors: what the inputs of the matched graph are, in order: "layers.0.weight" or "x", and
-            "" for numbers; empty if they could not be matched.
+        tensors: what the inputs of the matched graph are, in order: "layers.0.weight", in a
+            function "encoder.layers.0.weight", or "x", and "" for numbers; empty if they could not
+            be matched.
     """
 
-    def __init__(self, gm: GraphModule, prefixes: Mapping[str, str]) -> None:
+    def __init__(self, gm: GraphModule, own_sources: Mapping[str, str]) -> None:
         """Reads the names from a Dynamo graph.
 
         Args:
             gm: the graph.
-            prefixes: replacements for prefixes of names; see `with_other_prefix`.
+            own_sources: replacements for prefixes of sources; see `dynamo_paths.with_own_prefix`.
         """
         self.static: set[str] = set()
         self.tensors: tuple[str, ...] = ()
         static = (i for i, node in enumerate(_placeholders(gm)) if _is_at_fixed_address(node))
         self._first_static = list(islice(static, 1))
-        names = [with_other_prefix(name, prefixes) for name in input_names(gm)]
+        sources = [with_own_prefix(source, own_sources) for source in _sources(gm)]
+        inputs = zip(sources, _placeholders(gm), strict=True)
+        names = [input_name(source) or node.name for source, node in inputs]
         parts = [_parts(node.meta.get("example_value")) for node in _placeholders(gm)]
         self._names = [n + part for n, of in zip(names, parts, strict=True) for part in of]
         self._are_numbers = [
@@ -84,8 +94,10 @@ class InputNames:
             for node, of in zip(_placeholders(gm), parts, strict=True)
             for _ in of
         ]
-        paths = zip(input_paths(gm), parts, strict=True)
+        paths = zip(input_paths(sources), parts, strict=True)
         self._paths = [path if part == "" else "" for path, of in paths for part in of]
+        places = zip(map(place_of, sources), names, parts, strict=True)
+        self._places = [(place or name) + part for place, name, of in places for part in of]
         self._wanted: dict[str, str] = {}
         self._path_of: dict[str, str] = {}
 
@@ -107,8 +119,7 @@ class InputNames:
         if len(matched) == len(self._names):
             self._wanted = dict(zip(matched, self._names, strict=True))
             self._path_of = dict(zip(matched, self._paths, strict=True))
-            described = zip(self._paths, self._names, strict=True)
-            lines = [" ".join(printable(path or name).split()) for path, name in described]
+            lines = [" ".join(printable(place).split()) for place in self._places]
             distinct = unique(lines, set())
             known = zip(self._are_numbers, distinct, strict=True)
             self.tensors = tuple(["" if is_number else name for is_number, name in known])
@@ -165,15 +176,6 @@ class InputNames:
         return {new: self._path_of[old] for old, new in names.items() if self._path_of[old]}
 
 
-def input_names(gm: GraphModule) -> list[str]:
-    """A readable name for each input of a Dynamo graph, in order: "x", "layers_0_weight".
-
-    They come from Dynamo's sources, such as `L['self']._modules['fc']._parameters['weight']`; an
-    input without one keeps fx's name.
-    """
-    return [_input_name(node) for node in _placeholders(gm)]
-
-
 def _placeholders(gm: GraphModule) -> list[Node]:
     return list(gm.graph.find_nodes(op="placeholder"))
 
@@ -195,21 +197,13 @@ def _is_at_fixed_address(node: Node) -> bool:
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
 
-def with_other_prefix(name: str, prefixes: Mapping[str, str]) -> str:
-    """A name, its prefix replaced if `prefixes` has it: "args_1_weight" to "extra_weight"."""
-    for prefix, instead in prefixes.items():
-        if name == prefix or name.startswith(f"{prefix}_"):
-            return instead + name.removeprefix(prefix)
-    return name
-
-
-def input_paths(gm: GraphModule) -> list[str]:
-    """The name of each input of a Dynamo graph in the user's module: "layers.0.weight".
+def input_paths(sources: Sequence[str]) -> list[str]:
+    """The names of inputs in the user's module, by Dynamo's sources: "layers.0.weight".
 
     "" for an input that is not a module's parameter or buffer. Where two modules have the same
     path, it begins with the module's name in the user's function: "encoder.0.weight".
     """
-    steps = [_steps(node) for node in _placeholders(gm)]
+    steps = [path_steps(source) for source in sources]
     paths = [module_path(found[1:]) if is_in_module(found) else "" for found in steps]
     repeated = {path for path, n in Counter(paths).items() if n > 1}
     full = map(module_path, steps)
@@ -219,23 +213,39 @@ def input_paths(gm: GraphModule) -> list[str]:
     ]
 
 
-def _input_name(node: Node) -> str:
-    steps = _steps(node)
-    if is_in_module(steps):
-        steps = [step for step in steps[1:] if step not in MODULE_DICTS]
+def place_of(source: str) -> str:
+    """Where a parameter or buffer is, by Dynamo's source: "encoder.0.weight"; "" for others."""
+    return module_path(steps_in_model(source)) if is_in_module(path_steps(source)) else ""
+
+
+def input_name(source: str) -> str:
+    """An identifier for an input, by Dynamo's source: "x", "layers_0_weight"; "" for none.
+
+    Args:
+        source: such as `L['self']._modules['fc']._parameters['weight']`.
+    """
+    steps = steps_in_model(source) or path_steps(source)
+    steps = [step for step in steps if step not in MODULE_DICTS]
     normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
     name = re.sub(r"\W+", "_", normal).strip("_")
     name = f"_{name}" if name[:1].isdigit() else name  # a layer of a Sequential
-    return name if name.isidentifier() else node.name
+    return name if name.isidentifier() else ""
 
 
-def _steps(node: Node) -> list[str]:
-    """Dynamo's source of an input, step by step: "self", "_modules", "fc", "_parameters", ..."""
+def _sources(gm: GraphModule) -> list[str]:
+    """Dynamo's source of each input: `L['self']._modules['fc']._parameters['weight']`.
+
+    "" for an input without one, such as a symbolic size.
+    """
+    return [_source(node) for node in _placeholders(gm)]
+
+
+def _source(node: Node) -> str:
     grapharg = node.meta.get("grapharg")
     if grapharg is None or isinstance(node.meta.get("example_value"), torch.SymInt):
-        return []
+        return ""
     source = grapharg.source.name
-    return path_steps(source() if callable(source) else source)
+    return str(source() if callable(source) else source)
 
 
 def _scopes(frame: re.Match[str]) -> list[_Scope]:

@@ -1,7 +1,6 @@
 """Models of any kind as functions that Dynamo traces, and the arguments to call them with."""
 
 import copy
-import inspect
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from nimble_fx.errors import OptionError, UnsupportedError
 from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import pytree
 from nimble_fx.torch_internals.storages import with_math_bits
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -125,18 +122,6 @@ def unique_function(model: Callable[..., Any]) -> FunctionType:
 
     code = forward.__code__.replace(co_name=f"forward_{uuid.uuid4().hex}")
     return FunctionType(code, globals(), "forward", None, forward.__closure__)
-
-
-def argument_names(model: Callable[..., Any]) -> dict[str, str]:
-    """The model's names of arguments, by the names that `unique_function` gives to inputs."""
-    function = model.forward if isinstance(model, nn.Module) else model
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a builtin
-        return {}
-    names = [p.name for p in parameters if p.kind in _POSITIONAL]
-    by_position = {f"args_{i}": name for i, name in enumerate(names)}
-    return by_position | {f"kwargs_{p.name}": p.name for p in parameters}
 
 
 def named_parameters(model: Callable[..., Any]) -> frozenset[str]:

@@ -17,10 +17,10 @@ from nimble_fx.frontend.models.example_run import check_call, check_training, ru
 from nimble_fx.frontend.models.meta_copy import ToMeta, copy_with
 from nimble_fx.frontend.models.model_function import (
     Arguments,
-    argument_names,
     name_of,
     unique_function,
 )
+from nimble_fx.frontend.models.own_sources import own_sources
 from nimble_fx.frontend.models.preserve_state import restored_containers, restored_generators
 from nimble_fx.frontend.models.reachable_state import reachable_state
 from nimble_fx.frontend.models.restored_values import restored_values
@@ -111,8 +111,8 @@ def plan(
     parsed = _parsed(options, is_here=runtime.hardware is not None)
     arguments, bare = Arguments.parse(example_inputs, example_kwargs), ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
-    planner = _Planner(parsed, runtime, specs, argument_names(function))
-    _trace(function, planner, arguments.with_tensors(bare), training)
+    planner = _Planner(parsed, runtime, specs, own_sources(function))
+    _trace(function, planner, _arguments_on_meta(arguments, bare), training)
     match planner.programs:
         case [program] if not training:
             return program
@@ -174,6 +174,14 @@ def _on_meta(function: Callable[..., Any], bare: ToMeta) -> Callable[..., Any]:
         if isinstance(part, GraphModule):
             _move_factories(part)
     return module
+
+
+def _arguments_on_meta(arguments: Arguments, bare: ToMeta) -> Arguments:
+    """The arguments with tensors, and copies of modules, on the "meta" device."""
+    args, kwargs = pytree.tree_map_only(
+        nn.Module, lambda module: _on_meta(module, bare), (arguments.args, arguments.kwargs)
+    )
+    return Arguments(args, kwargs).with_tensors(bare)
 
 
 def _move_factories(gm: GraphModule) -> None:
@@ -240,12 +248,13 @@ class _Planner:
     """A backend that lists the programs that it schedules, and runs the ATen graphs on "meta"."""
 
     def __init__(
-        self, options: Options, runtime: Cuda, specs: Device, names: Mapping[str, str]
+        self, options: Options, runtime: Cuda, specs: Device, own: Mapping[str, str]
     ) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs: list[Program] = []
-        self._options, self._names = options, names
+        self._options, self._own_sources = options, own
         self._target = PlannedDevice(options, runtime, specs, self.programs.append)
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return lower(gm, example_inputs, Compiler(gm, self._options, self._target, self._names))
+        compiler = Compiler(gm, self._options, self._target, self._own_sources)
+        return lower(gm, example_inputs, compiler)

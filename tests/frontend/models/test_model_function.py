@@ -10,7 +10,6 @@ import nimble_fx
 from nimble_fx.frontend.models.meta_copy import ToMeta
 from nimble_fx.frontend.models.model_function import (
     Arguments,
-    argument_names,
     name_of,
     unique_function,
 )
@@ -85,19 +84,8 @@ def test_each_function_has_a_code_object_and_a_name_of_its_own() -> None:
     assert torch.equal(one(x), model(x))
 
 
-def test_arguments_have_the_names_of_the_models_parameters() -> None:
-    def program(x: Tensor, *rest: Tensor, scale: float = 1.0) -> Tensor:
-        return x * scale
-
-    assert argument_names(program) == {
-        "args_0": "x",
-        "kwargs_x": "x",
-        "kwargs_rest": "rest",
-        "kwargs_scale": "scale",
-    }
-    assert argument_names(nn.ReLU())["args_0"] == "input"
-    assert argument_names(torch.relu) == {}
-    assert [name_of(program), name_of(nn.ReLU())] == ["program", "ReLU"]
+def test_a_model_has_the_name_of_its_function_or_class() -> None:
+    assert [name_of(torch.relu), name_of(nn.ReLU())] == ["relu", "ReLU"]
 
 
 @pytest.mark.parametrize("kind", [exported, graph_module, scripted, jit_traced])

@@ -1,0 +1,174 @@
+"""Inputs and modules of a function have the names that the function's author gave them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nimble_fx
+from nimble_fx.frontend.models.own_sources import own_sources
+from nimble_fx.program import Program
+
+X = torch.randn(2, 4)
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+
+def of_free_variables() -> Callable[..., Tensor]:
+    head, weights = layers(), [torch.randn(4)]
+
+    def function(x: Tensor) -> Tensor:
+        y: Tensor = head(x)
+        return y * weights[0]
+
+    return function
+
+
+def of_defaults() -> Callable[..., Tensor]:
+    one, scale, other = layers(), torch.randn(4), layers()
+
+    def function(
+        x: Tensor, encoder: nn.Module = one, shift: Tensor = scale, *, head: nn.Module = other
+    ) -> Tensor:
+        y: Tensor = head(encoder(x) + shift)
+        return y
+
+    return function
+
+
+def decorated() -> Callable[..., Tensor]:
+    wrapped = of_free_variables()
+
+    @functools.wraps(wrapped)
+    def wrapper(*args: Any, **kwargs: Any) -> Tensor:
+        return wrapped(*args, **kwargs)
+
+    return wrapper
+
+
+def of_modules(encoder: nn.Module, x: Tensor) -> Tensor:
+    y: Tensor = encoder(x)
+    return y
+
+
+class Model:
+    """An object that is no module."""
+
+    def __init__(self) -> None:
+        self.head = layers()
+
+    def run(self, x: Tensor, shift: Tensor = X[0]) -> Tensor:
+        y: Tensor = self.head(x)
+        return y + shift
+
+    __call__ = run
+
+
+def described(program: Program) -> tuple[list[str], set[str]]:
+    """The names of a program's inputs, and the modules that its tasks are in."""
+    modules = {task.source.module for task in program.graph.tasks if task.source is not None}
+    return [each.name for each in program.graph.inputs], modules
+
+
+def ahead_of_time(function: Callable[..., Any], *args: Any) -> tuple[list[str], set[str]]:
+    (program,) = nimble_fx.compile(function, args).programs
+    return described(program)
+
+
+HEAD = {"head_0_weight", "head_0_bias"}
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "inputs", "modules"),
+    [
+        (of_free_variables(), (X,), {*HEAD, "x", "weights_0"}, {"head", ""}),
+        (
+            of_defaults(),
+            (X,),
+            {*HEAD, "encoder_0_weight", "encoder_0_bias", "x", "shift"},
+            {"head", "encoder", ""},
+        ),
+        (decorated(), (X,), {*HEAD, "x", "weights_0"}, {"head", ""}),
+        (
+            functools.partial(of_modules, layers()),
+            (X,),
+            {"encoder_0_weight", "encoder_0_bias", "x"},
+            {"encoder"},
+        ),
+        (of_modules, (layers(), X), {"encoder_0_weight", "encoder_0_bias", "x"}, {"encoder"}),
+        (Model().run, (X,), {*HEAD, "x", "shift"}, {"head", ""}),
+        (layers().forward, (X,), {"_0_weight", "_0_bias", "input"}, set()),
+    ],
+    ids=["free", "defaults", "decorated", "partial", "arguments", "method", "forward"],
+)
+def test_names_are_those_of_variables(
+    function: Callable[..., Any], args: tuple[Any, ...], inputs: set[str], modules: set[str]
+) -> None:
+    names, found = ahead_of_time(function, *args)
+    assert (set(names), found) == (inputs, modules)
+
+
+@pytest.mark.parametrize("function", [of_free_variables(), of_defaults(), Model().run])
+def test_names_are_those_that_torch_compile_has(function: Callable[..., Any]) -> None:
+    expected = ahead_of_time(function, X)
+    with torch.no_grad():
+        torch.compile(function, backend="nimble")(X)
+    assert described(nimble_fx.programs()[-1]) == expected
+
+
+def test_a_keyword_argument_has_its_name() -> None:
+    def function(x: Tensor, **others: Any) -> Tensor:
+        y: Tensor = others["encoder"](x) * others["scale"]
+        return y
+
+    keywords = {"encoder": layers(), "scale": X[0]}
+    (program,) = nimble_fx.compile(function, X, example_kwargs=keywords).programs
+    names, modules = described(program)
+    assert set(names) == {"encoder_0_weight", "encoder_0_bias", "x", "scale"}
+    assert modules == {"encoder", ""}
+
+
+def test_a_plan_has_these_names_too() -> None:
+    program = nimble_fx.plan(of_modules, (layers(), X), device="h100")
+    assert isinstance(program, Program)
+    names, modules = described(program)
+    assert set(names) == {"encoder_0_weight", "encoder_0_bias", "x"}
+    assert modules == {"encoder"}
+
+
+def test_parameters_of_functions_that_call_themselves_end() -> None:
+    def function(n: int) -> int:
+        return n and function(n - 1)
+
+    assert own_sources(function)["L['args'][0]"] == "L['n']"
+
+
+def test_variables_without_a_value_and_builtins_are_no_error() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x + later
+
+    assert "L['later']" in own_sources(function).values()
+    assert set(own_sources(torch.relu).values()) == {"L['"}
+    later = 1
+
+
+def test_gradients_are_of_the_variables_parameters() -> None:
+    def loss(encoder: nn.Module, x: Tensor) -> Tensor:
+        y: Tensor = head(encoder(x))
+        return y.square().sum()
+
+    head = layers()
+    _, backward = nimble_fx.compile(loss, (layers(), X), training=True).programs
+    wanted = {"encoder.0.weight", "encoder.0.bias", "head.0.weight", "head.0.bias"}
+    assert {f"gradient of {name}" for name in wanted} <= set(backward.graph.labels)
+
+
+def test_a_plan_of_a_function_that_takes_a_module_leaves_the_module_alone() -> None:
+    module = layers()
+    nimble_fx.plan(lambda net, x: net(x).sum(), (module, X), device="h100", training=True)
+    assert {(each.device.type, each.grad) for each in module.parameters()} == {("cpu", None)}
