@@ -28,6 +28,7 @@ from nimble_fx.rewrites.merge_products import merge_products
 from nimble_fx.rewrites.promised_strides import keep_promised_strides
 from nimble_fx.rewrites.reinplace.mutating_operators import leave_wrapped
 from nimble_fx.rewrites.reinplace.wrapped_calls import unwrapped
+from nimble_fx.rewrites.remove_copies import remove_copies
 from nimble_fx.rewrites.remove_identity_views import remove_identity_views
 from nimble_fx.rewrites.simplify_embedding_bags import simplify_embedding_bags
 from nimble_fx.rewrites.types_of_statistics import correct_types_of_statistics
@@ -279,7 +280,7 @@ class Compiler:
         place = self._target.constants_on
         if self._has_absolute_views:
             leave_wrapped(gm.graph)
-        gm = fill_masked(fold_constants(move_to_device(gm), place), place)
+        gm = fill_masked(remove_copies(fold_constants(move_to_device(gm), place)), place)
         gm = correct_types_of_statistics(gm)
         gm = keep_gradients_of_images(keep_formats_of_views(gm))
         return keep_promised_strides(gm, place)
