@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nimble_fx.errors import OptionError
@@ -81,6 +81,14 @@ def test_kernels_start_when_they_were_recorded_to(drawn: list[Call]) -> None:
     assert again.makespan_us == run.span_us
 
 
+def waits_twice(*records: int) -> list[Call]:
+    """A kernel waits for these of the two records of another stream."""
+    recorded = [Call("launch", 0, 7, 5, 0), Call("record", 0, 7, 0, 0)] * 2
+    return [*recorded, *(Call("wait", 0, 20, 0, i) for i in records), Call("launch", 0, 20, 5, 0)]
+
+
+@example(waits_twice(0, 1), 5)
+@example(waits_twice(1, 0), 5)
 @given(calls(), st.integers(0, 5))
 def test_a_run_with_slower_kernels_is_what_the_device_would_make_of_it(
     drawn: list[Call], factor: int
