@@ -6,6 +6,7 @@ A source is the code with which Dynamo reads a value from variables: `L['self'].
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from torch.fx import GraphModule
 
@@ -34,11 +35,11 @@ def rename_modules(gm: GraphModule, own: Mapping[str, str]) -> None:
         gm: the graph; the ATen graphs that are made of it have the new sources too.
         own: see `with_own_prefix`.
     """
+    renamed = cache(lambda source: with_own_prefix(source, own))  # many nodes are in one module
     for node in gm.graph.nodes:
         if (modules := node.meta.get("nn_module_stack")) is not None:
-            node.meta["nn_module_stack"] = {
-                key: (with_own_prefix(source, own), kind) for key, (source, kind) in modules.items()
-            }
+            new = {key: (renamed(source), kind) for key, (source, kind) in modules.items()}
+            node.meta["nn_module_stack"] = new
 
 
 def path_steps(source: str) -> list[str]:
