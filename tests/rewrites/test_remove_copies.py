@@ -98,6 +98,11 @@ def test_a_view_of_the_copy_lies_in_the_original() -> None:
     assert len(keys) == 1
 
 
+def updated_later(x: Tensor) -> Tensor:
+    y = x.sin()
+    return y.clone().sum() + y.slice_scatter(x[1:], 0, 0, 2).sum()
+
+
 def swapped(x: Tensor) -> Tensor:
     old = x.clone()
     x.copy_(x.flip(0))
@@ -117,6 +122,8 @@ def swapped(x: Tensor) -> Tensor:
         lambda x: x.sum(0).expand(3, 3).clone().sin(),
         lambda x: x.t().clone(memory_format=torch.contiguous_format).sin(),
         lambda x: x.to_sparse().clone().to_dense(),
+        lambda x: x.sin().clone()[1:].slice_scatter(x[1:], 0, 0, 1).sum(),
+        updated_later,
     ],
     ids=[
         "returned",
@@ -129,6 +136,8 @@ def swapped(x: Tensor) -> Tensor:
         "of an expanded tensor",
         "with other strides",
         "without strides",
+        "updated",
+        "the original is updated",
     ],
 )
 def test_other_copies_stay(program: Callable[..., Any]) -> None:

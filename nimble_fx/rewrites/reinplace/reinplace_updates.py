@@ -70,6 +70,9 @@ _OVERWRITE = {_aten.copy.default, _aten.fill.Scalar, _aten.fill.Tensor, _aten.ze
 
 _CHANGE_FIRST = _UPDATES | _OVERWRITE
 
+PARTIAL_UPDATES = _UPDATES | _VIEWS.keys()
+"""Operators that return their first argument with a part of it changed."""
+
 
 def reinplace_updates(gm: GraphModule) -> GraphModule:
     """The graph with updates of tensors in place; the graph itself if it updates none.
