@@ -114,14 +114,15 @@ def schedule(
             raise PassError(f"the pass {step.name!r} raised {what}") from error
         observe(step.name)
         try:
-            _check_type(graph)
-            verify_structure(graph)
-            if graph.urgent is not None or any(task.stream is not None for task in graph.tasks):
-                check_placement(graph)
+            _check(graph)
+            provenance = (*graph.provenance, describe_pass(step))
         except ScheduleError as error:
             raise ScheduleError(f"after pass {step.name}: {error}") from error
+        except Exception as error:  # an attribute has a type that no check expects
+            malformed = f"the graph is malformed: {type(error).__name__}: {error}"
+            raise ScheduleError(f"after pass {step.name}: {malformed}") from error
         observe(CHECKS)
-        graph = replace(graph, provenance=(*graph.provenance, describe_pass(step)))
+        graph = replace(graph, provenance=provenance)
         _log_counts(step, graph)
     return graph
 
@@ -133,14 +134,17 @@ def _log_counts(step: Pass, graph: TaskGraph) -> None:
         _log.debug("%s: %s: %d dependencies, %d streams, %d waits", *what, *counts)
 
 
-def _check_type(graph: object) -> None:
-    """Checks the type of what a pass returned, which a user's pass may get wrong.
+def _check(graph: object) -> None:
+    """Checks what a pass returned, which a user's pass may get wrong.
 
     Raises:
-        ScheduleError: it is not a TaskGraph, or its tasks are not a tuple.
+        ScheduleError: it is not a TaskGraph, its tasks are not a tuple, or it is not valid.
     """
     if not isinstance(graph, TaskGraph) or type(graph.tasks) is not tuple:
         raise ScheduleError(f"a {type(graph).__name__} is not a TaskGraph with a tuple of tasks")
+    verify_structure(graph)
+    if graph.urgent is not None or any(task.stream is not None for task in graph.tasks):
+        check_placement(graph)
 
 
 def describe_pass(step: Pass) -> str:

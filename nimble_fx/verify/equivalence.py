@@ -1,6 +1,7 @@
 """Checks that a schedule has the tasks of its trace, and a text the tasks of its schedule."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -13,7 +14,14 @@ from nimble_fx.torch_internals.operators import schema_of
 from nimble_fx.verify.diagnostics import describe_task, illegal
 from nimble_fx.verify.parse import ParsedModule
 
-_MEANING = ("target", "type", "index", "reads", "writes", "allocates", "holds", "ordered")
+_OF_SCHEDULES = {"after", "stream", "waits", "frees"}
+"""The attributes of tasks that passes may change."""
+
+_MEANING = tuple(
+    field.name
+    for field in fields(Task)
+    if field.compare and field.name not in {"name", "args", "kwargs", *_OF_SCHEDULES}
+)
 _meaning = attrgetter(*_MEANING)
 _OF_SLICES = ("start", "stop", "step")
 
@@ -21,8 +29,9 @@ _OF_SLICES = ("start", "stop", "step")
 def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
     """Checks that a schedule changes only streams, waits, frees and the launch order."""
     scheduled, program = ({task.name: task for task in g.tasks} for g in (graph, traced))
-    if (graph.inputs, graph.constants) != (traced.inputs, traced.constants):
-        raise ScheduleError(f"the schedule of {graph.name} has other inputs or constants")
+    for what in ("name", "inputs", "constants", "labels"):
+        if getattr(graph, what) != getattr(traced, what):
+            raise ScheduleError(f"the schedule changes the {what} of {traced.name}")
     if scheduled.keys() != program.keys() or not _same(graph.outputs, traced.outputs, {}):
         changed = sorted(scheduled.keys() ^ program.keys())
         raise ScheduleError(

@@ -249,7 +249,7 @@ def test_a_schedule_that_is_given_or_returns_something_else_is_refused() -> None
         replace(graph, inputs=(replace(graph.inputs[0], static=True), *graph.inputs[1:])),
         replace(graph, outputs=(Ref("sub"), Ref("sub"))),
     ):
-        with pytest.raises(ScheduleError, match=r"other inputs or constants|loses or adds"):
+        with pytest.raises(ScheduleError, match=r"changes the inputs|loses or adds"):
             verify(changed, trace)
 
 

@@ -105,19 +105,21 @@ class _Reader:
     ) -> None:
         self._tables = tables
         self._lines, self._line = lines, 1
+        self._source = Source(FILE, 0, "")
         self._streams = StreamState()
         self._memory = ValueStorages(tables, expected)
         self._values = {f"p.{name}": Ref(f"p.{name}") for name in tables.parameters}
-        self._reserved = _RESERVED | {f"s{i}" for i in range(tables.n_streams)}
         self._drafts: list[dict[str, Any]] = []
-        self._on_line: list[dict[str, Any]] = []
+        self._on_line: dict[str, dict[str, Any]] = {}
         self._has_cleared = False
         self._outputs: tuple[Arg, ...] | None = None
         self._joins: tuple[str, ...] = ()
 
     def source(self) -> Source:
         """The line that is being parsed."""
-        return Source(FILE, self._line, self._lines[self._line - 1].strip())
+        if self._source.line != self._line:  # once for all items of a line
+            self._source = Source(FILE, self._line, self._lines[self._line - 1].strip())
+        return self._source
 
     def read(self, node: ast.stmt, stream: str | None) -> None:
         """Parses the next statement, which is in the block of a stream."""
@@ -135,6 +137,8 @@ class _Reader:
                 self._expression(value, stream)
             case ast.Assign([ast.Tuple(names)], ast.Name("streams")):
                 self._streams.unpack([ast.unparse(name) for name in names])
+                if taken := [name for name in self._values if self._streams.has(name)]:
+                    raise ScheduleError(f"{taken[0]} is another value's name")
             case ast.Assign([ast.Tuple(targets)], ast.Call() as call):
                 self._unpack(targets, call, stream)
             case ast.Return(ast.Tuple(values)):
@@ -195,7 +199,7 @@ class _Reader:
                 raise ScheduleError(f"INPUTS has {len(self._tables.inputs)} names")
 
     def _check_free(self, name: str) -> None:
-        if name in self._values or name in self._reserved:
+        if name in self._values or name in _RESERVED or self._streams.has(name):
             raise ScheduleError(f"{name} is already another value's name, or reserved")
 
     def _value(self, node: ast.expr) -> str:
@@ -250,7 +254,7 @@ class _Reader:
         for index, name in names.items():
             self._item(name, several, index)
         self._drafts[-1]["frees"] = (several,)
-        self._on_line = self._drafts[-1 - len(names) :]
+        self._on_line = {draft["name"]: draft for draft in self._drafts[-1 - len(names) :]}
         return several
 
     def _call(self, name: str, call: ast.Call, stream: str | None) -> None:
@@ -284,7 +288,7 @@ class _Reader:
     def _add(self, draft: dict[str, Any]) -> None:
         self._drafts.append(draft)
         self._values[draft["name"]] = Ref(draft["name"])
-        self._on_line = [draft]
+        self._on_line = {draft["name"]: draft}
 
     def _drop(self, names: Sequence[str]) -> None:
         """Frees values after the last task.
@@ -294,7 +298,10 @@ class _Reader:
         """
         if not self._on_line:
             raise ScheduleError("no task precedes this del")
+        operator = next(iter(self._on_line))
+        frees = dict[str, list[str]]()
         for name in names:
-            itself = [draft for draft in self._on_line if draft["name"] == name]
-            last_user = itself[0] if itself else self._on_line[0]
-            last_user["frees"] = (*last_user["frees"], name)
+            frees.setdefault(name if name in self._on_line else operator, []).append(name)
+        for last_user, freed in frees.items():
+            draft = self._on_line[last_user]
+            draft["frees"] = (*draft["frees"], *freed)

@@ -39,6 +39,10 @@ class StreamState:
             raise ScheduleError("streams must be named s0, s1, ... once")
         self._index = {name: i for i, name in enumerate(names)}
 
+    def has(self, name: str) -> bool:
+        """Whether it is the name of a stream."""
+        return name in self._index
+
     def index(self, name: str) -> int:
         """The number of a stream."""
         if name not in self._index:

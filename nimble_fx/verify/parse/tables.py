@@ -51,8 +51,7 @@ class ModuleTables:
         """
         if self.n_streams != n_streams:
             raise ScheduleError(f"N_STREAMS is {self.n_streams}, but call has {n_streams} streams")
-        if sorted(self.events) != sorted(events):
-            differ = sorted(set(self.events) ^ set(events)) or "one twice"
+        if differ := sorted(set(self.events) ^ set(events)):
             raise ScheduleError(f"EVENTS and the events that call records differ: {differ}")
 
 
@@ -115,8 +114,8 @@ def _checked(
     memory: Any,
     urgent: Any,
 ) -> ModuleTables:
-    if not isinstance(n_streams, int):
-        raise ScheduleError(f"N_STREAMS is {n_streams!r}, not a number")
+    if type(n_streams) is not int:
+        raise ScheduleError(f"N_STREAMS is {n_streams!r:.99}, not a number")
     if urgent is not None and (type(urgent) is not int or urgent not in range(n_streams)):
         raise ScheduleError(f"URGENT is {urgent!r}, not one of {n_streams} streams")
     for names in (events, inputs, parameters):
