@@ -175,9 +175,10 @@ def test_a_changed_task_is_caught_by_comparison_with_the_program() -> None:
         verify(changed, traced=graph)
 
 
-def test_a_task_that_hides_what_it_reads_is_refused() -> None:
+@pytest.mark.parametrize("hidden", ["reads", "writes"])
+def test_a_task_that_hides_what_it_accesses_is_refused(hidden: str) -> None:
     with pytest.raises(ScheduleError, match="does not declare that it accesses"):
-        verify(edited(branchy(), "add", reads=()))
+        verify(edited(branchy(), "add", **{hidden: ()}))
 
 
 def test_tasks_that_share_an_index_are_refused() -> None:
