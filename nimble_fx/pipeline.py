@@ -16,8 +16,7 @@ from nimble_fx.passes.insert_waits import InsertWaits
 from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.passes.reinplace_pointwise import ReinplacePointwise
-from nimble_fx.verify import verify_structure
-from nimble_fx.verify.happens_before import check_placement
+from nimble_fx.verify.structure import check_placement, verify_structure
 
 
 class Pass(Protocol):

@@ -19,7 +19,8 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping
 from nimble_fx.pipeline import describe_pass, passes_for, schedule
-from nimble_fx.verify import verify, verify_source, verify_structure
+from nimble_fx.verify import verify, verify_source
+from nimble_fx.verify.structure import verify_structure
 from tests.strategies import task_graphs
 from tests.support.schedules import traced
 

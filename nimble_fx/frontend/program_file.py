@@ -11,7 +11,8 @@ from nimble_fx.ir.scheduled_program import ScheduledProgram
 from nimble_fx.program import Program
 from nimble_fx.runtime.capture.checks import why_not_captured
 from nimble_fx.runtime.capture.status import CaptureStatus
-from nimble_fx.verify import verify, verify_source, verify_structure
+from nimble_fx.verify import verify, verify_source
+from nimble_fx.verify.structure import verify_structure
 
 
 def load(path: str | os.PathLike[str], *, trust_source: bool = False) -> Program:

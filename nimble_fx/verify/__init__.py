@@ -8,24 +8,26 @@ side effects are launched in program order.
 A schedule is proved twice: as the task graph from the passes, and as the emitted text that runs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 from nimble_fx.errors import ScheduleError
-from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
-from nimble_fx.verify.diagnostics import describe_task, illegal
+from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.verify.equivalence import check_same_program, check_same_schedule
-from nimble_fx.verify.factories import read_values
 from nimble_fx.verify.happens_before import (
     HappensBefore,
     check_forks,
     check_hazards,
-    check_host_order,
     check_joins,
-    check_placement,
 )
 from nimble_fx.verify.lifetimes import check_frees
 from nimble_fx.verify.parse import parse
 from nimble_fx.verify.reinplacing import verify_contents as verify_contents
+from nimble_fx.verify.structure import (
+    check_accesses,
+    check_host_order,
+    check_placement,
+    verify_structure,
+)
 
 
 def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
@@ -46,7 +48,7 @@ def verify(graph: TaskGraph, traced: TaskGraph | None = None) -> None:
     if traced is not None:
         check_same_program(graph, traced)
     verify_structure(graph)
-    _check_accesses(graph)
+    check_accesses(graph)
     _prove(graph, graph.forks, graph.joins)
 
 
@@ -87,29 +89,6 @@ def verify_source(text: str, graph: TaskGraph | None = None) -> None:
         check_same_schedule(parsed, graph)
 
 
-def verify_structure(graph: TaskGraph) -> None:
-    """Checks that names are unique and values are defined before use, in any graph.
-
-    Raises:
-        ScheduleError: two values have one name, or a task uses or comes after a later one.
-    """
-    known = [value.name for value in (*graph.inputs, *graph.constants)]
-    defined = set(known)
-    for task in graph.tasks:
-        if task.name in defined:
-            raise ScheduleError(f"two values are named {task.name}")
-        if not (defined.issuperset(task.uses) and defined.issuperset(task.after)):
-            name = next(name for name in (*task.uses, *task.after) if name not in defined)
-            message = f"{describe_task(task)} needs {name}, which is not defined before it"
-            raise illegal(graph, message, task, graph.by_name.get(name))
-        defined.add(task.name)
-    for name in ref_names(graph.outputs):
-        if name not in defined:
-            raise ScheduleError(f"{graph.name} returns {name}, which no task defines")
-    if len(set(known)) != len(known):
-        raise ScheduleError(f"{graph.name} has two inputs of one name: {known}")
-
-
 def _prove(graph: TaskGraph, forks: Collection[str], joins: Collection[str]) -> None:
     """Runs all checks of a schedule; races first, because their messages say most.
 
@@ -125,25 +104,3 @@ def _prove(graph: TaskGraph, forks: Collection[str], joins: Collection[str]) -> 
     check_frees(graph, order)
     check_forks(graph, frozenset(forks))
     check_joins(graph, frozenset(joins), order)
-
-
-def _check_accesses(graph: TaskGraph) -> None:
-    """Each launching task declares that it accesses the storages whose data it may use."""
-    if len({task.index for task in graph.tasks}) != len(graph.tasks):
-        raise ScheduleError(f"tasks of {graph.name} share an index: program order is not known")
-    holds = {value.name: value.holds for value in graph.values}
-    for task in graph.launching:
-        storage = _undeclared_access(task, holds)
-        if storage is not None:
-            message = f"{describe_task(task)} does not declare that it accesses {storage}"
-            raise illegal(graph, message, task)
-
-
-def _undeclared_access(task: Task, holds: Mapping[str, Sequence[str]]) -> str | None:
-    """A storage that the task uses or allocates and that is not in its reads or writes."""
-    reads, writes = task.reads, task.writes
-    for name in read_values(task):
-        for storage in holds[name]:
-            if storage not in reads and storage not in writes:
-                return storage
-    return next((storage for storage in task.allocates if storage not in writes), None)

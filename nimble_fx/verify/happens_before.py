@@ -1,7 +1,6 @@
 """Happens-before by vector clocks, and the checks of hazards, forks and joins against it."""
 
 from collections.abc import Collection
-from itertools import pairwise
 
 from nimble_fx.errors import ScheduleError
 from nimble_fx.ir.task_graph import Task, TaskGraph
@@ -94,27 +93,6 @@ class HappensBefore:
         return joined
 
 
-def check_placement(graph: TaskGraph) -> None:
-    """Checks that exactly the launching tasks have streams, 0..n-1, and `urgent` is one of them."""
-    used: set[int] = set()
-    for task in graph.tasks:
-        if not task.launches:
-            if task.stream is not None or task.waits:
-                message = f"{describe_task(task)} launches nothing but has a stream or waits"
-                raise illegal(graph, message, task)
-        elif task.stream is None:
-            raise illegal(graph, f"{task.name} launches kernels without a stream", task)
-        elif type(task.stream) is not int:
-            raise illegal(graph, f"{task.name} is on {task.stream!r}, which is not an int", task)
-        else:
-            used.add(task.stream)
-    if used != set(range(len(used))):
-        raise ScheduleError(f"{graph.name} uses streams {used}, which are not 0, 1, 2, ...")
-    if graph.urgent is not None and (type(graph.urgent) is not int or graph.urgent not in used):
-        urgent = f"its urgent stream is {graph.urgent!r}, not one of its {len(used)}"
-        raise ScheduleError(f"{graph.name}: {urgent}")
-
-
 def check_forks(graph: TaskGraph, forks: Collection[str]) -> None:
     """Checks that each side stream's first task happens after the fork event."""
     started = {0}
@@ -182,11 +160,3 @@ def _race(
         f"{describe_task(first)}, but does not happen after it\n{order.explain_race(first, second)}"
     )
     return illegal(graph, message, first, second)
-
-
-def check_host_order(graph: TaskGraph) -> None:
-    """Checks that random draws and side effects are launched in program order."""
-    for first, second in pairwise(task for task in graph.tasks if task.ordered):
-        if first.index > second.index:
-            message = f"{describe_task(second)} must be launched before {describe_task(first)}"
-            raise illegal(graph, message, first, second)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping, bookkeeping
-from nimble_fx.verify import verify_structure
+from nimble_fx.verify.structure import verify_structure
 from tests.strategies import task_graphs
 from tests.support.oracle import conflicts, races
 from tests.support.schedules import scheduled, traced

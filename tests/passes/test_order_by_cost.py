@@ -11,7 +11,7 @@ from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.order_by_cost import LaunchOrder, OrderByCost
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from nimble_fx.verify import verify_structure
+from nimble_fx.verify.structure import verify_structure
 from tests.strategies import task_graphs
 from tests.strategies.costs import cost, device, given_costs
 from tests.support.schedules import traced

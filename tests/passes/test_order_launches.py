@@ -10,7 +10,7 @@ from nimble_fx.ir.task_graph import Task, TaskGraph
 from nimble_fx.passes.assign_streams import AssignStreams
 from nimble_fx.passes.order_launches import OrderLaunches
 from nimble_fx.passes.reduce_edges import ReduceEdges
-from nimble_fx.verify import verify_structure
+from nimble_fx.verify.structure import verify_structure
 from tests.strategies import task_graphs
 from tests.support.schedules import schedule_of, traced
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.passes.reduce_edges import ReduceEdges
 from nimble_fx.scheduling.launch_order import ReadySet, earlier_tasks, in_launch_order, upward_rank
-from nimble_fx.verify import verify_structure
+from nimble_fx.verify.structure import verify_structure
 from tests.strategies import task_graphs, topological_orders
 
 
