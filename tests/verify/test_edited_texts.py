@@ -222,6 +222,8 @@ def test_a_join_of_another_task_is_not_the_graphs() -> None:
         "aten._test_optional_intlist.default(x_1, None)",
         "aten.dequantize.self(x_1)",
         "torch.ops.inductor._reinterpret_tensor.default(x_1, [2, 4], [4, 1])",
+        "aten._sparse_coo_tensor_with_dims_and_tensors.default(1, 0, [2], x_1, x_1)",
+        "aten.sparse_compressed_tensor.comp_plain_value_size(x_1, x_1, x_1, [2, 4])",
     ],
 )
 def test_what_may_be_its_argument_without_saying_so_is_no_memory_of_its_own(hidden: str) -> None:
