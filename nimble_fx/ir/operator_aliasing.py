@@ -8,10 +8,8 @@ from nimble_fx.torch_internals.names import OpOverload
 from nimble_fx.torch_internals.operators import schema_of
 
 UNDECLARED_VIEWS = {
-    torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default,
     torch.ops.aten._unsafe_view.default,
     torch.ops.aten.lift.default,
-    torch.ops.aten.sparse_compressed_tensor.comp_plain_value_size,
     torch.ops.aten.unsafe_split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default,
     torch.ops.inductor._reinterpret_tensor.default,

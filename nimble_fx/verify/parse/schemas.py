@@ -22,8 +22,10 @@ Storages = tuple[str, ...]
 _aten = torch.ops.aten
 _UNDECLARED_VIEWS = {
     _aten._lazy_clone.default,
+    _aten._sparse_coo_tensor_with_dims_and_tensors.default,
     _aten._unsafe_view.default,
     _aten.lift.default,
+    _aten.sparse_compressed_tensor.comp_plain_value_size,
     _aten.unsafe_split.Tensor,
     _aten.unsafe_split_with_sizes.default,
     torch.ops.inductor._reinterpret_tensor.default,
