@@ -295,6 +295,20 @@ def test_a_capture_in_which_the_host_waited_is_unsound() -> None:
         device.capture(1, run, device.pool())
 
 
+def test_kernels_of_a_warm_up_that_fails_never_run() -> None:
+    device, x = Virtual(0), torch.zeros(3)
+
+    def run(streams: Sequence[Any]) -> None:
+        with streams[0]:
+            x.add_(1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        device.warm_up(1, run, device.pool())
+    device.synchronize()
+    assert torch.equal(x, torch.zeros(3))
+
+
 def test_there_is_no_capture_to_end_before_one_begins() -> None:
     with pytest.raises(RuntimeError, match="no capture is under way"):
         Virtual().end_capture()
