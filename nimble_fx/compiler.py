@@ -1,6 +1,6 @@
 """Compiles the ATen graphs of one Dynamo graph, from trace to runnable: all stages in order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -103,7 +103,7 @@ class Compiler:
         gm: GraphModule,
         options: Options,
         target: Target,
-        own_sources: Mapping[str, str] | None = None,
+        own_source: Callable[[str], str] = str,
         has_guards: bool = True,
     ) -> None:
         """A compiler for the ATen graphs of one Dynamo graph.
@@ -112,15 +112,15 @@ class Compiler:
             gm: Dynamo's graph.
             options: the user's options.
             target: what it is compiled for.
-            own_sources: replacements for prefixes of sources; see `dynamo_paths.with_own_prefix`.
+            own_source: translates Dynamo's sources to those in the user's function.
             has_guards: whether each call checks PyTorch's guards.
         """
         self._options, self._target = options, target
         self._are_guarded = has_guards and COMPARE_STRIDES_OF_WEIGHTS
-        rename_modules(gm, own_sources or {})
+        rename_modules(gm, own_source)
         self._name = program_name(gm)
         self._has_absolute_views = calls(gm, "as_strided")
-        self._inputs = InputNames(gm, own_sources or {})
+        self._inputs = InputNames(gm, own_source)
         self._capture = CaptureOptions(
             options.max_graphs, options.copy_outputs, are_guarded=self._are_guarded
         )

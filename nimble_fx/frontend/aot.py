@@ -24,7 +24,7 @@ from nimble_fx.frontend.models.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.models.own_sources import own_sources
+from nimble_fx.frontend.models.own_source import OwnSource
 from nimble_fx.frontend.models.preserve_state import preserve_state
 from nimble_fx.ir.display import plural
 from nimble_fx.options import Options, require_bool
@@ -117,7 +117,7 @@ class Compiled:
         self.model, self.training = model, training
         self._reporter = Reporter(options.on_fallback)
         self._break_reporter = Reporter(options.on_fallback)  # each warns of its first fallback
-        self._backend = _Backend(options, own_sources(model), guards)
+        self._backend = _Backend(options, OwnSource(model), guards)
         function = unique_function(model)
         through_dynamo = torch.compile(function, backend=self._backend)
         self._guarded = GuardedCalls(name_of(model), function, through_dynamo)
@@ -213,12 +213,12 @@ class Compiled:
 class _Backend:
     """The backend of one `Compiled`; lists the programs compiled for it."""
 
-    def __init__(self, options: Options, own: Mapping[str, str], has_guards: bool) -> None:
+    def __init__(self, options: Options, own_source: OwnSource, has_guards: bool) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs = WeakList[Program]()
         self.breaks = GraphBreaks()
         self.calls: Callable[[], GuardedCalls | None] = lambda: None
-        self._options, self._own_sources, self._has_guards = options, own, has_guards
+        self._options, self._own_source, self._has_guards = options, own_source, has_guards
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         reset_with_dynamo(self)
@@ -227,7 +227,7 @@ class _Backend:
         if calls is not None:
             calls.reads_user_objects |= reads_user_objects(gm)
         target = ThisMachine(self._options, self._add_program)
-        compiler = Compiler(gm, self._options, target, self._own_sources, self._has_guards)
+        compiler = Compiler(gm, self._options, target, self._own_source, self._has_guards)
         return lower(gm, example_inputs, compiler)
 
     def reset(self) -> None:

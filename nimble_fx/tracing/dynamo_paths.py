@@ -5,7 +5,7 @@ A source is the code with which Dynamo reads a value from variables: `L['self'].
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from torch.fx import GraphModule
@@ -17,25 +17,14 @@ _MODEL = {"self", "fn", "model"}
 _STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.([^.\[]+)""")
 
 
-def with_own_prefix(source: str, own: Mapping[str, str]) -> str:
-    """A source, its longest prefix in `own` replaced: `L['args'][0].fc` to `L['encoder'].fc`.
-
-    Args:
-        source: Dynamo's.
-        own: replacements for prefixes; each ends at the end of a step, or before a key's text.
-    """
-    prefix = max((each for each in own if source.startswith(each)), key=len, default="")
-    return own[prefix] + source.removeprefix(prefix) if prefix else source
-
-
-def rename_modules(gm: GraphModule, own: Mapping[str, str]) -> None:
-    """Replaces prefixes of the sources of the modules that a Dynamo graph's operators are in.
+def rename_modules(gm: GraphModule, own_source: Callable[[str], str]) -> None:
+    """Replaces the sources of the modules that a Dynamo graph's operators are in.
 
     Args:
         gm: the graph; the ATen graphs that are made of it have the new sources too.
-        own: see `with_own_prefix`.
+        own_source: returns the new one.
     """
-    renamed = cache(lambda source: with_own_prefix(source, own))  # many nodes are in one module
+    renamed = cache(own_source)  # many nodes are in one module
     for node in gm.graph.nodes:
         if (modules := node.meta.get("nn_module_stack")) is not None:
             new = {key: (renamed(source), kind) for key, (source, kind) in modules.items()}

@@ -5,7 +5,7 @@ import linecache
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -24,7 +24,6 @@ from nimble_fx.tracing.dynamo_paths import (
     module_path,
     path_steps,
     steps_in_model,
-    with_own_prefix,
 )
 from nimble_fx.tracing.source_lines import frames_of
 
@@ -73,18 +72,18 @@ class InputNames:
             be matched.
     """
 
-    def __init__(self, gm: GraphModule, own_sources: Mapping[str, str]) -> None:
+    def __init__(self, gm: GraphModule, own_source: Callable[[str], str]) -> None:
         """Reads the names from a Dynamo graph.
 
         Args:
             gm: the graph.
-            own_sources: replacements for prefixes of sources; see `dynamo_paths.with_own_prefix`.
+            own_source: translates Dynamo's sources to those in the user's function.
         """
         self.static: set[str] = set()
         self.tensors: tuple[str, ...] = ()
         static = (i for i, node in enumerate(_placeholders(gm)) if _is_at_fixed_address(node))
         self._first_static = list(islice(static, 1))
-        sources = [with_own_prefix(source, own_sources) for source in _sources(gm)]
+        sources = [own_source(source) for source in _sources(gm)]
         inputs = zip(sources, _placeholders(gm), strict=True)
         names = [input_name(source) or node.name for source, node in inputs]
         parts = [_parts(node.meta.get("example_value")) for node in _placeholders(gm)]

@@ -35,7 +35,7 @@ def inputs_of(gm: torch.fx.GraphModule) -> dict[str, str]:
     """The names of a graph's inputs, and the paths of parameters and buffers; "" for others."""
     for node in gm.graph.find_nodes(op="placeholder"):
         node.meta["val"] = node.meta["example_value"]  # as in the ATen graphs made of it
-    inputs = InputNames(gm, {})
+    inputs = InputNames(gm, str)
     inputs.match_inputs(gm, None)
     names = inputs.user_names(gm)
     paths = inputs.parameters(names)

@@ -20,7 +20,7 @@ from nimble_fx.frontend.models.model_function import (
     name_of,
     unique_function,
 )
-from nimble_fx.frontend.models.own_sources import own_sources
+from nimble_fx.frontend.models.own_source import OwnSource
 from nimble_fx.frontend.models.preserve_state import restored_containers, restored_generators
 from nimble_fx.frontend.models.reachable_state import reachable_state
 from nimble_fx.frontend.models.restored_values import restored_values
@@ -111,7 +111,7 @@ def plan(
     parsed = _parsed(options, is_here=runtime.hardware is not None)
     arguments, bare = Arguments.parse(example_inputs, example_kwargs), ToMeta()
     function = _on_meta(as_callable(model, arguments), bare)
-    planner = _Planner(parsed, runtime, specs, own_sources(function))
+    planner = _Planner(parsed, runtime, specs, OwnSource(function))
     _trace(function, planner, _arguments_on_meta(arguments, bare), training)
     match planner.programs:
         case [program] if not training:
@@ -248,13 +248,13 @@ class _Planner:
     """A backend that lists the programs that it schedules, and runs the ATen graphs on "meta"."""
 
     def __init__(
-        self, options: Options, runtime: Cuda, specs: Device, own: Mapping[str, str]
+        self, options: Options, runtime: Cuda, specs: Device, own_source: OwnSource
     ) -> None:
         self.__name__ = "nimble"  # its name in PyTorch's logs
         self.programs: list[Program] = []
-        self._options, self._own_sources = options, own
+        self._options, self._own_source = options, own_source
         self._target = PlannedDevice(options, runtime, specs, self.programs.append)
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        compiler = Compiler(gm, self._options, self._target, self._own_sources)
+        compiler = Compiler(gm, self._options, self._target, self._own_source)
         return lower(gm, example_inputs, compiler)

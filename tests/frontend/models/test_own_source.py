@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
-from nimble_fx.frontend.models.own_sources import own_sources
+from nimble_fx.frontend.models.own_source import OwnSource
 from nimble_fx.program import Program
 
 X = torch.randn(2, 4)
@@ -141,20 +141,51 @@ def test_a_plan_has_these_names_too() -> None:
     assert modules == {"encoder"}
 
 
-def test_parameters_of_functions_that_call_themselves_end() -> None:
+CLOSURE = "L['model'].__closure__[0].cell_contents"
+
+
+def test_functions_that_call_themselves_and_each_other_take_no_longer() -> None:
+    """A function that is in its own closure is found as often as the source says."""
+
     def function(n: int) -> int:
         return n and function(n - 1)
 
-    assert own_sources(function)["L['args'][0]"] == "L['n']"
+    own = OwnSource(function)
+    assert own("L['args'][0]") == "L['n']"
+    assert own(CLOSURE + ".__closure__[0].cell_contents" * 999 + "[1]") == "L['function'][1]"
 
 
-def test_variables_without_a_value_and_builtins_are_no_error() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "L['args'][1]",
+        "L['args'][0x]",
+        "G['model'].weight",
+        "L['model']",
+        "L['model'].__self__",
+        "L['model'].weight",
+        "L['model'].__closure__[0]",
+        "L['model_2'].__defaults__[0]",
+    ],
+)
+def test_what_is_no_variable_of_the_function_keeps_its_source(source: str) -> None:
     def function(x: Tensor) -> Tensor:
-        return x + later
+        return x + X
 
-    assert "L['later']" in own_sources(function).values()
-    assert set(own_sources(torch.relu).values()) == {"L['"}
-    later = 1
+    assert OwnSource(function)(source) == source
+    assert OwnSource(torch.relu)(source) == source
+
+
+def test_an_item_of_an_object_is_no_item_of_its_method() -> None:
+    class Layers(list[nn.Module]):
+        def run(self, x: Tensor) -> Tensor:
+            y: Tensor = self[1](x)
+            return y
+
+    own = OwnSource(Layers([nn.ReLU()]).run)
+    assert own("L['model'].__self__.net[0]") == "L['self'].net[0]"
+    assert own("L['model'].__self__[0].weight").endswith("[0].weight")
 
 
 def test_gradients_are_of_the_variables_parameters() -> None:
