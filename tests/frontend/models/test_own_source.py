@@ -41,6 +41,18 @@ def of_defaults() -> Callable[..., Tensor]:
     return function
 
 
+GLOBAL = layers()
+
+
+def of_globals(x: Tensor) -> Tensor:
+    y: Tensor = GLOBAL(x)
+    return y
+
+
+def of_names_of_models(model: Tensor, fn: Tensor) -> Tensor:
+    return model + fn
+
+
 def decorated() -> Callable[..., Tensor]:
     wrapped = of_free_variables()
 
@@ -93,6 +105,8 @@ HEAD = {"head_0_weight", "head_0_bias"}
             {*HEAD, "encoder_0_weight", "encoder_0_bias", "x", "shift"},
             {"head", "encoder", ""},
         ),
+        (of_globals, (X,), {"GLOBAL_0_weight", "GLOBAL_0_bias", "x"}, {"GLOBAL"}),
+        (of_names_of_models, (X, X[0]), {"model", "fn"}, {""}),
         (decorated(), (X,), {*HEAD, "x", "weights_0"}, {"head", ""}),
         (
             functools.partial(of_modules, layers()),
@@ -104,7 +118,17 @@ HEAD = {"head_0_weight", "head_0_bias"}
         (Model().run, (X,), {*HEAD, "x", "shift"}, {"head", ""}),
         (layers().forward, (X,), {"_0_weight", "_0_bias", "input"}, set()),
     ],
-    ids=["free", "defaults", "decorated", "partial", "arguments", "method", "forward"],
+    ids=[
+        "free",
+        "defaults",
+        "globals",
+        "models",
+        "decorated",
+        "partial",
+        "arguments",
+        "method",
+        "forward",
+    ],
 )
 def test_names_are_those_of_variables(
     function: Callable[..., Any], args: tuple[Any, ...], inputs: set[str], modules: set[str]
@@ -175,6 +199,13 @@ def test_what_is_no_variable_of_the_function_keeps_its_source(source: str) -> No
 
     assert OwnSource(function)(source) == source
     assert OwnSource(torch.relu)(source) == source
+
+
+def test_a_partial_of_a_function_of_any_number_keeps_the_position() -> None:
+    own = OwnSource(functools.partial(lambda x, *others: x + others[0], X, X))
+    assert own("L['model'].args[0]") == "L['x']"
+    assert own("L['model'].args[1]") == "L['model'].args[1]"
+    assert own("L['model'].func.scale") == "L['model'].scale"
 
 
 def test_an_item_of_an_object_is_no_item_of_its_method() -> None:
