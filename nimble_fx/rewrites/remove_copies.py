@@ -32,6 +32,8 @@ def remove_copies(gm: GraphModule) -> GraphModule:
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.
     """
+    if not gm.graph.find_nodes(op="call_function", target=_CLONE):
+        return gm
     shared = escaping_or_written(gm.graph) | _updated(gm.graph)
     gone: set[int] = set()
     for node in list(gm.graph.nodes):
