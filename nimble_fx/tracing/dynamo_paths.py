@@ -49,9 +49,14 @@ def is_in_module(steps: Sequence[str]) -> bool:
     return not MODULE_DICTS.isdisjoint(steps)
 
 
+def named_steps(steps: Sequence[str]) -> list[str]:
+    """The steps without the dictionaries that a module keeps modules, parameters, buffers in."""
+    return [step for step in steps if step not in {*MODULE_DICTS, "__dict__"}]
+
+
 def module_path(steps: Sequence[str]) -> str:
     """Steps as the name that PyTorch gives a module, a parameter or a buffer: "layers.0.weight"."""
-    return ".".join(step for step in steps if step not in MODULE_DICTS)
+    return ".".join(named_steps(steps))
 
 
 def called_module(text: str) -> str:

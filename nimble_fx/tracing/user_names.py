@@ -19,9 +19,9 @@ from nimble_fx.ir.unique_names import unique
 from nimble_fx.torch_internals.dynamo.names import ViewAndMutationMeta
 from nimble_fx.torch_internals.names import is_wrapper_subclass
 from nimble_fx.tracing.dynamo_paths import (
-    MODULE_DICTS,
     is_in_module,
     module_path,
+    named_steps,
     path_steps,
     steps_in_model,
 )
@@ -199,11 +199,14 @@ def _is_at_fixed_address(node: Node) -> bool:
 def input_paths(sources: Sequence[str]) -> list[str]:
     """The names of inputs in the user's module, by Dynamo's sources: "layers.0.weight".
 
-    "" for an input that is not a module's parameter or buffer. Where two modules have the same
-    path, it begins with the module's name in the user's function: "encoder.0.weight".
+    "" for an input that is not a module's parameter or buffer. If there are several modules, their
+    names in the user's function come first: "encoder.0.weight".
     """
     steps = [path_steps(source) for source in sources]
-    paths = [module_path(found[1:]) if is_in_module(found) else "" for found in steps]
+    if len({found[0] for found in steps if is_in_module(found)}) > 1:
+        paths = [place_of(source) for source in sources]
+    else:
+        paths = [module_path(found[1:]) if is_in_module(found) else "" for found in steps]
     repeated = {path for path, n in Counter(paths).items() if n > 1}
     full = map(module_path, steps)
     return [
@@ -223,8 +226,7 @@ def input_name(source: str) -> str:
     Args:
         source: such as `L['self']._modules['fc']._parameters['weight']`.
     """
-    steps = steps_in_model(source) or path_steps(source)
-    steps = [step for step in steps if step not in MODULE_DICTS]
+    steps = named_steps(steps_in_model(source) or path_steps(source))
     normal = unicodedata.normalize("NFKC", "_".join(steps))  # as Python reads identifiers
     name = re.sub(r"\W+", "_", normal).strip("_")
     name = f"_{name}" if name[:1].isdigit() else name  # a layer of a Sequential

@@ -44,7 +44,7 @@ def check_same_program(graph: TaskGraph, traced: TaskGraph) -> None:
             pairs = zip(_MEANING, found, expected, strict=True)
             changed = [attribute for attribute, one, other in pairs if one != other]
             raise ScheduleError(
-                f"the schedule changes {', '.join(changed)} of {describe_task(task)}"
+                f"the schedule changes {', '.join(changed)} of {describe_task(traced_task)}"
             )
         if task.args is not traced_task.args or task.kwargs is not traced_task.kwargs:
             _check_same_arguments(task, traced_task)

@@ -160,13 +160,35 @@ def test_paths_have_the_keys_of_modules_whatever_their_characters() -> None:
     assert sorted(filter(None, paths)) == sorted(Model().state_dict())
 
 
-def test_paths_that_two_modules_share_begin_with_the_modules_names() -> None:
+def test_paths_in_two_modules_begin_with_the_modules_names() -> None:
     left, right = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
 
     def both(x: Tensor) -> Tensor:
         return left(x) + right(x)
 
-    assert sorted(paths_of(both, torch.ones(2))) == ["", "bias", "left.weight", "right.weight"]
+    names = ["left.bias", "left.weight", "right.weight"]
+    assert sorted(paths_of(both, torch.ones(2))) == ["", *names]
+    both_in_one = nn.ModuleDict({"left": left, "right": right})
+    assert sorted(both_in_one.state_dict()) == names
+
+
+class Counting(nn.Module):
+    """Its forward sets an attribute, so that Dynamo reads it from the module's `__dict__`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.n = nn.Linear(2, 2), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n += 1
+        y: Tensor = self.layer(x)
+        return y
+
+
+def test_modules_that_change_keep_their_paths() -> None:
+    model = Counting()
+    paths = paths_of(model, torch.ones(2))
+    assert sorted(filter(None, paths)) == sorted(model.state_dict())
 
 
 class OfNested(nn.Module):
