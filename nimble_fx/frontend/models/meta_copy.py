@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.models.deep_copy import deep_copy
@@ -43,8 +44,13 @@ class ToMeta:
         """The tensor on the "meta" device; the cost does not depend on its size.
 
         Raises:
-            UnsupportedError: it is sparse, nested or quantized.
+            UnsupportedError: it is sparse, nested or quantized, or has no shape yet.
         """
+        if is_lazy(tensor):
+            raise UnsupportedError(
+                "a parameter or buffer has no shape yet, its module is lazy: call the model once "
+                "before nimble_fx.plan"
+            )
         if tensor.layout is not torch.strided or tensor.is_quantized:
             kind = tensor.dtype if tensor.is_quantized else tensor.layout
             raise UnsupportedError(

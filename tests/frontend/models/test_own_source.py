@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import nimble_fx
+from nimble_fx.errors import UnsupportedError
 from nimble_fx.frontend.models.own_source import OwnSource
 from nimble_fx.program import Program
 
@@ -227,6 +228,14 @@ def test_gradients_are_of_the_variables_parameters() -> None:
     _, backward = nimble_fx.compile(loss, (layers(), X), training=True).programs
     wanted = {"encoder.0.weight", "encoder.0.bias", "head.0.weight", "head.0.bias"}
     assert {f"gradient of {name}" for name in wanted} <= set(backward.graph.labels)
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_a_plan_needs_the_shapes_of_lazy_modules(is_argument: bool) -> None:
+    module = nn.LazyLinear(4)
+    inputs = (module, X) if is_argument else X
+    with pytest.raises(UnsupportedError, match="lazy: call the model once before"):
+        nimble_fx.plan(of_modules if is_argument else module, inputs, device="h100")
 
 
 def test_a_plan_of_a_function_that_takes_a_module_leaves_the_module_alone() -> None:
