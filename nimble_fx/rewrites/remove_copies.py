@@ -33,7 +33,7 @@ def remove_copies(gm: GraphModule) -> GraphModule:
     Requires: the graph allocates both. Neither is written, returned or passed to a custom operator,
     nor updated in part, which `reinplace_updates` would write in place; nor is a view of them. They
     have the same strides, and nothing else is in the original's memory.
-    Ensures: the same bits, and no more memory at any time.
+    Ensures: the same bits.
 
     Cost: O(nodes + edges).
 
