@@ -45,7 +45,9 @@ class ReinplacePointwise:
 
     The first operand must be a whole tensor that another task allocated, have the result's shape,
     strides and dtype, and be read by no other task and aliased by no output. Scalars are excluded:
-    the memory of one may have all the elements that it is the sum of (`mse_loss`).
+    the memory of one may have all the elements that it is the sum of (`mse_loss`). A result that is
+    returned does not overwrite a view: in training, a caller could not write to it, because
+    autograd refuses to have views written that a custom function returned.
 
     Requires: a traced graph: in program order, with its dependencies, not scheduled.
     Ensures: the same results from fewer allocations; the same dependencies.
@@ -58,11 +60,11 @@ class ReinplacePointwise:
 
     def __call__(self, graph: TaskGraph) -> TaskGraph:
         """The graph with fewer allocations. Cost: O(size of the graph)."""
-        operands = _Operands(graph)
+        overwritten = _Operands(graph).overwritten
         merged: dict[str, str] = {}
         tasks = []
         for task in graph.tasks:
-            storage = operands.overwritten_by(task)
+            storage = overwritten.get(task.name)
             if storage is not None:
                 merged[task.allocates[0]] = merged.get(storage, storage)
                 task = task.updated(target=elementwise_in_place_form(task.target), allocates=())
@@ -71,25 +73,42 @@ class ReinplacePointwise:
 
 
 class _Operands:
-    """Finds the operands of a graph that may be overwritten."""
+    """Finds the operands of a graph that may be overwritten.
+
+    Attributes:
+        overwritten: names of tasks to the storages that their in-place forms would overwrite.
+    """
 
     def __init__(self, graph: TaskGraph) -> None:
         self._values = {value.name: value for value in graph.values}
         accesses = Counter(s for task in graph.launching for s in {*task.reads, *task.writes})
-        returned = {s for name in ref_names(graph.outputs) for s in self._values[name].holds}
-        self._read_once = {s for s, n in accesses.items() if n == 2} - returned
+        self._returned = {s for name in ref_names(graph.outputs) for s in self._values[name].holds}
+        self._read_once = {s for s, n in accesses.items() if n == 2} - self._returned
         self._whole: dict[str, str] = {}
+        self._views: set[str] = set()
+        self.overwritten: dict[str, str] = {}
         for task in graph.tasks:
-            storage = self._whole_storage(task)
-            if storage is not None:
-                self._whole[task.name] = storage
+            whole, overwritten = self._whole_storage(task), self._overwritten_by(task)
+            if whole is not None:
+                self._whole[task.name] = whole
+            if overwritten is not None:
+                self.overwritten[task.name] = overwritten
+            if self._is_view(task):
+                self._views.add(task.name)
 
-    def overwritten_by(self, task: Task) -> str | None:
-        """The storage of the operand that the task's in-place form would overwrite, if it may."""
+    def _is_view(self, task: Task) -> bool:
+        """Whether autograd would regard a task's value as a view."""
+        if task.name in self.overwritten:
+            return self._first(task)[0] in self._views
+        return task.target in _WHOLE_VIEWS and task.target is not _aten._unsafe_view.default
+
+    def _overwritten_by(self, task: Task) -> str | None:
         operand, storage = self._first(task)
         if storage not in self._read_once or elementwise_in_place_form(task.target) is None:
             return None
         if self._values[operand].type != task.type or not _has_one_layout(task.type):
+            return None
+        if operand in self._views and not self._returned.isdisjoint(task.allocates):
             return None
         n_operands = sum(storage in self._values[name].holds for name in task.uses)
         return storage if n_operands == 1 else None
