@@ -11,8 +11,8 @@ from functools import cache
 from torch.fx import GraphModule
 
 MODULE_DICTS = {"_modules", "_parameters", "_buffers"}
-_MODEL = {"self", "fn", "model"}
-"""The names of the model in its own code, in Dynamo's functions and in `unique_function`."""
+_MODEL = {"self", "fn"}
+"""The names of the model in its own code and in Dynamo's functions."""
 
 _STEP = re.compile(r"""\[('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\]]*)\]|\.([^.\[]+)""")
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_PASSES_ALL = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 _ARGUMENT = re.compile(r"L\['args'\]\[(\d+)\]")
-_KEYWORD = re.compile(r"L\['kwargs'\]\[('\w+')\]")
+_KEYWORD = re.compile(r"L\['kwargs'\]\[('[^']*')\]")
 _MODEL = "L['model']"
 _ATTRIBUTE = re.compile(r"\.(\w+)(?:\[(?:(\d+)|'(\w+)')\])?(\.cell_contents)?")
 """An attribute of a function, and an item of it: `.__closure__[0].cell_contents`."""
@@ -24,26 +25,35 @@ class OwnSource:
     free variables of the function that it compiles, which is the wrapper `unique_function`:
     `L['args'][0]` for what the model calls `x`, `L['model'].__closure__[0].cell_contents` for what
     it calls `encoder`. This returns what Dynamo would write for the model itself: `L['x']`,
-    `L['encoder']`.
+    `L['encoder']`; `L['self']` is the model.
     """
 
     def __init__(self, model: Callable[..., Any]) -> None:
         """Sources in the wrapper of this model."""
         self._model = model
-        self._names = _positional(model.forward if isinstance(model, nn.Module) else model)
+        function = model
+        if isinstance(model, nn.Module) and type(model).__call__ is nn.Module.__call__:
+            function = model.forward
+        self._names, self._rest = _positional(function), _rest(function)
 
     def __call__(self, source: str) -> str:
         """The source in the model. Cost: O(length)."""
-        if (found := _ARGUMENT.match(source)) and int(found[1]) < len(self._names):
-            return _local(self._names[int(found[1])]) + source[found.end() :]
+        if (found := _ARGUMENT.match(source)) and (name := self._argument(int(found[1]))):
+            return name + source[found.end() :]
         if found := _KEYWORD.match(source):
             return f"L[{found[1]}]" + source[found.end() :]
         if not source.startswith(_MODEL):
             return source
-        name, value, position = "model", self._model, len(_MODEL)
+        name, value, position = "self", self._model, len(_MODEL)
         while (found := _ATTRIBUTE.match(source, position)) and (step := _step(value, found)):
             name, value, position = step.name or name, step.value, found.end()
         return _local(name) + source[position:]
+
+    def _argument(self, index: int) -> str:
+        """The source of an argument that is passed by position, "" if its parameter is unknown."""
+        if index < len(self._names):
+            return _local(self._names[index])
+        return f"{_local(self._rest)}[{index - len(self._names)}]" if self._rest else ""
 
 
 class _Step(NamedTuple):
@@ -76,12 +86,25 @@ def _step(function: Any, found: re.Match[str]) -> _Step | None:
 
 
 def _positional(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's positional parameters; none of a builtin."""
+    """The names of a function's positional parameters."""
+    return [each.name for each in _parameters(function) if each.kind in _POSITIONAL]
+
+
+def _rest(function: Callable[..., Any]) -> str:
+    """The name of a function's `*args`; "" without one, or if a `partial` has some of them."""
+    kinds = {each.kind: each.name for each in _parameters(function)}
+    return "" if isinstance(function, partial) else kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function, or of what its wrapper passes all to; none of a builtin."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        own = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+        if [each.kind for each in own] == _PASSES_ALL:
+            return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return []
-    return [each.name for each in parameters if each.kind in _POSITIONAL]
+    return own
 
 
 def _local(name: str) -> str:

@@ -64,6 +64,36 @@ def decorated() -> Callable[..., Tensor]:
     return wrapper
 
 
+def decorated_with_other_parameters() -> Callable[..., Tensor]:
+    def wrapped(x: Tensor, scale: Tensor) -> Tensor:
+        return x * scale
+
+    @functools.wraps(wrapped)
+    def wrapper(scale: Tensor, x: Tensor) -> Tensor:
+        return wrapped(x, scale)
+
+    return wrapper
+
+
+def of_any_number(x: Tensor, *nets: nn.Module, **shifts: Tensor) -> Tensor:
+    for net in nets:
+        x = net(x)
+    return x + shifts["a b"]
+
+
+class TakesTwo(nn.Sequential):
+    """Has a call of its own."""
+
+    def __call__(self, y: Tensor, scale: Tensor) -> Tensor:
+        z: Tensor = super().__call__(y)
+        return z * scale
+
+
+def of_models(model: nn.Module, x: Tensor) -> Tensor:
+    y: Tensor = model(x)
+    return y
+
+
 def of_modules(encoder: nn.Module, x: Tensor) -> Tensor:
     y: Tensor = encoder(x)
     return y
@@ -118,6 +148,9 @@ HEAD = {"head_0_weight", "head_0_bias"}
         (of_modules, (layers(), X), {"encoder_0_weight", "encoder_0_bias", "x"}, {"encoder"}),
         (Model().run, (X,), {*HEAD, "x", "shift"}, {"head", ""}),
         (layers().forward, (X,), {"_0_weight", "_0_bias", "input"}, set()),
+        (decorated_with_other_parameters(), (X[0], X), {"scale", "x"}, {""}),
+        (of_models, (layers(), X), {"model_0_weight", "model_0_bias", "x"}, {"model"}),
+        (TakesTwo(nn.Linear(4, 4)), (X, X[0]), {"_0_weight", "_0_bias", "y", "scale"}, {""}),
     ],
     ids=[
         "free",
@@ -129,6 +162,9 @@ HEAD = {"head_0_weight", "head_0_bias"}
         "arguments",
         "method",
         "forward",
+        "other parameters",
+        "model",
+        "call",
     ],
 )
 def test_names_are_those_of_variables(
@@ -155,6 +191,14 @@ def test_a_keyword_argument_has_its_name() -> None:
     names, modules = described(program)
     assert names == {"encoder_0_weight", "encoder_0_bias", "x", "scale"}
     assert modules == {"encoder", ""}
+
+
+def test_arguments_of_any_number_are_numbered() -> None:
+    nets, keywords = (nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)), {"a b": X[0]}
+    compiled = nimble_fx.compile(of_any_number, (X, *nets), example_kwargs=keywords)
+    names, modules = described(compiled.programs[0])
+    assert names == {"nets_0_weight", "nets_1_weight", "x", "a_b"}
+    assert modules == {""}
 
 
 def test_a_plan_has_these_names_too() -> None:
@@ -186,10 +230,6 @@ def test_functions_that_call_themselves_and_each_other_take_no_longer() -> None:
         "L['args'][1]",
         "L['args'][0x]",
         "G['model'].weight",
-        "L['model']",
-        "L['model'].__self__",
-        "L['model'].weight",
-        "L['model'].__closure__[0]",
         "L['model_2'].__defaults__[0]",
     ],
 )
@@ -201,11 +241,19 @@ def test_what_is_no_variable_of_the_function_keeps_its_source(source: str) -> No
     assert OwnSource(torch.relu)(source) == source
 
 
+@pytest.mark.parametrize(
+    "rest", ["", ".__self__", ".weight", ".__closure__[0]", ".__defaults__[0].weight"]
+)
+def test_what_the_model_has_is_in_self(rest: str) -> None:
+    assert OwnSource(torch.relu)(f"L['model']{rest}") == f"L['self']{rest}"
+
+
 def test_a_partial_of_a_function_of_any_number_keeps_the_position() -> None:
     own = OwnSource(functools.partial(lambda x, *others: x + others[0], X, X))
     assert own("L['model'].args[0]") == "L['x']"
-    assert own("L['model'].args[1]") == "L['model'].args[1]"
-    assert own("L['model'].func.scale") == "L['model'].scale"
+    assert own("L['model'].args[1]") == "L['self'].args[1]"
+    assert own("L['model'].func.scale") == "L['self'].scale"
+    assert own("L['args'][0]") == "L['args'][0]"
 
 
 def test_an_item_of_an_object_is_no_item_of_its_method() -> None:
