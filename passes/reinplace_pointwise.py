@@ -12,12 +12,14 @@ from math import prod
 
 import torch
 
+from nimble_fx.ir.operator_aliasing import is_autograd_view
 from nimble_fx.ir.task_graph import Ref, Task, TaskGraph, ref_names
 from nimble_fx.ir.types import TensorType, Type
 from nimble_fx.torch_internals.in_place_forms import (
     allocates_results,
     elementwise_in_place_form,
 )
+from nimble_fx.torch_internals.names import OpOverload
 
 _aten = torch.ops.aten
 _WHOLE_VIEWS = {
@@ -46,8 +48,7 @@ class ReinplacePointwise:
     The first operand must be a whole tensor that another task allocated, have the result's shape,
     strides and dtype, and be read by no other task and aliased by no output. Scalars are excluded:
     the memory of one may have all the elements that it is the sum of (`mse_loss`). A result that is
-    returned does not overwrite a view: in training, a caller could not write to it, because
-    autograd refuses to have views written that a custom function returned.
+    returned does not overwrite a view (`is_autograd_view`).
 
     Requires: a traced graph: in program order, with its dependencies, not scheduled.
     Ensures: the same results from fewer allocations; the same dependencies.
@@ -100,7 +101,7 @@ class _Operands:
         """Whether autograd would regard a task's value as a view."""
         if task.name in self.overwritten:
             return self._first(task)[0] in self._views
-        return task.target in _WHOLE_VIEWS and task.target is not _aten._unsafe_view.default
+        return isinstance(task.target, OpOverload) and is_autograd_view(task.target)
 
     def _overwritten_by(self, task: Task) -> str | None:
         operand, storage = self._first(task)

@@ -61,8 +61,16 @@ def written_or_returned(op: OpOverload) -> list[tuple[int, str, bool, bool]]:
 @cache
 def is_view(op: OpOverload) -> bool:
     """Whether an operator's results are views of its arguments, by its schema."""
-    if op in UNDECLARED_VIEWS:
-        return True
+    return op in UNDECLARED_VIEWS or is_autograd_view(op)
+
+
+@cache
+def is_autograd_view(op: OpOverload) -> bool:
+    """Whether autograd regards an operator's results as views: if its schema declares them.
+
+    In training, the caller cannot write to a view that a graph returns: autograd refuses that for
+    views that a custom function returned.
+    """
     returns = schema_of(op).returns
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.ir.operator_aliasing import is_view
+from nimble_fx.ir.operator_aliasing import is_autograd_view, is_view
 from nimble_fx.rewrites.new_nodes import call, fake_call, fake_result
 from nimble_fx.rewrites.reinplace.memory_accesses import memories_of
 from nimble_fx.rewrites.reinplace.parts_of_memory import (
@@ -80,7 +80,8 @@ def reinplace_updates(gm: GraphModule) -> GraphModule:
     Requires: an update of a whole tensor that the graph allocates; or any elementwise operator on
     an input to which the graph copies the result back. No node reads the tensor or a view of it
     after the update, nor after the values to write are computed. Neither is returned to the caller
-    or passed to a custom operator that does not write to it.
+    or passed to a custom operator that does not write to it; the update may be returned, unless the
+    tensor is a view (`is_autograd_view`).
     Ensures: the same bits and strides; outputs alias inputs and each other as before. Custom
     operators, and Triton kernels of the model, write to copies if they may not write in place.
 
@@ -268,6 +269,7 @@ class _Reinplacing:
             may_be
             and have_same_layout(base.meta["val"], result.meta["val"])
             and not has_unbacked_size(base.meta["val"])
+            and not (_is_returned(result) and _is_view(base))
         )
 
     def _is_read_from(self, first: Node, base: Node, except_by: set[Node | None]) -> bool:
@@ -289,6 +291,14 @@ def _is_pure(node: Node) -> bool:
         return node.op == "call_function" and not has_unbacked_size(value)
     is_copy = target in (_aten.copy.default, _aten.clone.default)
     return is_copy or (isinstance(target, OpOverload) and is_view(target))
+
+
+def _is_returned(node: Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+def _is_view(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and is_autograd_view(node.target)
 
 
 def _others(node: Node) -> list[Node]:

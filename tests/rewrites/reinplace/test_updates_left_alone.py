@@ -83,6 +83,10 @@ def it_is_part_of_more(x: Tensor, row: Tensor) -> Any:
     return (x * 2)[:2].select_scatter(row, 0, 1)
 
 
+def it_is_a_view_and_returned(x: Tensor, row: Tensor) -> Any:
+    return (x * 2).t().select_scatter(row, 0, 1)
+
+
 STAY = [
     *(old_value_is_read, view_of_the_old_value_is_read, old_value_is_returned, rows_overlap),
     *(
@@ -93,7 +97,7 @@ STAY = [
         it_is_a_constant,
         it_is_an_input,
     ),
-    *(it_is_part_of_more,),
+    *(it_is_part_of_more, it_is_a_view_and_returned),
 ]
 
 
@@ -172,6 +176,16 @@ def test_a_value_that_was_computed_in_time_is_written_late() -> None:
     targets = [task.target for task in program.graph.launching]
     assert aten.add_.Tensor not in targets
     assert targets[-1] is aten.copy_.default
+
+
+def test_the_caller_may_write_to_an_updated_view_before_the_backward() -> None:
+    def gradient(function: Program) -> Tensor | None:
+        x = torch.eye(4, requires_grad=True)
+        function(x, x[2]).mul_(2).sum().backward()
+        return x.grad
+
+    function = it_is_a_view_and_returned
+    assert_same(gradient(torch.compile(function, backend="nimble")), gradient(function))
 
 
 KEPT: list[Tensor] = []
