@@ -93,7 +93,7 @@ def _has_mask(node: Node) -> bool:
         return False
     indexed = indices[0].meta["val"].shape
     sizes = cast(Node, node.args[0]).meta["val"].shape[first : first + len(indexed)]
-    return are_same_sizes(sizes, indexed)
+    return bool(indexed) and are_same_sizes(sizes, indexed)
 
 
 def _indices(node: Node) -> tuple[int, list[Node]]:

@@ -254,7 +254,7 @@ def _scopes(frame: re.Match[str]) -> list[_Scope]:
     text = "".join(linecache.getlines(frame["file"]))
     try:
         scope: ast.AST = syntax_tree(text)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # all that `ast` raises
         return []
     scopes: list[_Scope] = []
     while (inner := _enclosing(scope, int(frame["line"]))) is not None:

@@ -130,6 +130,17 @@ def assigned(x: Tensor, mask: Tensor) -> Tensor:
     return y.masked_fill(mask, torch.tensor(2))
 
 
+def test_a_number_has_no_element_that_a_mask_could_select() -> None:
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        return torch.index_put(x * 2, (mask,), torch.tensor(2.0))
+
+    number, mask = torch.tensor(1.0), torch.tensor(True)
+    with torch.no_grad(), pytest.raises(IndexError):
+        torch.compile(function, backend="nimble")(number, mask)
+    with pytest.raises(IndexError):
+        function(number, mask)
+
+
 def test_an_assignment_by_a_mask_is_captured() -> None:
     compiled = torch.compile(assigned, backend="nimble", options={"device": "virtual"})
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """Names and lines are those of the user's code."""
 
 import functools
+import linecache
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,20 @@ class Doubled(nn.Sequential):
 def forward(model: nn.Module, x: Tensor) -> Tensor:
     y: Tensor = model(x)
     return y
+
+
+def test_a_file_that_python_cannot_parse_costs_only_the_name(tmp_path: Path) -> None:
+    """A file that has changed since it was imported, or code that is executed under its name."""
+    file, text = tmp_path / "changed.py", "def model(x):\n    return x * 2\n"
+    scope: dict[str, Any] = {}
+    exec(compile(text, str(file), "exec"), scope)
+    for content in (f"{text}y = {'-' * 100_000}1\n", f"{text}\0\n", f"{text}y =\n"):
+        torch.compiler.reset()
+        linecache.clearcache()
+        file.write_text(content)
+        with torch.no_grad():
+            torch.compile(scope["model"], backend="nimble")(torch.randn(2))
+        assert nimble_fx.programs()[-1].name == "model"
 
 
 @pytest.mark.parametrize("compiles", [names_of, lambda *args: ahead_of_time(*args)])

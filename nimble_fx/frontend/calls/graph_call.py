@@ -48,7 +48,10 @@ def graph_call(code: FunctionType, graph: str, example: Arguments) -> GraphCall:
     """
     compiled = _innermost(code.__globals__[graph])
     if not isinstance(compiled, CompiledGraph) or compiled.program is None:
-        raise UnsupportedError("AOTAutograd may do more than to call the program")
+        raise UnsupportedError(
+            "AOTAutograd may do more in a call than to call the program, as it does if the model "
+            "writes to its buffers or inputs, or returns views of inputs"
+        )
     calls: list[Sequence[Any]] = []
     outputs = [torch.empty(0, device="cpu") for _ in range(compiled.n_outputs)]
 

@@ -1,6 +1,7 @@
 """Sizes as Inductor writes them: numbers, or Python expressions of symbols as text."""
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -11,7 +12,6 @@ from torch import SymInt, Tensor
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.locked_ast import syntax_tree
-from nimble_fx.ir.symbolic_sizes import names_in
 from nimble_fx.ir.types import Size
 from nimble_fx.torch_internals.symbolic import known_number, python_text
 
@@ -19,10 +19,19 @@ _OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": torch.sym_max, "min": torch.sym_min}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "max": torch.sym_max,
+    "min": torch.sym_min,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.trunc": math.trunc,
+    "torch.sym_float": torch.sym_float,
+}
+_TO_FLOAT, _TO_INT = {operator.truediv, torch.sym_float}, {math.ceil, math.floor, math.trunc}
 
 
 def size_of(size: int | SymInt) -> Size:
@@ -64,7 +73,10 @@ def index_at(tensor: Tensor, offset: Size) -> list[int] | None:
 
 def symbols_in(sizes: Iterable[Size]) -> list[str]:
     """The symbols in the sizes, each once, sorted by name."""
-    return sorted({name for size in sizes if isinstance(size, str) for name in names_in(size)})
+    found: set[str] = set()
+    for size in sizes:
+        evaluated(size, found.add, lambda *_: None)
+    return sorted(found)
 
 
 def value_of(size: Size, symbols: Mapping[str, Any]) -> Any:
@@ -88,7 +100,7 @@ def evaluated(size: Size, named: Callable[[str], Any], call: Callable[..., Any])
 
 def _evaluated(node: ast.expr, named: Callable[[str], Any], call: Callable[..., Any]) -> Any:
     match node:
-        case ast.Constant(int() as value):
+        case ast.Constant(int() | float() as value):
             return value
         case ast.Name(name):
             return named(name)
@@ -96,20 +108,25 @@ def _evaluated(node: ast.expr, named: Callable[[str], Any], call: Callable[..., 
             function, args = operator.neg, [operand]
         case ast.BinOp(left, operation, right) if type(operation) in _OPERATORS:
             function, args = _OPERATORS[type(operation)], [left, right]
-        case ast.Call(ast.Name(name), args, []) if name in _FUNCTIONS:
-            function = _FUNCTIONS[name]
+        case ast.Call(called, args, []) if ast.unparse(called) in _FUNCTIONS:
+            function = _FUNCTIONS[ast.unparse(called)]
         case _:
             raise UnsupportedError(f"Inductor wrote an unknown size: {ast.unparse(node):.200}")
     return call(function, *[_evaluated(arg, named, call) for arg in args])
 
 
 def is_size(node: ast.expr) -> bool:
-    """Whether an expression computes a size from numbers and names."""
+    """Whether an expression computes a whole number from numbers and names."""
     try:
-        _evaluated(node, str, lambda *args: 0)
+        return isinstance(_evaluated(node, lambda _: 0, _zero), int)
     except UnsupportedError:
         return False
-    return True
+
+
+def _zero(function: Callable[..., Any], *args: int | float) -> int | float:
+    """A zero of the type that a function of such numbers returns."""
+    is_float = function in _TO_FLOAT or any(isinstance(each, float) for each in args)
+    return 0.0 if is_float and function not in _TO_INT else 0
 
 
 @lru_cache(maxsize=4096)

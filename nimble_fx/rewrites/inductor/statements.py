@@ -201,7 +201,7 @@ def _value(node: ast.expr) -> Any:
             return tuple(_value(item) for item in items)
         case ast.Attribute(ast.Name("torch"), name):
             return _of_torch(name, node)
-        case ast.BinOp() | ast.UnaryOp() | ast.Call(ast.Name("max" | "min")) if is_size(node):
+        case ast.BinOp() | ast.UnaryOp() | ast.Call() if is_size(node):
             return Expression(ast.unparse(node))
         case ast.Subscript(ast.Name() | ast.Subscript() as of, ast.Constant(int() as index)):
             return Item(_value(of), index)

@@ -1,9 +1,12 @@
 """Finds which values of an ATen graph share memory, and which operators read it."""
 
 import operator
-from collections.abc import Collection, Hashable
+from bisect import bisect_left, insort
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
+from typing import Any
 
 from torch import Tensor
 from torch.fx import Graph, Node
@@ -22,9 +25,10 @@ class Memory:
     Attributes:
         makers: the nodes that introduce it: operators that allocate it, or inputs.
         values: the nodes whose results lie in it.
-        readers: the nodes that read or write it, including the graph's output, with their
-            positions; infinite for a node that may keep a reference to it. (A custom operator that
-            writes to an argument may keep it, but then finds there what eager calls leave there.)
+        readers: the nodes that read or write it, including the graph's output, after their
+            positions, and in the order of these; infinite for a node that may keep a reference to
+            it. (A custom operator that writes to an argument may keep it, but then finds there what
+            eager calls leave there.)
         positions: of all nodes in the graph.
         replaced: readers that are now writes to a part of it, with that part.
     """
@@ -38,7 +42,7 @@ class Memory:
     @property
     def escapes(self) -> bool:
         """Whether the caller gets it, or a custom operator."""
-        return any(position == inf for position, _ in self.readers)
+        return bool(self.readers) and _position(self.readers[-1]) == inf
 
     @property
     def is_allocated(self) -> bool:
@@ -47,10 +51,7 @@ class Memory:
 
     def is_read_from(self, node: Node, except_by: Collection[Node | None]) -> bool:
         """Whether a node other than `except_by` reads it at the position of `node` or later."""
-        begin = self.positions[node]
-        return any(
-            position >= begin and reader not in except_by for position, reader in self.readers
-        )
+        return any(reader not in except_by for _, reader in self._readers_from(node))
 
     def is_part_read_from(
         self, node: Node, except_by: Collection[Node | None], part: Tensor, whole: Tensor
@@ -63,7 +64,6 @@ class Memory:
             part: a view of the memory.
             whole: the tensor that it is a view of.
         """
-        begin = self.positions[node]
         values = set(self.values)
 
         def may_read(reader: Node) -> bool:
@@ -73,16 +73,21 @@ class Memory:
 
         return any(
             position == inf or may_read(reader)
-            for position, reader in self.readers
-            if position >= begin and reader not in except_by
+            for position, reader in self._readers_from(node)
+            if reader not in except_by
         )
+
+    def _readers_from(self, node: Node) -> Iterator[tuple[float, Node]]:
+        first = bisect_left(self.readers, self.positions[node], key=_position)
+        return islice(self.readers, first, None)
 
     def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:
         """Takes over another memory's values and readers, but not its makers."""
         if other is self:
             return
         self.values += other.values
-        self.readers += other.readers
+        for reader in other.readers:
+            insort(self.readers, reader, key=_position)
         self.replaced |= other.replaced
         memories.update(dict.fromkeys(other.values, self))
 
@@ -109,8 +114,13 @@ def memories_of(graph: Graph) -> dict[Node, Memory]:
             written = {memories[arg] for arg in written_args(node)}
             for memory in {memories[arg] for arg in node.all_input_nodes}:
                 is_kept = _may_keep(node) and memory not in written
-                memory.readers.append((inf if is_kept else positions[node], node))
+                reader = inf if is_kept else positions[node], node
+                insort(memory.readers, reader, key=_position)
     return memories
+
+
+def _position(reader: tuple[float, Node]) -> Any:
+    return reader[0]
 
 
 def _reads_nothing(node: Node) -> bool:

@@ -1,6 +1,7 @@
 """Sizes as text are the numbers that Python and PyTorch compute."""
 
 import ast
+import math
 from math import prod
 
 import pytest
@@ -35,6 +36,9 @@ TEXTS = st.recursive(
             lambda x: f"{x[0]}({x[1]}, {x[2]})"
         ),
         inner.map(lambda x: f"(-({x}))"),
+        st.tuples(st.sampled_from(["ceil", "floor", "trunc"]), inner, POSITIVE).map(
+            lambda x: f"math.{x[0]}(0.75*torch.sym_float({x[1]}) + ({x[1]}) / {x[2]})"
+        ),
     ),
     max_leaves=8,
 )
@@ -44,11 +48,16 @@ TEXTS = st.recursive(
 def test_a_size_has_the_value_that_python_computes(text: str, one: int, other: int) -> None:
     symbols = {"s0": one, "s17": other}
     assert is_size(ast.parse(text, mode="eval").body)
-    assert value_of(text, symbols) == eval(text, {}, symbols)
+    assert value_of(text, symbols) == eval(text, {"math": math, "torch": torch}, symbols)
     assert set(symbols_in([text, 3])) == {name for name in symbols if name in text}
 
 
-@pytest.mark.parametrize("text", ["s0 / 2", "f(s0)", "s0[0]", "1.5", "s0 ** 2", "not s0", "'a'"])
+@pytest.mark.parametrize("text", ["s0 / 2", "1.5", "1.5 * s0", "max(1, torch.sym_float(s0))"])
+def test_a_number_that_may_not_be_whole_is_no_size(text: str) -> None:
+    assert not is_size(ast.parse(text, mode="eval").body)
+
+
+@pytest.mark.parametrize("text", ["f(s0)", "s0[0]", "math.sqrt(s0)", "s0 ** 2", "not s0", "'a'"])
 def test_what_inductor_does_not_write_for_sizes_is_refused(text: str) -> None:
     assert not is_size(ast.parse(text, mode="eval").body)
     with pytest.raises(UnsupportedError, match="unknown size"):

@@ -1,6 +1,7 @@
 """Inductor's kernels with symbolic sizes compute what the model does at all sizes."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,11 +40,18 @@ def drawn(x: Tensor) -> Any:
     return torch.nn.functional.dropout(x.exp(), 0.5) + torch.rand_like(x)
 
 
+def scaled(x: Tensor) -> Any:
+    larger = torch.nn.functional.interpolate(x[None], scale_factor=1.7)
+    half = x[: int(x.shape[0] * 0.5)].exp() + x[math.ceil(x.shape[0] / 3)]
+    return larger.sin(), half, half @ half.t()
+
+
 DYNAMIC: dict[Callable[..., Any], list[tuple[int, ...]]] = {
     image: [(2, 3, 9, 9), (3, 3, 12, 12), (5, 3, 7, 7)],
     written: [(2, 3, 8, 8), (3, 3, 9, 9)],
     table: [(5, 6), (7, 8), (3, 4)],
     drawn: [(4, 5), (6, 7)],
+    scaled: [(5, 6), (8, 11), (14, 4)],
 }
 
 
