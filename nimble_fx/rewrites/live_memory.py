@@ -11,7 +11,7 @@ from nimble_fx.torch_internals.symbolic import hint
 from nimble_fx.tracing.escape_analysis import storages
 
 MAX_GROWTH = 0.1
-"""How many times its former peak memory, including inputs, a rewritten graph may take."""
+"""The fraction of its former peak memory, including inputs, by which a graph may grow."""
 
 
 class LiveMemory:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.folding.hoist_weights import constant_weights, fixed_nodes
+from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
 from nimble_fx.rewrites.live_memory import MAX_GROWTH, LiveMemory
 from nimble_fx.rewrites.new_nodes import call, fake_result
 from nimble_fx.torch_internals.graph_modules import copied
@@ -100,7 +100,7 @@ def _by_matrix(gm: GraphModule, static: Collection[str]) -> list[Collection[Node
     several = [products for products in groups.values() if len(products) > 1]
     if not several:
         return []
-    fixed = fixed_nodes(gm, constant_weights(gm, static))
+    fixed = fixed_nodes(gm, static)
     left_alone = escaping_or_written(gm.graph).union(fixed)
     return [products - left_alone for products in several]
 

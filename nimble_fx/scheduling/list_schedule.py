@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 
-from nimble_fx.cost import Cost
+from nimble_fx.cost import NO_KERNEL, Cost
 from nimble_fx.ir.task_graph import TaskGraph
 from nimble_fx.scheduling.launch_order import earlier_tasks, upward_rank
 from nimble_fx.simulation.discrete_event import Activity, Engine
-
-_NO_COST = Cost(us=0.0, nbytes=0.0, flops=0.0, share=0.0, bandwidth=0.0)
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Workload:
         ahead = upward_rank(earlier, {name: cost.us for name, cost in costs.items()})
         self.names = tuple(earlier)
         self.launches = [graph.by_name[name].launches for name in earlier]
-        self.kernels = [_kernel(name, costs.get(name, _NO_COST)) for name in earlier]
+        self.kernels = [_kernel(name, costs.get(name, NO_KERNEL)) for name in earlier]
         self.after = [tuple(number[n] for n in graph.by_name[name].after) for name in earlier]
         self.successors: list[list[int]] = [[] for _ in earlier]
         self.launch_successors: list[list[int]] = [[] for _ in earlier]

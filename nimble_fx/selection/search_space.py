@@ -73,7 +73,7 @@ def _rank(scheduled: ScheduledCandidate, threshold_us: float) -> tuple[bool, boo
     """The sort key: those within the threshold, then serial, then the rest, each by time."""
     us, is_serial = scheduled.candidate.predicted_us, scheduled.candidate.policy == "serial"
     wins = us <= threshold_us and not is_serial
-    return not wins, not (wins or is_serial), us
+    return not wins, not is_serial, us
 
 
 def _policies(

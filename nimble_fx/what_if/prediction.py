@@ -17,7 +17,7 @@ from nimble_fx.simulation.discrete_event import Activity, Timeline, simulate
 from nimble_fx.traces import Recorded, read
 from nimble_fx.what_if import edits
 from nimble_fx.what_if.edits import Activities
-from nimble_fx.what_if.selection import Select, selected
+from nimble_fx.what_if.select_activities import Select, selected
 from nimble_fx.what_if.sources import ActivitySource, PlannedSource, RecordedSource
 
 Edit = Callable[[ActivitySource, Activities], Activities]

@@ -20,7 +20,7 @@ from nimble_fx.simulation.schedule_model import activities
 from nimble_fx.traces import Recorded
 from nimble_fx.what_if.edits import together
 from nimble_fx.what_if.fusion import Fusion
-from nimble_fx.what_if.selection import Limit
+from nimble_fx.what_if.select_activities import Limit
 
 _COMPUTE = re.compile(
     r"gemm|gemv|conv|xmma|cutlass|cudnn.*(fprop|dgrad|wgrad)|scudnn|winograd|fft|attention|fmha|flash"

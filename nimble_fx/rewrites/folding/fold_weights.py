@@ -23,7 +23,7 @@ from nimble_fx.torch_internals.graph_modules import copied
 from nimble_fx.torch_internals.leaves import devices_of
 
 Library = Literal["oneDNN", "cuDNN"]
-"""The library of convolution kernels: on a CPU, and on a GPU."""
+"""The library of fused kernels: on a CPU, and on a GPU."""
 
 
 def fold_weights(
@@ -39,14 +39,14 @@ def fold_weights(
     Args:
         gm: an ATen graph of inference, with fake tensors in `meta["val"]`; it is not changed.
         static: the names of the inputs that are parameters and buffers.
-        library: the library of convolution kernels; None for only PyTorch's own kernels.
+        library: the library of fused kernels; None for only PyTorch's own kernels.
         assume_finite: see `fuse_activations`.
     """
     if len(devices_of(gm.graph)) != 1:
         return None
 
     def fixed() -> Collection[Node]:
-        return fixed_nodes(gm, constant_weights(gm, static))
+        return fixed_nodes(gm, static)
 
     gm = copied(gm)
     gm = fold_batch_norm(gm, constant_weights(gm, static))
@@ -60,4 +60,4 @@ def fold_weights(
         gm = fuse_activations(gm, fixed(), assume_finite)
         gm = pack_matrices(gm, fixed())
     gm = eliminate_common_subexpressions(gm)  # a weight that is used twice is converted once
-    return hoist_weights(gm, constant_weights(gm, static))
+    return hoist_weights(gm, static)

@@ -49,7 +49,9 @@ def fuse_activations(
     among `fixed` and whose image is not, and whose result is in the channels-last format. Only
     the next fused operator reads each intermediate result. The other operand of an addition has the
     same shape and type, and no tensor is written in place between the convolution and the addition.
-    Ensures: the same values up to rounding, of the same shapes and strides.
+    Ensures: the same values up to rounding, of the same shapes and strides. A `hardswish` of values
+    above 5.6e37, a sixth of the largest, is infinite in PyTorch's kernel, which overflows, and
+    right in oneDNN's.
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is changed and returned.

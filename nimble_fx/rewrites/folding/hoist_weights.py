@@ -38,7 +38,7 @@ class Hoisted:
     sources_by_result: Mapping[str, str]
 
 
-def hoist_weights(gm: GraphModule, weights: Collection[Node]) -> Hoisted | None:
+def hoist_weights(gm: GraphModule, static: Collection[str]) -> Hoisted | None:
     """The graph of the weights and the graph of the calls; None if there is nothing to hoist.
 
     Ensures: the two graphs together compute what the graph computes. Views of weights, which need
@@ -46,9 +46,9 @@ def hoist_weights(gm: GraphModule, weights: Collection[Node]) -> Hoisted | None:
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`; it is not changed.
-        weights: inputs that stay the same from call to call, and that the graph does not write.
+        static: the names of the inputs that are parameters and buffers.
     """
-    fixed = fixed_nodes(gm, weights)
+    fixed = fixed_nodes(gm, static)
     results, views = _needed_by_calls(fixed)
     if not results:
         return None
@@ -69,24 +69,24 @@ def constant_weights(gm: GraphModule, static: Collection[str]) -> set[Node]:
     return inputs - escaping_or_written(gm.graph)
 
 
-def fixed_nodes(gm: GraphModule, weights: Collection[Node]) -> dict[Node, None]:
+def fixed_nodes(gm: GraphModule, static: Collection[str]) -> dict[Node, None]:
     """The nodes that are computed only from weights and constants, in the graph's order.
 
     Excludes nodes that the caller receives or that may be written (see `escaping_or_written`).
 
     Args:
         gm: an ATen graph with fake tensors in `meta["val"]`.
-        weights: inputs that stay the same from call to call.
+        static: the names of the inputs that are parameters and buffers.
     """
     fixed: dict[Node, None] = {}
     per_call = escaping_or_written(gm.graph)
     for node in gm.graph.nodes:
-        is_source = node.op == "get_attr" or node in weights
+        is_weight = node.op == "placeholder" and node.name in static
         arguments = node.all_input_nodes
         is_computed = bool(arguments) and all(argument in fixed for argument in arguments)
         if node in per_call:
             continue
-        if is_source or (is_computed and follows_from_arguments(node)):
+        if is_weight or node.op == "get_attr" or (is_computed and follows_from_arguments(node)):
             fixed[node] = None
     return fixed
 

@@ -30,8 +30,7 @@ class Then(nn.Module):
 def n_copies(model: nn.Module, x: Tensor = X) -> tuple[int, int]:
     """How many weights, and how many other values, are copied; the rewrite computes the same."""
     graph = inference_graph(model.eval(), x)
-    inputs = graph.gm.graph.find_nodes(op="placeholder")
-    weights = fixed_nodes(graph.gm, {node for node in inputs if node.name in graph.static})
+    weights = fixed_nodes(graph.gm, graph.static)
     gm = channels_last(graph.gm, weights)
     gm.graph.lint()
     with torch.no_grad():

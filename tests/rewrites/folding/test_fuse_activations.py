@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import Node
 from torch.nn import functional
 
 from nimble_fx.rewrites.folding.channels_last import channels_last
@@ -33,22 +32,17 @@ class Then(nn.Module):
         return self.function(self.layer(x), other).contiguous()
 
 
-def weights_of(graph: InferenceGraph) -> set[Node]:
-    inputs = graph.gm.graph.find_nodes(op="placeholder")
-    return {node for node in inputs if node.name in graph.static}
-
-
 def channels_last_graph(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
     """A model's graph before the rewrite, with its convolutions in the format that it needs."""
     graph = inference_graph(model.eval(), *inputs)
-    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
+    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, graph.static))
     return graph
 
 
 def rewritten(model: nn.Module, *inputs: Tensor, assume_finite: bool = False) -> InferenceGraph:
     """A model's graph after the rewrite."""
     graph = channels_last_graph(model, *inputs)
-    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)), assume_finite)
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, graph.static), assume_finite)
     graph.gm.graph.lint()
     return graph
 
@@ -203,7 +197,7 @@ def test_what_is_written_before_an_activation_is_read_before_it(is_written: bool
     write = aten.mul_.Tensor if is_written else aten.mul.Tensor
     with graph.gm.graph.inserting_after(convolution):
         graph.gm.graph.call_function(write, (convolution.args[0], 2))
-    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, graph.static))
     sigmoids = graph.gm.graph.find_nodes(op="call_function", target=aten.sigmoid.default)
     assert bool(sigmoids) is is_written
 
@@ -216,7 +210,7 @@ def test_an_activation_by_a_computed_number_is_left_alone() -> None:
         x = activation.args[0].args[0]
         slope = graph.gm.graph.call_function(aten.sym_size.int, (x, 0))
     activation.update_arg(1, slope)
-    fuse_activations(graph.gm, fixed_nodes(graph.gm, weights_of(graph)))
+    fuse_activations(graph.gm, fixed_nodes(graph.gm, graph.static))
     assert activation.target is aten.leaky_relu.default
 
 

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.fuse_cudnn_relu import fuse_cudnn_relu
-from nimble_fx.rewrites.folding.hoist_weights import constant_weights, fixed_nodes
+from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
 from nimble_fx.torch_internals.kernels.cudnn import CONVOLUTION_ADD_RELU, CONVOLUTION_RELU
 from tests.support.accuracy import assert_as_accurate
 from tests.support.cudnn_on_cpu import cudnn_on_cpu
@@ -43,8 +43,8 @@ class Then(nn.Module):
 def operators(model: nn.Module, *inputs: Tensor) -> list[object]:
     """The operators of the calls after the rewrite, without copies; it computes the same."""
     graph = inference_graph(model.eval(), *inputs)
-    gm = channels_last(graph.gm, fixed_nodes(graph.gm, constant_weights(graph.gm, graph.static)))
-    fuse_cudnn_relu(gm, fixed_nodes(gm, constant_weights(gm, graph.static)))
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, graph.static))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, graph.static))
     assert_as_accurate(model, inputs, run_as_promised(gm, *graph.arguments))
     targets = [node.target for node in gm.graph.nodes if node.op == "call_function"]
     return [target for target in targets if target not in COPIES]
@@ -113,8 +113,8 @@ def test_a_window_of_one_number_is_of_both_dimensions() -> None:
 
     assert operators(Convolution(), X) == [CONVOLUTION_RELU]
     graph = inference_graph(Convolution().eval(), X)
-    gm = channels_last(graph.gm, fixed_nodes(graph.gm, constant_weights(graph.gm, graph.static)))
-    fuse_cudnn_relu(gm, fixed_nodes(gm, constant_weights(gm, graph.static)))
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, graph.static))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, graph.static))
     (fused,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION_RELU)
     assert fused.args[3:6] == ([2, 2], [1, 1], [1, 1])  # it reads two of each
 
@@ -131,8 +131,8 @@ def test_it_reads_a_bias_without_gaps(strides: tuple[int]) -> None:
             return torch.conv2d(x, self.layer.weight, bias).relu()
 
     graph = inference_graph(Biased().eval(), X)
-    gm = channels_last(graph.gm, fixed_nodes(graph.gm, constant_weights(graph.gm, graph.static)))
-    fuse_cudnn_relu(gm, fixed_nodes(gm, constant_weights(gm, graph.static)))
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, graph.static))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, graph.static))
     (fused,) = gm.graph.find_nodes(op="call_function", target=CONVOLUTION_RELU)
     assert cast(Node, fused.args[2]).meta["val"].is_contiguous()
 
@@ -205,8 +205,8 @@ def test_so_are_sizes_that_are_not_known() -> None:
     model, x = Then(layer(), lambda y, _: torch.relu(y)).eval(), X.clone()
     torch._dynamo.mark_dynamic(x, 0)
     graph = inference_graph(model, x)
-    gm = channels_last(graph.gm, fixed_nodes(graph.gm, constant_weights(graph.gm, graph.static)))
-    fuse_cudnn_relu(gm, fixed_nodes(gm, constant_weights(gm, graph.static)))
+    gm = channels_last(graph.gm, fixed_nodes(graph.gm, graph.static))
+    fuse_cudnn_relu(gm, fixed_nodes(gm, graph.static))
     assert CONVOLUTION_RELU not in [node.target for node in gm.graph.nodes]
 
 

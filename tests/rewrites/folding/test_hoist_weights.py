@@ -31,8 +31,7 @@ def hoisted(function: Callable[..., Any]) -> Hoisted | None:
     """The parts of a function's graph, which together give the graph's bits."""
     model, x = Of(function), torch.randn(4, 4)
     graph = inference_graph(model, x)
-    inputs = graph.gm.graph.find_nodes(op="placeholder")
-    parts = hoist_weights(graph.gm, {node for node in inputs if node.name in graph.static})
+    parts = hoist_weights(graph.gm, graph.static)
     if parts is not None:
         parts.main.graph.lint()
         weights = parts.weights(*[graph.arguments[i] for i in parts.sources])

@@ -25,9 +25,7 @@ N_OUT = MIN_ELEMENTS // N_IN
 def rewritten(model: nn.Module, *inputs: Tensor) -> InferenceGraph:
     """A model's graph after the rewrite, which computes the same."""
     graph = inference_graph(model.eval(), *inputs)
-    arguments = graph.gm.graph.find_nodes(op="placeholder")
-    weights = {node for node in arguments if node.name in graph.static}
-    pack_matrices(graph.gm, fixed_nodes(graph.gm, weights))
+    pack_matrices(graph.gm, fixed_nodes(graph.gm, graph.static))
     graph.gm.graph.eliminate_dead_code()
     graph.gm.graph.lint()
     with torch.no_grad():

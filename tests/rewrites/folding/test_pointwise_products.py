@@ -30,10 +30,8 @@ def rewritten(model: nn.Module, *inputs: Tensor, assume_finite: bool = False) ->
     graph = inference_graph(model.eval(), *inputs)
     with torch.no_grad():
         before = graph.gm(*graph.arguments)
-    weights = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
-    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, weights))
-    copies = {n for n in graph.gm.graph.find_nodes(op="placeholder") if n.name in graph.static}
-    pointwise_products(graph.gm, fixed_nodes(graph.gm, copies), assume_finite)
+    graph.gm = channels_last(graph.gm, fixed_nodes(graph.gm, graph.static))
+    pointwise_products(graph.gm, fixed_nodes(graph.gm, graph.static), assume_finite)
     graph.gm.graph.lint()
     with torch.no_grad():
         after = graph.gm(*graph.arguments)

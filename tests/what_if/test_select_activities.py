@@ -6,7 +6,7 @@ import pytest
 
 from nimble_fx.errors import OptionError
 from nimble_fx.simulation.discrete_event import Activity
-from nimble_fx.what_if.selection import Limit, Select, selected
+from nimble_fx.what_if.select_activities import Limit, Select, selected
 
 KERNELS = ("relu", "relu_1", "gemm<float*>", "gemm<half*>", "memory copy")
 ACTIVITIES = [
