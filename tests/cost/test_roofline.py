@@ -7,7 +7,13 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nimble_fx.cost.roofline import MIN_TF32_CHANNELS, Roofline, roofline
+from nimble_fx.cost.roofline import (
+    BANDWIDTH_PER_SM,
+    ELEMENTS_PER_BLOCK,
+    MIN_TF32_CHANNELS,
+    Roofline,
+    roofline,
+)
 from nimble_fx.cost.work import Work
 from nimble_fx.devices.specs import DEVICES, Device
 from nimble_fx.errors import UnsupportedError
@@ -52,6 +58,15 @@ def test_nothing_is_faster_than_the_data_sheet(work: Work, device: Device) -> No
     assert cost.us >= work.flops / (1e6 * peak(device))
     assert cost.us >= work.nbytes / (1e3 * device.gbps)
     assert (cost.flops, cost.nbytes, cost.origin) == (work.flops, work.nbytes, "roofline")
+
+
+@given(devices, st.integers(1, 8))
+def test_few_blocks_use_the_bandwidth_of_few_processors(device: Device, n_blocks: int) -> None:
+    """Such as a sum of many elements to few."""
+    nbytes, n_elements = 10**9, n_blocks * ELEMENTS_PER_BLOCK
+    few = Work(nbytes, nbytes, n_elements, torch.float32, is_product=False, is_convolution=False)
+    gbps = min(1, BANDWIDTH_PER_SM * n_blocks / device.sms) * device.gbps
+    assert roofline(few, device).us >= nbytes / (1e3 * gbps)
 
 
 @given(works(), devices)

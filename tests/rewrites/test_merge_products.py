@@ -250,6 +250,23 @@ def test_large_results_are_left_alone_where_what_came_before_took_less_memory_in
     assert is_left_alone(traced(Wide(), torch.randn(4, MAX_ROWS, 1)))
 
 
+@pytest.mark.parametrize(("n_rows", "is_merged"), [(2**14, True), (2**9, False)])
+def test_peak_memory_may_grow_by_a_part(n_rows: int, is_merged: bool) -> None:
+    class AfterMuch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrix = nn.Parameter(torch.randn(1, 2**16))
+            self.much = nn.Parameter(torch.randn(n_rows, 2**10))  # 64 MiB, or 2
+
+        def forward(self, xs: Tensor) -> Tensor:
+            first, second = xs.mul(2).unbind()
+            row = torch.tanh(first @ self.matrix).sum(0) + self.much.sum()
+            return row + torch.tanh(second @ self.matrix).sum(0)
+
+    graph = traced(AfterMuch(), torch.randn(2, 8, 1))
+    assert is_left_alone(graph) is not is_merged
+
+
 def test_products_of_a_number_of_rows_that_changes_are_left_alone() -> None:
     x, y = torch.randn(4, WIDTH), torch.randn(4, WIDTH)
     for each in (x, y):

@@ -62,6 +62,13 @@ def test_a_large_blocks_rest_is_split_off_only_if_it_is_more_than_a_mib() -> Non
     assert allocator.reserved == {0: 20 * MIB}
 
 
+def test_a_rest_of_just_one_mib_is_not_split_off() -> None:
+    allocator = Allocator()
+    first = allocator.allocate(20 * MIB, 0)
+    allocator.free(first)
+    assert allocator.allocate(19 * MIB, 0).nbytes == 20 * MIB
+
+
 @given(st.lists(st.tuples(SIZES, st.integers(0, 2), st.booleans(), st.integers(0, 99))))
 def test_blocks_in_use_never_overlap_and_what_all_streams_gave_back_is_one_block_a_segment(
     steps: list[tuple[int, int, bool, int]],

@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd
+from nimble_fx.torch_internals.kernels.upsampling import upsampling_as_one_operator
 
 
 @dataclass
@@ -30,7 +31,7 @@ class InferenceGraph:
 def inference_graph(
     model: nn.Module, *inputs: Any, rewrite: Callable[[GraphModule], GraphModule] = lambda gm: gm
 ) -> InferenceGraph:
-    """The one graph of a model without gradients, rewritten."""
+    """The one graph of a model without gradients, with the backend's operators, rewritten."""
     torch.compiler.reset()
     found: list[InferenceGraph] = []
 
@@ -48,7 +49,7 @@ def inference_graph(
         return make_boxed_func(run)
 
     backend = aot_autograd(fw_compiler=keep, keep_inference_input_mutations=True)
-    with torch.no_grad():
+    with torch.no_grad(), upsampling_as_one_operator():
         torch.compile(model, backend=backend, fullgraph=True)(*inputs)
     (graph,) = found
     return graph

@@ -66,6 +66,16 @@ def test_to_take_less_makes_nothing_slower_where_nothing_is_shared(
     assert makespan(scaled(tuple(drawn), some(data, drawn), factor)) <= makespan(drawn) + 1e-9
 
 
+@given(activities(), st.floats(0, 1), st.floats(0, 20))
+def test_what_is_scaled_stays_above_the_least_unless_it_was_below(
+    drawn: list[Activity], factor: float, least_us: float
+) -> None:
+    changed = scaled(tuple(drawn), names(drawn), factor, least_us)
+    for before, after in zip(drawn, changed, strict=True):
+        assert min(before.us, least_us) <= after.us <= before.us
+        assert after.us in (before.us * factor, before.us, least_us)
+
+
 @pytest.mark.parametrize("factor", [-1, float("nan"), float("inf"), "2", None, True])
 def test_what_is_no_factor_is_refused(factor: float) -> None:
     with pytest.raises(OptionError, match="at least 0"):

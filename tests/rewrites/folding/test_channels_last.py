@@ -1,11 +1,13 @@
 """Convolutions use the channels-last format; other operators get their original formats."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import nimble_fx
 from nimble_fx.rewrites.folding.channels_last import channels_last
@@ -52,6 +54,20 @@ def convolution() -> nn.Module:
         (lambda y: torch.relu(y).mean((2, 3)), 0),
         (lambda y: nn.functional.max_pool2d(y, 2).sum((2, 3)), 0),
         (lambda y: torch.cat([y, y + 1], 1).mean((2, 3)), 0),
+        *(
+            (lambda y, f=f: f(y).mean((2, 3)), 0)
+            for f in (
+                partial(functional.adaptive_avg_pool2d, output_size=2),
+                partial(functional.avg_pool2d, kernel_size=2),
+                functional.hardswish,
+                functional.leaky_relu,
+                partial(functional.pad, pad=(1, 2, 0, 1), value=0.5),
+                *(
+                    partial(functional.interpolate, scale_factor=1.5, mode=mode)
+                    for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
+                ),
+            )
+        ),
         (lambda y: y, 1),
         (lambda y: (y, torch.relu(y)), 2),
         (lambda y: y.flatten(1), 1),

@@ -1,5 +1,6 @@
 """Small images are pooled in the default format; results keep their format."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,13 @@ def test_small_images_are_pooled_in_the_default_format(options: dict[str, Any]) 
     x[0, 0, 3, 3] = float("nan")
     assert formats(Pool(**options), x) == [True]
     assert formats(Pool(lambda y: (y.relu(), y.sum()), **options), x) == [True]
+
+
+def test_only_what_is_read_is_copied_back() -> None:
+    gm = default_format_pools(inference_graph(Pool().eval(), image(2, 4, 12, 12)).gm)
+    copies = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+    assert [node.all_input_nodes[0].target for node in copies[1:]] == [operator.getitem]
+    assert all(node.users for node in copies)
 
 
 def test_others_are_left_as_they_are() -> None:

@@ -71,6 +71,17 @@ def test_a_write_to_a_kernel_position_is_noticed(
         assert is_noticed(weight, weight[:, :, i, j]), (i, j)
 
 
+@on_layouts
+def test_what_is_compared_of_kernel_positions_is_in_many_kernels(
+    layout: Callable[[Tensor], Tensor],
+) -> None:
+    """A write that spares one channel of the input and of the output is noticed."""
+    weight = layout(torch.ones(7, 11, 13, 17))
+    positions = list(product(range(13), range(17)))
+    noticed = [is_noticed(weight, weight[1:, 1:, i, j]) for i, j in positions]
+    assert sum(noticed) > len(positions) / 2
+
+
 @pytest.mark.parametrize("shape", [(16_000, 600), (600, 16_000), (16_384, 24), (40, 400, 400)])
 def test_each_index_is_compared_up_to_the_limit(shape: tuple[int, ...]) -> None:
     weight = torch.ones(shape)
