@@ -65,7 +65,7 @@ def _replace(gm: GraphModule, pool: Node) -> None:
         copied = call(gm.graph, pool, clone, image, memory_format=default)
     pool.replace_input_with(image, copied)
     pool.meta = pool.meta | {"val": fake_result(pool)}
-    for item in [user for user in pool.users if user.users]:
+    for item in list(pool.users):
         item.meta = item.meta | {"val": fake_result(item)}
         with gm.graph.inserting_after(item):
             last = torch.channels_last
