@@ -216,7 +216,8 @@ def _trace(
             raise UnsupportedError(
                 f"{name_of(function)} cannot be planned: PyTorch cannot trace it as one graph on "
                 "the 'meta' device, to which a plan moves parameters and inputs, but no tensors "
-                f"that the model itself makes on another device. {_left_behind(function)}{cause}"
+                "that the model makes on another device or that objects other than modules hold. "
+                f"{_left_behind(function)}{cause}"
             ) from cause
         finally:
             drop_compiled(unique.__code__, planner)

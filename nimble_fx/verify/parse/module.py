@@ -298,10 +298,10 @@ class _Reader:
         """
         if not self._on_line:
             raise ScheduleError("no task precedes this del")
-        operator = next(iter(self._on_line))
+        first = next(iter(self._on_line))
         frees = dict[str, list[str]]()
         for name in names:
-            frees.setdefault(name if name in self._on_line else operator, []).append(name)
+            frees.setdefault(name if name in self._on_line else first, []).append(name)
         for last_user, freed in frees.items():
             draft = self._on_line[last_user]
             draft["frees"] = (*draft["frees"], *freed)
