@@ -3,7 +3,7 @@
 No kernel runs and no memory is allocated. Fake tensors alias each other as the real ones will.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from nimble_fx.ir.task_graph import Arg
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
 from nimble_fx.torch_internals.fake_tensors import unlogged_errors
+from nimble_fx.torch_internals.leaves import tensors_in
 from nimble_fx.torch_internals.names import FakeTensorMode, disable_modes
 from nimble_fx.torch_internals.normalizations import (
     has_single_statistics,
@@ -72,7 +73,7 @@ class OperatorResults:
                 "it changes the shape or strides of an argument, which is not supported"
             )
         owners = {storage_key(tensor): -1 - i for i, tensor in reversed(list(enumerate(operands)))}
-        aliases = [owners.setdefault(storage_key(t), i) for i, t in enumerate(_tensors(returned))]
+        aliases = [owners.setdefault(storage_key(t), i) for i, t in enumerate(tensors_in(returned))]
         return CallResult(_type_of(returned), tuple(aliases))
 
 
@@ -99,14 +100,6 @@ def _with_fakes(arg: Arg, operands: list[Tensor]) -> Any:
 
 def _shape_and_stride(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
     return tensor.shape, tensor.stride()
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _type_of(value: Any) -> Type | None:
