@@ -12,7 +12,7 @@ from torch import nn
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _PASSES_ALL = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 _ARGUMENT = re.compile(r"L\['args'\]\[(\d+)\]")
-_KEYWORD = re.compile(r"L\['kwargs'\]\[('[^']*')\]")
+_KEYWORD = re.compile(r"""L\['kwargs'\]\[('[^']*'|"[^"]*")\]""")
 _MODEL = "L['model']"
 _ATTRIBUTE = re.compile(r"\.(\w+)(?:\[(?:(\d+)|'(\w+)')\])?(\.cell_contents)?")
 """An attribute of a function, and an item of it: `.__closure__[0].cell_contents`."""
@@ -31,9 +31,7 @@ class OwnSource:
     def __init__(self, model: Callable[..., Any]) -> None:
         """Sources in the wrapper of this model."""
         self._model = model
-        function = model
-        if isinstance(model, nn.Module) and type(model).__call__ is nn.Module.__call__:
-            function = model.forward
+        function = _with_parameters(model)
         self._names, self._rest = _positional(function), _rest(function)
 
     def __call__(self, source: str) -> str:
@@ -91,20 +89,31 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 
 
 def _rest(function: Callable[..., Any]) -> str:
-    """The name of a function's `*args`; "" without one, or if a `partial` has some of them."""
+    """The name of a function's `*args`; "" without one, or if a `partial` may have some of them."""
     kinds = {each.kind: each.name for each in _parameters(function)}
-    return "" if isinstance(function, partial) else kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
+    has_some = isinstance(function, partial) and function.args
+    return "" if has_some else kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a function, or of what its wrapper passes all to; none of a builtin."""
+    """The parameters of a function; none of a builtin."""
     try:
-        own = list(inspect.signature(function, follow_wrapped=False).parameters.values())
-        if [each.kind for each in own] == _PASSES_ALL:
-            return list(inspect.signature(function).parameters.values())
+        return list(inspect.signature(function, follow_wrapped=False).parameters.values())
     except (TypeError, ValueError):
         return []
-    return own
+
+
+def _with_parameters(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose parameters a call's arguments are for: behind wrappers that pass all."""
+    passes_all = [each.kind for each in _parameters(model)] == _PASSES_ALL
+    if passes_all and isinstance(model, nn.Module):
+        return _with_parameters(model.forward)
+    wrapped = getattr(model, "__wrapped__", None) if passes_all else None
+    if wrapped is None:
+        return model
+    # What a bound method's wrapper wraps takes the object first.
+    owner = getattr(model, "__self__", None)
+    return _with_parameters(wrapped if owner is None else MethodType(wrapped, owner))
 
 
 def _local(name: str) -> str:

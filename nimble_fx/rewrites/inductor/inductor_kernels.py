@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.rewrites.inductor.kernel_graph import kernel_graph
+from nimble_fx.rewrites.inductor.lost_writes import check_no_write_is_lost
 from nimble_fx.rewrites.inductor.opaque_operators import (
     CONCATENATIONS,
     CONVOLUTIONS,
@@ -21,6 +22,7 @@ from nimble_fx.rewrites.inductor.opaque_operators import (
     with_opaque_operators,
 )
 from nimble_fx.rewrites.inductor.output_strides import restride_outputs
+from nimble_fx.rewrites.inductor.output_views import hide_output_views
 from nimble_fx.rewrites.inductor.overwritten_values import keep_overwritten_values
 from nimble_fx.rewrites.inductor.same_interface import check_same_interface, inputs_and_constants
 from nimble_fx.torch_internals.kernels.inductor import compile_with_inductor
@@ -77,7 +79,9 @@ def _rewritten(gm: GraphModule, compiled: GraphModule) -> GraphModule:
     if module is None:
         return gm
     graph = kernel_graph(gm, module)
+    check_no_write_is_lost(graph)
     restride_outputs(gm.graph, graph)
+    hide_output_views(gm.graph, graph)
     check_same_interface(gm.graph, graph)
     return GraphModule(gm, graph)
 

@@ -4,7 +4,6 @@ import operator
 from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from math import inf
 from typing import Any
 
@@ -79,7 +78,7 @@ class Memory:
 
     def _readers_from(self, node: Node) -> Iterator[tuple[float, Node]]:
         first = bisect_left(self.readers, self.positions[node], key=_position)
-        return islice(self.readers, first, None)
+        return (self.readers[i] for i in range(first, len(self.readers)))
 
     def add(self, other: "Memory", memories: dict[Node, "Memory"]) -> None:
         """Takes over another memory's values and readers, but not its makers."""

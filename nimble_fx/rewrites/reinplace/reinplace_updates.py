@@ -18,6 +18,7 @@ After:  push(rows, x)
 Inductor does the same for its own kernels (`torch._inductor.fx_passes.reinplace`).
 """
 
+import operator
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -298,7 +299,9 @@ def _is_returned(node: Node) -> bool:
 
 
 def _is_view(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and is_autograd_view(node.target)
+    """Whether autograd regards it as a view, or as one of several."""
+    target: Any = node.all_input_nodes[0].target if node.target is operator.getitem else node.target
+    return isinstance(target, OpOverload) and is_autograd_view(target)
 
 
 def _others(node: Node) -> list[Node]:

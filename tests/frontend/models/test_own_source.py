@@ -78,7 +78,22 @@ def decorated_with_other_parameters() -> Callable[..., Tensor]:
 def of_any_number(x: Tensor, *nets: nn.Module, **shifts: Tensor) -> Tensor:
     for net in nets:
         x = net(x)
-    return x + shifts["a b"]
+    return x + shifts["a 'b"]
+
+
+def of_any(x: Tensor, *rest: Tensor, shift: Tensor) -> Tensor:
+    return x * sum(rest) + shift
+
+
+def wraps_a_partial() -> Callable[..., Tensor]:
+    wrapped = functools.partial(lambda x, *others: x * others[0] + others[1], X)
+
+    @functools.wraps(wrapped)
+    def wrapper(*args: Any, **kwargs: Any) -> Tensor:
+        y: Tensor = wrapped(*args, **kwargs)
+        return y
+
+    return wrapper
 
 
 class TakesTwo(nn.Sequential):
@@ -150,6 +165,9 @@ HEAD = {"head_0_weight", "head_0_bias"}
         (layers().forward, (X,), {"_0_weight", "_0_bias", "input"}, set()),
         (decorated_with_other_parameters(), (X[0], X), {"scale", "x"}, {""}),
         (of_models, (layers(), X), {"model_0_weight", "model_0_bias", "x"}, {"model"}),
+        (torch.fx.symbolic_trace(layers()), (X,), {"_0_weight", "_0_bias", "input"}, set()),
+        (wraps_a_partial(), (X[1], X[0]), {"x", "args_0", "args_1"}, {""}),
+        (functools.partial(of_any, shift=X[0]), (X, X[1]), {"x", "rest_0", "shift"}, {""}),
         (TakesTwo(nn.Linear(4, 4)), (X, X[0]), {"_0_weight", "_0_bias", "y", "scale"}, {""}),
     ],
     ids=[
@@ -164,6 +182,9 @@ HEAD = {"head_0_weight", "head_0_bias"}
         "forward",
         "other parameters",
         "model",
+        "graph module",
+        "partial of some, wrapped",
+        "partial of a keyword",
         "call",
     ],
 )
@@ -194,7 +215,7 @@ def test_a_keyword_argument_has_its_name() -> None:
 
 
 def test_arguments_of_any_number_are_numbered() -> None:
-    nets, keywords = (nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)), {"a b": X[0]}
+    nets, keywords = (nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)), {"a 'b": X[0]}
     compiled = nimble_fx.compile(of_any_number, (X, *nets), example_kwargs=keywords)
     names, modules = described(compiled.programs[0])
     assert names == {"nets_0_weight", "nets_1_weight", "x", "a_b"}

@@ -87,6 +87,10 @@ def it_is_a_view_and_returned(x: Tensor, row: Tensor) -> Any:
     return (x * 2).t().select_scatter(row, 0, 1)
 
 
+def it_is_the_only_one_of_several_views_and_returned(x: Tensor, row: Tensor) -> Any:
+    return (x * 2).split(4)[0].select_scatter(row, 0, 1)
+
+
 STAY = [
     *(old_value_is_read, view_of_the_old_value_is_read, old_value_is_returned, rows_overlap),
     *(
@@ -98,6 +102,7 @@ STAY = [
         it_is_an_input,
     ),
     *(it_is_part_of_more, it_is_a_view_and_returned),
+    *(it_is_the_only_one_of_several_views_and_returned,),
 ]
 
 
