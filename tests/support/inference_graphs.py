@@ -10,7 +10,6 @@ from torch import nn
 from torch.fx import GraphModule
 
 from nimble_fx.torch_internals.dynamo.names import TracingContext, aot_autograd
-from nimble_fx.torch_internals.kernels.upsampling import upsampling_as_one_operator
 
 
 @dataclass
@@ -31,7 +30,7 @@ class InferenceGraph:
 def inference_graph(
     model: nn.Module, *inputs: Any, rewrite: Callable[[GraphModule], GraphModule] = lambda gm: gm
 ) -> InferenceGraph:
-    """The one graph of a model without gradients, with the backend's operators, rewritten."""
+    """The one graph of a model without gradients, rewritten."""
     torch.compiler.reset()
     found: list[InferenceGraph] = []
 
@@ -49,7 +48,7 @@ def inference_graph(
         return make_boxed_func(run)
 
     backend = aot_autograd(fw_compiler=keep, keep_inference_input_mutations=True)
-    with torch.no_grad(), upsampling_as_one_operator():
+    with torch.no_grad():
         torch.compile(model, backend=backend, fullgraph=True)(*inputs)
     (graph,) = found
     return graph

@@ -12,6 +12,7 @@ from torch.nn import functional
 import nimble_fx
 from nimble_fx.rewrites.folding.channels_last import channels_last
 from nimble_fx.rewrites.folding.hoist_weights import fixed_nodes
+from nimble_fx.torch_internals.kernels.upsampling import upsampling_as_one_operator
 from tests.support.accuracy import assert_as_accurate
 from tests.support.inference_graphs import inference_graph
 
@@ -31,7 +32,8 @@ class Then(nn.Module):
 
 def n_copies(model: nn.Module, x: Tensor = X) -> tuple[int, int]:
     """How many weights, and how many other values, are copied; the rewrite computes the same."""
-    graph = inference_graph(model.eval(), x)
+    with upsampling_as_one_operator():
+        graph = inference_graph(model.eval(), x)
     weights = fixed_nodes(graph.gm, graph.static)
     gm = channels_last(graph.gm, weights)
     gm.graph.lint()
