@@ -51,7 +51,16 @@ def _users_of_format(node: Node) -> set[Node]:
     users = {user for user in node.users if user.op != "output"}
     if not any(each.has_one_pixel for each in _layouts(node)):
         return users
-    return {user for user in users if not _is_by_element(user) and _leads_to_pixels(user)}
+    return {user for user in users if _depends_on_format(user) and _leads_to_pixels(user)}
+
+
+def _depends_on_format(node: Node) -> bool:
+    """Whether the strides of its results may depend on those of a single pixel that it reads.
+
+    An elementwise operator of several tensors chooses between their strides. What one of a single
+    tensor returns is restrided itself.
+    """
+    return not _is_by_element(node) or len(node.all_input_nodes) > 1
 
 
 def _leads_to_pixels(node: Node) -> bool:
