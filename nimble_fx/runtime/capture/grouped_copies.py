@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nimble_fx.runtime.items_at import items_at
-from nimble_fx.torch_internals.foreach import foreach_clone, foreach_copy
+from nimble_fx.torch_internals.foreach import clone_each, foreach_clone, foreach_copy, takes_dtype
 
 Copy = Callable[[Sequence[Any], Sequence[Any]], None]
 """A function that copies items of its second argument to the same positions of its first."""
@@ -18,7 +19,8 @@ Copy = Callable[[Sequence[Any], Sequence[Any]], None]
 def grouped_copy(examples: Sequence[Any], positions: Iterable[int]) -> Copy:
     """A function that copies some items of one list to the same positions of another.
 
-    `torch._foreach_copy_` copies tensors of one dtype in one kernel, so they are grouped by dtype.
+    `torch._foreach_copy_` copies tensors of one dtype in one kernel, so they are grouped by dtype;
+    those of dtypes that it does not take are copied one by one.
     The groups are computed once: the dtypes must be the same in every call. All copies are made on
     the current stream.
 
@@ -29,7 +31,8 @@ def grouped_copy(examples: Sequence[Any], positions: Iterable[int]) -> Copy:
     by_kind = defaultdict[object, list[int]](list)
     for position in positions:
         example = examples[position]
-        alone = example.is_conj() or example.is_neg()  # _foreach_copy_ cannot write to these
+        has_bits = example.is_conj() or example.is_neg()  # _foreach_copy_ cannot write to these
+        alone = has_bits or not takes_dtype(example.dtype)
         by_kind[position if alone else example.dtype].append(position)
     singly = [group[0] for group in by_kind.values() if len(group) == 1]
     groups = [items_at(group) for group in by_kind.values() if len(group) > 1]
@@ -63,11 +66,14 @@ class GroupedClone:
         by_dtype = defaultdict[torch.dtype, list[int]](list)
         for position, tensor in enumerate(tensors):
             by_dtype[tensor.dtype].append(position)
-        self._groups = [[tensors[k] for k in group] for group in by_dtype.values()]
+        self._groups: list[Callable[[], Sequence[Tensor]]] = []
+        for dtype, group in by_dtype.items():
+            clone = foreach_clone if takes_dtype(dtype) else clone_each
+            self._groups.append(partial(clone, [tensors[k] for k in group]))
         cloned = list(chain(*by_dtype.values()))
         self._in_order = items_at(sorted(range(len(cloned)), key=cloned.__getitem__))
 
     def __call__(self) -> list[Tensor]:
         """The clones, in the order of the tensors."""
-        clones = list(chain.from_iterable(map(foreach_clone, self._groups)))
+        clones = list(chain.from_iterable(clone() for clone in self._groups))
         return clones if len(self._groups) < 2 else list(self._in_order(clones))

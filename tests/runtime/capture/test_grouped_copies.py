@@ -66,3 +66,28 @@ def test_tensors_of_one_dtype_are_cloned_together(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(foreach, "_foreach_clone", counted)
     GroupedClone([torch.ones(2, dtype=dtype) for dtype in (torch.int8, torch.half, torch.int8)])()
     assert groups == [2, 1]
+
+
+def _copied(dtype: torch.dtype) -> bool:
+    """Whether PyTorch copies tensors of a dtype, on a CPU; some exist by name only."""
+    try:
+        torch.ones(16, dtype=torch.uint8).view(dtype).clone()
+    except RuntimeError:
+        return False
+    return True
+
+
+DTYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if _copied(dtype)], ids=str)
+def test_what_can_be_copied_alone_can_be_copied_with_another(dtype: torch.dtype) -> None:
+    ones, zeros = (
+        [torch.full((16,), value, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        for value in (1, 0)
+    )
+    values, targets = ([each.view(dtype) for each in some] for some in (ones, zeros))
+    grouped_copy(values, range(2))(targets, values)
+    assert_same(zeros, ones)
+    assert_same([each.view(torch.uint8) for each in GroupedClone(values)()], ones)
