@@ -12,6 +12,7 @@ from nimble_fx.torch_internals.names import OpOverload, pytree
 from nimble_fx.torch_internals.operators import draws
 from nimble_fx.torch_internals.storages import storage_key
 from nimble_fx.torch_internals.symbolic import are_guarded_same, is_guarded_same
+from nimble_fx.tracing.source_lines import line_of, source_of
 
 _SIZES = (int, torch.SymInt)
 _SAME_DRAWS = {  # by Inductor's decompositions, since PyTorch 2.11
@@ -49,16 +50,26 @@ def _returned(graph: Graph) -> list[Any]:
 
 def _check_outputs(inputs: Sequence[Node], before: Sequence[Any], after: Sequence[Any]) -> None:
     """Raises an error if an output differs in more than values, or shares different memory."""
-    for one, other in zip(map(_value, before), map(_value, after), strict=True):
+    for output, one, other in zip(before, map(_value, before), map(_value, after), strict=True):
         if not _is_same(one, other):
-            raise UnsupportedError(f"Inductor returns {_shown(other)} where {_shown(one)} was")
+            raise _error(output, f"returns {_shown(other)} where {_shown(one)} was")
     places = zip(_sharing([*inputs, *before]), _sharing([*inputs, *after]), strict=True)
     moved = [i - len(inputs) for i, (one, other) in enumerate(places) if one != other]
     if moved:
-        raise UnsupportedError(
-            f"Inductor returns output {moved[0]} in memory of an input, a constant or another "
-            "output where it had its own, or the other way round"
+        i, output = moved[0], before[moved[0]]
+        raise _error(
+            output,
+            f"returns output {i}, {output}, in memory of an input, a constant or another output "
+            "where it had its own, or the other way round",
         )
+
+
+def _error(output: Any, what: str) -> UnsupportedError:
+    """The error for an output; with the user's line if an operator computes it."""
+    if not isinstance(output, Node):
+        return UnsupportedError(f"Inductor {what}")
+    message = f"Inductor {what} [{line_of(output)}]"
+    return UnsupportedError(message, output.name, source_of(output))
 
 
 def _sharing(values: Sequence[Any]) -> list[int]:

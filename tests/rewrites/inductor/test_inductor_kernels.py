@@ -287,7 +287,7 @@ def call(args):
     ("line", "returned", "error"),
     [
         ("buf0 = torch.ops.aten.sin.default(arg0_1)", "buf0", "draws random numbers in another"),
-        ("buf0 = torch.ops.aten.rand_like.default(arg0_1)", "arg0_1", "output 0 in memory of"),
+        ("buf0 = torch.ops.aten.rand_like.default(arg0_1)", "arg0_1", "rand_like, in .*torch.rand"),
         ("buf0 = torch.ops.aten.mean.default(arg0_1)", "buf0", r"returns \(\(\), \(\), "),
         ("assert_size_stride(arg0_1, (3, ), (2, ), 'input')", "arg0_1", r"strides \(2,\)"),
         ("buf0 = torch.ops.aten.unheard_of.default(arg0_1)", "buf0", "aten.unheard_of.default"),
