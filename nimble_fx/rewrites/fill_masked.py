@@ -5,31 +5,34 @@ host waits, unless PyTorch reads the value on the host. A CUDA graph can have ne
 
 Before: index_put(y, [mask], c); masked_fill(y, mask, c), of a constant c with one element
 After:  masked_fill(y, mask, 2.0)
+
+Before: index_put(y, [mask], v); masked_fill(y, mask, v), of a v that fits each selected place
+After:  where(mask, v, y)
 """
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.new_nodes import call
+from nimble_fx.rewrites.new_nodes import call, fake_call
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.memory_formats import contiguous_order, inverse_order
-from nimble_fx.torch_internals.symbolic import are_known, are_same_sizes
+from nimble_fx.torch_internals.names import OpOverload
+from nimble_fx.torch_internals.symbolic import are_same_sizes, known_number
 from nimble_fx.tracing.constant_folding import Place
 
 _aten = torch.ops.aten
 
 
 def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
-    """Replaces assignments of a constant to the elements that a mask selects.
+    """Replaces assignments to the elements that a mask selects.
 
-    Requires: an assignment by a boolean mask with the sizes of the indexed dimensions, whose result
-    has no gaps. (For a value that is not constant it would need `where`, whose result may have the
-    mask's strides.)
+    Requires: a boolean mask with the sizes of the indexed dimensions; a value of the result's dtype
+    that does not depend on how many elements are selected; and a result without gaps.
     Ensures: the same bits, and strides except in dimensions of size 1; no mask is counted.
 
     Args:
@@ -37,53 +40,94 @@ def fill_masked(gm: GraphModule, place: Place) -> GraphModule:
             changed and returned.
         place: as for `fold_constants`: whether the values of a device's constants can be read now.
     """
-    for target in (_aten.index_put.default, _aten.masked_fill.Tensor):
-        for node in gm.graph.find_nodes(op="call_function", target=target):
-            _replace(gm, node, place)
+    for node in gm.graph.find_nodes(op="call_function", target=_aten.masked_fill.Tensor):
+        _replace(gm, node, 0, place)
+    for node in gm.graph.find_nodes(op="call_function", target=_aten.index_put.default):
+        if _has_mask(node):
+            _replace(gm, node, _n_behind(node), place)
     gm.recompile()
     return gm
 
 
-def _replace(gm: GraphModule, node: Node, place: Place) -> None:
-    """Changes the node, but not its fake tensor, by which its views identify their memory."""
-    base, mask, value = cast(tuple[Node, Node, Node], node.args[:3])
-    number = _number(gm, value, place)
-    if number is None:
+def _replace(gm: GraphModule, node: Node, n_dimensions: int, place: Place) -> None:
+    """Changes the node, but not its fake tensor, by which its views identify their memory.
+
+    Args:
+        gm: is changed.
+        node: fills.
+        n_dimensions: the number of dimensions in which the value may have other sizes than 1.
+        place: as for `fill_masked`.
+    """
+    base, mask, given = cast(tuple[Node, Any, Node], node.args[:3])
+    value = _value(gm, given, place)
+    order = contiguous_order(node.meta["val"])
+    if isinstance(value, Node) and not _fits(value, base, n_dimensions):
         return
     with gm.graph.inserting_before(node):
         if node.target is _aten.masked_fill.Tensor:
-            node.target, node.args = _aten.masked_fill.Scalar, (base, mask, number)
-        else:
-            order = contiguous_order(node.meta["val"])
-            is_default = order is not None and order == sorted(order)
-            is_known = is_default or are_known(node.meta["val"].shape)
-            if order is None or not is_known or not _has_mask(node):
-                return
-            _fill(gm.graph, node, order, number)
-    if value.op == "get_attr" and not value.users:
-        gm.graph.erase_node(value)
+            node.target, node.args = _filled(gm.graph, node, base, mask, value)
+        elif order is not None:
+            value = _without_leading_ones(gm.graph, node, value, n_dimensions)
+            _assign(gm.graph, node, order, value)
+    if given.op == "get_attr" and not given.users:
+        gm.graph.erase_node(given)
 
 
-def _fill(graph: Graph, node: Node, order: list[int], number: complex) -> None:
-    """Replaces an assignment, which keeps strides, by `masked_fill`, which returns new ones.
+def _assign(graph: Graph, node: Node, order: list[int], value: Node | complex) -> None:
+    """Replaces an assignment, which keeps strides, by an operator that returns new ones.
 
     Args:
         graph: is changed.
         node: the assignment.
         order: the order of dimensions in which the tensor is contiguous.
-        number: the value.
+        value: a number, or a tensor that the selected places can be broadcast from.
     """
     base, mask = cast(Node, node.args[0]), _broadcast_mask(graph, node)
-    fill = _aten.masked_fill.Scalar
     if order == sorted(order):
-        node.target, node.args = fill, (base, mask, number)
+        node.target, node.args = _filled(graph, node, base, mask, value)
         return
-    mask = call(graph, node, _aten.expand.default, mask, [*base.meta["val"].shape])
-    mask = call(graph, node, _aten.permute.default, mask, order)
-    base = call(graph, node, _aten.permute.default, base, order)
-    filled = call(graph, node, fill, base, mask, number)
+    several = [_permuted(graph, node, each, order) for each in (base, mask, value)]
+    target, args = _filled(graph, node, *several)
+    filled = call(graph, node, target, *args)
     filled.meta["val"] = node.meta["val"].permute(order)
     node.target, node.args = _aten.permute.default, (filled, inverse_order(order))
+
+
+def _permuted(graph: Graph, node: Node, value: Any, order: list[int]) -> Any:
+    """A tensor with all dimensions, in another order; a number itself."""
+    if not isinstance(value, Node):
+        return value
+    for _ in range(len(order) - value.meta["val"].dim()):
+        value = call(graph, node, _aten.unsqueeze.default, value, 0)
+    return call(graph, node, _aten.permute.default, value, order)
+
+
+def _without_leading_ones(graph: Graph, node: Node, value: Any, n_dimensions: int) -> Any:
+    """A tensor of at most some dimensions; a number itself."""
+    while isinstance(value, Node) and value.meta["val"].dim() > n_dimensions:
+        value = call(graph, node, _aten.squeeze.dim, value, 0)
+    return value
+
+
+def _filled(
+    graph: Graph, node: Node, base: Any, mask: Any, value: Any
+) -> tuple[OpOverload, tuple[Any, ...]]:
+    """The call that fills, whose result has default strides.
+
+    Those of `where` are in the order of its first argument with an order, so these get one.
+    """
+    if not isinstance(value, Node):
+        return _aten.masked_fill.Scalar, (base, mask, value)
+    args = (mask, value, base)
+    result = fake_call(_aten.where.self, *args)
+    if contiguous_order(result) != list(range(result.dim())):
+        args = (_contiguous(graph, node, mask), _contiguous(graph, node, value), base)
+    return _aten.where.self, args
+
+
+def _contiguous(graph: Graph, node: Node, value: Node) -> Node:
+    clone = _aten.clone.default
+    return call(graph, node, clone, value, memory_format=torch.contiguous_format)
 
 
 def _has_mask(node: Node) -> bool:
@@ -105,20 +149,33 @@ def _indices(node: Node) -> tuple[int, list[Node]]:
 
 def _broadcast_mask(graph: Graph, node: Node) -> Node:
     """The mask, with dimensions of size 1 for the tensor's dimensions after the indexed ones."""
-    first, (mask,) = _indices(node)
-    n_behind = cast(Node, node.args[0]).meta["val"].dim() - first - mask.meta["val"].dim()
-    for _ in range(n_behind):
+    _, (mask,) = _indices(node)
+    for _ in range(_n_behind(node)):
         mask = call(graph, node, _aten.unsqueeze.default, mask, -1)
     return mask
 
 
-def _number(gm: GraphModule, value: Node, place: Place) -> float | complex | None:
-    """The value of a constant; None if it is not constant, or cannot be read now."""
+def _n_behind(node: Node) -> int:
+    """The number of the tensor's dimensions after the indexed ones."""
+    first, (mask,) = _indices(node)
+    return int(node.meta["val"].dim()) - first - int(mask.meta["val"].dim())
+
+
+def _fits(value: Node, base: Node, n_dimensions: int) -> bool:
+    """Whether a tensor has the dtype, and the same value for all elements that a mask selects."""
+    filling, filled = value.meta["val"], base.meta["val"]
+    is_alike = (filling.dtype, filling.device) == (filled.dtype, filled.device)
+    leading = filling.shape[: max(0, filling.dim() - n_dimensions)]
+    return is_alike and all(known_number(size) == 1 for size in leading)
+
+
+def _value(gm: GraphModule, value: Node, place: Place) -> Node | complex:
+    """The number if it is a constant that can be read now; else itself."""
     if value.op != "get_attr":
-        return None
+        return value
     tensor: Tensor = attrgetter(str(value.target))(gm)
     if tensor.numel() != 1 or place(tensor.device) is None:
-        return None
+        return value
     with plain_eager_mode():
         number: float | complex = tensor.item()
     return number
