@@ -11,11 +11,27 @@ import nimble_fx
 from nimble_fx.devices.virtual.device import Virtual
 from nimble_fx.devices.virtual.results import returned_by
 from nimble_fx.errors import OperatorError
+from nimble_fx.rewrites.kernel_registry import registered
 from tests.support.eager import assert_same
 from tests.support.opaque_memory import LSTM_BACKWARD, made_up_arguments
 
 aten = torch.ops.aten
 VIRTUAL: dict[str, Any] = {"device": "virtual", "policy": "nimble"}
+
+
+def test_inductors_kernels_do_not_run_on_made_up_values() -> None:
+    calls: list[Tensor] = []
+
+    def kernel(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x + 1
+
+    schema = "(Tensor x) -> Tensor"
+    operator = registered("divides", ("test_results",), schema, kernel, torch.empty_like, "")
+    returned = returned_by(operator, (torch.ones(2, 3),), {})
+    assert returned is not None
+    assert returned.difference(torch.ones(2, 3)) is None
+    assert calls == []
 
 
 def half(*shape: int) -> Tensor:
