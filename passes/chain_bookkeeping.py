@@ -8,6 +8,8 @@ from math import prod
 from nimble_fx.ir.dependencies import unplaced_host_tasks
 from nimble_fx.ir.task_graph import Task, TaskGraph, ref_names
 from nimble_fx.ir.types import Type, tensor_types
+from nimble_fx.scheduling.launch_order import earlier_tasks
+from nimble_fx.torch_internals.operators import only_allocates
 
 SMALL_BYTES = 64 * 1024
 """A kernel on fewer bytes takes no longer than its launch: its own stream would gain nothing."""
@@ -66,16 +68,17 @@ def bookkeeping(graph: TaskGraph) -> set[str]:
 
 def _anchors(graph: TaskGraph) -> dict[str, str]:
     """For each bookkeeping task, its anchor: the last task that it depends on, or, if it depends on
-    none, the last task launched before it (so that it is near in time)."""
-    found = bookkeeping(graph)
+    none, the last kernel launched before it (so that it is near in time)."""
+    found, earlier = bookkeeping(graph), earlier_tasks(graph)
     position = {task.name: i for i, task in enumerate(graph.tasks)}
     anchors: dict[str, str] = {}
-    previous = next((t.name for t in graph.launching if t.name not in found), None)
+    kernels = (task for task in graph.launching if not only_allocates(task.target))
+    previous = next((task.name for task in kernels if task.name not in found), None)
     for task in graph.launching:
         if task.name not in found:
-            previous = task.name
+            previous = previous if only_allocates(task.target) else task.name
         elif previous is not None:
-            needed = [anchors.get(name, name) for name in task.after]
+            needed = [anchors.get(name, name) for name in earlier[task.name]]
             anchors[task.name] = max(needed, key=position.__getitem__, default=previous)
     return anchors
 

@@ -41,20 +41,29 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
     ast.Pow: _power,
 }
 _FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "Abs": abs,
     "CeilToInt": math.ceil,
     "CleanDiv": operator.floordiv,
     "FloatTrueDiv": operator.truediv,
     "FloorDiv": operator.floordiv,
     "FloorToInt": math.floor,
+    "Identity": operator.pos,
     "IntTrueDiv": operator.truediv,
     "Max": max,
     "Min": min,
     "Mod": operator.mod,
+    "ModularIndexing": lambda base, divisor, modulus: base // divisor % modulus,
+    "OpaqueUnaryFn_log2": math.log2,
+    "OpaqueUnaryFn_sqrt": math.sqrt,
+    "PowByNatural": _power,
     "PythonMod": operator.mod,
+    "RoundToInt": round,
     "ToFloat": float,
+    "TruncToFloat": lambda number: float(math.trunc(number)),
     "TruncToInt": math.trunc,
     "ceiling": math.ceil,
     "floor": math.floor,
+    "sqrt": math.sqrt,
 }
 """Functions by the names that PyTorch and SymPy print."""
 

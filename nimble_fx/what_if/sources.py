@@ -14,7 +14,7 @@ from nimble_fx.cost.work import floating_types, value_types
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
 from nimble_fx.ir.task_graph import TaskGraph
-from nimble_fx.pipeline import passes_for, schedule
+from nimble_fx.pipeline import completion_passes, policy_passes, schedule
 from nimble_fx.simulation.discrete_event import Activity
 from nimble_fx.simulation.schedule_model import activities
 from nimble_fx.traces import Recorded
@@ -143,7 +143,8 @@ class PlannedSource:
         """The program scheduled by the policy "nimble" on at most `n_streams` streams."""
         if type(n_streams) is not int or n_streams < 1:
             raise OptionError(f"streams({n_streams!r}): it takes a whole number of at least 1")
-        return replace(self, graph=schedule(self.graph, passes_for("nimble", n_streams)))
+        passes = (*policy_passes("nimble", n_streams), *completion_passes())
+        return replace(self, graph=schedule(self.graph, passes))  # it was prepared when scheduled
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,15 @@
 """A size has the value that Python computes; any other text is refused, and not run."""
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete, number, numbers, symbols_of
@@ -35,6 +41,30 @@ def test_an_expression_is_worth_what_python_says(expression: str) -> None:
             number(expression, SYMBOLS)
         return
     assert number(expression, SYMBOLS) == expected
+
+
+COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "square root": lambda n: torch.sym_int(torch.sym_sqrt(n)),
+    "logarithm": lambda n: torch.sym_int(vars(torch)["_sym_log2"](torch.sym_float(n))),
+    "rounded": lambda n: round(n * 0.5),
+    "truncated": lambda n: math.trunc(n / 3),
+    "ceiling": lambda n: math.ceil(n / 3),
+    "power": lambda n: n**3,
+    "modulus of a quotient": lambda n: (n // 3) % 4,
+    "absolute": lambda n: abs(7 - n),
+    "greatest": lambda n: torch.sym_max(n, 12),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("size", [2, 9, 16, 23])
+def test_what_pytorch_prints_is_worth_what_it_computes(name: str, size: int) -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=False)
+    symbolic: Any = mode.from_tensor(torch.empty(37)).shape[0]
+    expression = str(COMPUTED[name](symbolic).node.expr)
+    (symbol,) = symbolic.node.expr.free_symbols
+    assert str(symbol) in expression
+    assert number(expression, {str(symbol): size}) == COMPUTED[name](size)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import torch
 from hypothesis import given
-from torch import Tensor
+from torch import Tensor, nn
 
 from nimble_fx.ir.task_graph import TaskGraph
+from nimble_fx.passes.chain_allocations import ChainAllocations
 from nimble_fx.passes.chain_bookkeeping import ChainBookkeeping, bookkeeping
 from nimble_fx.verify.structure import verify_structure
 from tests.strategies import task_graphs
+from tests.support.eager import assert_same
 from tests.support.oracle import conflicts, races
 from tests.support.schedules import scheduled, traced
 
@@ -40,6 +42,38 @@ def test_results_and_large_write_backs_are_not() -> None:
 
 def test_bookkeeping_opens_no_stream() -> None:
     assert scheduled(graph_of_norms()).n_streams == 2
+
+
+def test_an_update_by_a_size_comes_after_the_task_that_has_it() -> None:
+    class Counted(nn.Module):
+        count: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.ones((), dtype=torch.int64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            count = self.count + 1
+            places = (x * count).nonzero()
+            self.count.copy_(count.add(places.shape[0]))
+            return places
+
+    ours, theirs, x = Counted(), Counted(), torch.randn(3, 4).relu()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(ours, backend="nimble", options={"policy": "nimble"})
+        assert_same(compiled(x), theirs(x))
+    assert_same(ours.count, theirs.count)
+
+
+def test_an_update_does_not_come_between_an_allocation_and_its_user() -> None:
+    def program(x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        count.add_(1)
+        empty = torch.empty_like(x)
+        return empty.copy_(x), x.sin()
+
+    graph = traced(program, torch.ones(2, 3), torch.ones(()), functional=False).graph
+    names = [task.name for task in ChainBookkeeping()(ChainAllocations()(graph)).tasks]
+    assert names.index("copy_") == names.index("empty_like") + 1
 
 
 @given(task_graphs())

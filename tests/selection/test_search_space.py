@@ -88,6 +88,11 @@ def test_a_program_of_which_each_task_waits_for_the_last_has_one_proposal() -> N
     assert [each.candidate.policy for each in proposed(graph)] == ["serial"]
 
 
+def test_a_program_without_kernels_is_serial() -> None:
+    graph = traced(lambda x: (x.view(-1), x.t()), torch.empty(4, 2)).graph
+    assert proposed(graph)[0].candidate.policy == "serial"
+
+
 def test_unfrozen_the_hosts_calls_count() -> None:
     graph = traced(two_branches, torch.empty(4)).graph
     frozen, called = (

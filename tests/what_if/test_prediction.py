@@ -165,6 +165,19 @@ def test_other_streams_are_a_legal_schedule_of_so_many(program: nimble_fx.Progra
         assert source.graph.n_streams == min(n_streams, program.graph.width)
 
 
+def test_other_streams_keep_updates_of_state_and_allocations_where_they_are() -> None:
+    def program(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        noise = torch.empty_like(x).uniform_()
+        return x.exp() + noise.sin()
+
+    x = torch.randn(4, 4)
+    planned = nimble_fx.plan(program, (x, torch.ones(())), device="h100", policy="nimble")
+    source = whatif(planned).streams(32).source
+    assert isinstance(source, PlannedSource)
+    assert [task.name for task in source.graph.tasks] == [t.name for t in planned.graph.tasks]
+
+
 def test_one_stream_is_slower_and_other_edits_stay(program: nimble_fx.Program) -> None:
     wide = whatif(program, "h100")
     assert makespan(wide.streams(1)) > wide.baseline_us
