@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -87,11 +88,14 @@ def work_of(task: Task, types: Mapping[str, Type | None]) -> Work:
     counts, tensors = [*n_read, *n_written], [*operands, *results]
     product = _product_flops(task, types)
     n_channels, n_groups = _channels(task, types)
+    dtypes = floating_types(task, types)
+    if product is not None:  # its result, its bias and its scales may be wider than its factors
+        dtypes.sort(key=attrgetter("itemsize"))
     return Work(
         flops=max(counts, default=0) if product is None else product,
         nbytes=sum(n * each.dtype.itemsize for n, each in zip(counts, tensors, strict=True)),
         n_elements=max(n_written or counts, default=0),
-        dtype=next(iter(floating_types(task, types)), torch.float32),
+        dtype=next(iter(dtypes), torch.float32),
         is_product=product is not None,
         is_convolution=_is_convolution(task),
         n_channels=n_channels,
@@ -141,7 +145,8 @@ def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None
         return [shaped(each) for each in arg] if isinstance(arg, (list, tuple)) else arg
 
     kwargs = {name: shaped(arg) for name, arg in task.kwargs}
-    args = [shaped(arg) for arg in task.args]
+    # not the type of the result, which `bmm.dtype` takes where formulas take a shape
+    args = [shaped(arg) for arg in task.args if not isinstance(arg, torch.dtype)]
     result = _shape(task.type)
     try:
         return float(formula(*args, out_val=result, **kwargs))

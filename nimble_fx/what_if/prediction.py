@@ -267,7 +267,9 @@ def whatif(
     try:
         activities = source.activities
     except UnsupportedError as error:
-        raise UnsupportedError(f"{error}; pass it as sizes={{...}}") from error
+        is_symbolic = isinstance(source, PlannedSource) and symbols_of(source.graph)
+        hint = "; pass it as sizes={...}" if is_symbolic else ""
+        raise UnsupportedError(f"{error}{hint}") from error
     return WhatIf(source, simulate(activities).makespan_us, activities)
 
 

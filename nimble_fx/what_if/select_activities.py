@@ -78,6 +78,8 @@ def _near(activities: Iterable[Activity], text: str) -> str:
     words = dict.fromkeys(word for name in names for word in (name, *re.findall(r"\w+", name)))
     is_glob = any(character in text for character in "*?[")
     near = [] if is_glob else get_close_matches(text, words, n=3, cutoff=0.6)
+    if not names:
+        return "the run has none"
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return f"there are {', '.join(map(repr, names[:3]))}{', ...' if len(names) > 3 else ''}"

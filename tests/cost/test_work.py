@@ -128,6 +128,20 @@ def test_a_linear_that_is_not_decomposed_is_a_matrix_product() -> None:
     assert work.is_product
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_product_with_a_wider_result_computes_in_the_type_of_its_factors(
+    dtype: torch.dtype,
+) -> None:
+    made, bias = tensor_type(4, 6), tensor_type(6)
+    left, right = tensor_type(4, 5, dtype=dtype), tensor_type(5, 6, dtype=dtype)
+    for graph in (
+        one_task(aten.mm.dtype, made, left, right, torch.float32),
+        one_task(aten.addmm.dtype, made, bias, left, right, torch.float32),
+    ):
+        (work,) = works(graph)
+        assert (work.flops, work.dtype, work.is_product) == (2 * 4 * 5 * 6, dtype, True)
+
+
 def test_attention_is_two_matrix_products_on_a_cpu_too() -> None:
     q = torch.randn(2, 3, 5, 8)
     (work,) = works(traced(nn.functional.scaled_dot_product_attention, q, q, q))

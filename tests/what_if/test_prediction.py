@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import flop_registry
 
 import nimble_fx
 from nimble_fx.cost.roofline import Roofline
@@ -288,6 +289,17 @@ def test_a_size_that_nothing_launched_reads_is_not_asked_for() -> None:
     made = nimble_fx.programs()[-1]
     assert made.graph.n_streams == 2
     assert whatif(made, "h100").predict().speed_up == 1
+
+
+def test_no_sizes_are_asked_for_where_none_are_symbolic(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = nimble_fx.plan(_Wide(), torch.randn(6, 6), device="h100", policy="serial")
+
+    def fails(*_: Any, **__: Any) -> float:
+        raise ValueError("these shapes")
+
+    monkeypatch.setitem(flop_registry, torch.ops.aten.mm, fails)
+    with pytest.raises(UnsupportedError, match=r"these shapes'\)$"):
+        whatif(planned)
 
 
 def test_symbolic_sizes_are_asked_for() -> None:

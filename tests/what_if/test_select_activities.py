@@ -67,6 +67,11 @@ def test_a_hint_is_found_soon_among_many_names() -> None:
         selected(many, "?" * 40, {})
 
 
+def test_a_run_without_activities_has_none_to_name() -> None:
+    with pytest.raises(OptionError, match=r"'\*' selects no activity; the run has none$"):
+        selected([], "*", {})
+
+
 def test_where_no_kernel_is_bound_so_it_is_said() -> None:
     with pytest.raises(OptionError, match="no kernel is memory-bound"):
         selected(ACTIVITIES, "memory", {})
