@@ -1,8 +1,8 @@
 """Emits a scheduled TaskGraph as the text of a Python module. Pure and deterministic.
 
-The module imports only torch, and for sizes math and operator. Its `call` uses only `with stream:`,
-`stream.wait_event(event)`, `event.record(stream)` and operators, so the same text runs on every
-device.
+The module imports only torch, and for sizes builtins, math and operator. Its `call` uses only
+`with stream:`, `stream.wait_event(event)`, `event.record(stream)` and operators, so the same text
+runs on every device.
 """
 
 import keyword
@@ -25,9 +25,11 @@ from nimble_fx.torch_internals.operators import is_kernel
 from nimble_fx.version import __version__
 
 _RESERVED = {
-    *("aten", "call", "complex", "e", "float", "fork", "inputs", "math", "operator", "p"),
-    *("slice", "streams", "torch"),
+    *("aten", "builtins", "call", "complex", "e", "float", "fork", "inputs", "math", "operator"),
+    *("p", "slice", "streams", "torch"),
 }
+_PYTHONS = {"builtins", "math", "operator"}
+"""The modules of Python with functions of sizes."""
 _INDENT = "    "
 
 
@@ -93,7 +95,7 @@ class _ModuleWriter:
             yield "# program.kernel_source(name): the text of a kernel of torch.ops.nimble_kernels"
         yield ""
         called = {target_name(task.target) for task in self.graph.tasks if not task.is_item}
-        modules = sorted({name.split(".")[0] for name in called} & {"math", "operator"})
+        modules = sorted({name.split(".")[0] for name in called} & _PYTHONS)
         yield from (f"import {name}" for name in modules)
         if modules:
             yield ""

@@ -5,6 +5,7 @@ sizes. Names are looked up among these and nowhere else, so no file can name `op
 or `torch.import_ir_module`.
 """
 
+import builtins
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -26,9 +27,11 @@ _ARITHMETIC = {
 def is_importable(target: object) -> bool:
     """Whether it is a function of sizes from a module that emitted modules import.
 
-    These are the arithmetic of `operator`, all of `math`, and torch's `sym_` functions,
-    some of which are private: `torch.sym_sqrt` is named `_sym_sqrt`.
+    These are the arithmetic of `operator`, all of `math`, Python's `round`, and torch's `sym_`
+    functions, some of which are private: `torch.sym_sqrt` is named `_sym_sqrt`.
     """
+    if target is round:
+        return True
     module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
     if module == "_operator":
         return name in _ARITHMETIC and getattr(operator, name) is target
@@ -65,7 +68,8 @@ def operators_by_name(names: Iterable[str]) -> dict[str, OpOverload]:
 def function_by_name(name: str) -> Callable[..., Any] | None:
     """The function of sizes with that name; None if there is none."""
     prefix, _, function = name.partition(".")
-    module = {"operator": operator, "math": math, "torch": torch}.get(prefix)
+    modules = {"builtins": builtins, "math": math, "operator": operator, "torch": torch}
+    module = modules.get(prefix)
     found = vars(module).get(function) if module is not None else None
     return found if is_importable(found) else None
 

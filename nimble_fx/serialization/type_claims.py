@@ -21,7 +21,7 @@ from nimble_fx.torch_internals.operators import schema_of
 _DATA_DEPENDENT = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _MAX_NBYTES = MAX_SIZE - 1
 """The most bytes of a tensor on any device."""
-_MAY_EXPLODE = {operator.pow, operator.lshift}
+_MAY_EXPLODE = {operator.pow, operator.lshift, round}
 """Functions of sizes that may return more digits than fit in memory, even for usual arguments."""
 
 

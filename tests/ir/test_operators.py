@@ -21,7 +21,7 @@ from tests.support.saved import programs_of_models
 
 FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(operator.mul, operator.floordiv, operator.getitem, operator.and_, operator.le),
-    *(math.ceil, math.trunc, torch.sym_max, torch.sym_float, torch.sym_not, torch.sym_sqrt),
+    *(round, math.ceil, math.trunc, torch.sym_max, torch.sym_float, torch.sym_not, torch.sym_sqrt),
 )
 NO_TARGETS = (
     *("operator.attrgetter", "operator.methodcaller", "operator.call", "operator.itemgetter"),

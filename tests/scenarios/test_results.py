@@ -94,7 +94,9 @@ def test_new_shapes_are_served_by_symbolic_sizes() -> None:
     assert len(nimble_fx.programs()) == 1
 
 
-@pytest.mark.parametrize("function", [math.sqrt, math.log2, math.exp])
+@pytest.mark.parametrize(
+    "function", [math.sqrt, math.log2, math.exp, lambda n: round(n / 2), lambda n: round(n / 3, 1)]
+)
 def test_functions_of_symbolic_sizes_are_scheduled(function: Callable[[int], float]) -> None:
     def program(x: Tensor) -> Tensor:
         return x.clamp(max=function(x.shape[0])) * 2

@@ -125,7 +125,7 @@ class _Notes:
         module: dict[str, Any] = {}
         exec(compile(text, "<text>", "exec"), module)
         called = _Called(self)
-        names = ("aten", "math", "operator")
+        names = ("aten", "builtins", "math", "operator")
         module.update(dict.fromkeys(names, called), torch=_Torch(called))
         caller = _Stream(self, frozenset([CALL]))
         sides = [_Stream(self, None) for _ in range(self._graph.n_streams - 1)]

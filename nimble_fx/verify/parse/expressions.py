@@ -1,6 +1,7 @@
 """Parses the expressions of emitted modules: functions and their arguments."""
 
 import ast
+import builtins
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +19,7 @@ Values = Mapping[str, Ref]
 """The values that an expression may name."""
 
 _CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
-_MODULES = {"math": math, "operator": operator}
+_MODULES = {"builtins": builtins, "math": math, "operator": operator}
 
 
 def callee(node: ast.expr, modules: Collection[str]) -> Callable[..., Any]:
@@ -114,6 +115,8 @@ def _resolve_pytorchs(name: str) -> Callable[..., Any]:
             return _overload("aten", packet, overload)
         case ["torch", function]:
             return _function_of_sizes(function)
+        case ["builtins", "round"]:
+            return round
         case ["math" | "operator" as module, function]:
             found = getattr(_MODULES[module], function, None)
             if callable(found):

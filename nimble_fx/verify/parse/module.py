@@ -23,8 +23,8 @@ FILE = "<module>"
 """The file name of the text in messages."""
 
 _RESERVED = {
-    *("aten", "call", "complex", "e", "float", "inputs", "math", "operator", "p"),
-    *("slice", "streams", "torch"),
+    *("aten", "builtins", "call", "complex", "e", "float", "inputs", "math", "operator"),
+    *("p", "slice", "streams", "torch"),
 }
 
 

@@ -11,7 +11,7 @@ _TABLES = ("N_STREAMS", "EVENTS", "INPUTS", "PARAMETERS")
 _OPTIONAL: dict[str, Any] = {"MEMORY": {}, "URGENT": None}
 _IMPORTS = ("import torch", "aten = torch.ops.aten")
 """The imports that every module has, in this order."""
-_MODULES = {"import math": "math", "import operator": "operator"}
+_MODULES = {f"import {name}": name for name in ("builtins", "math", "operator")}
 _SIGNATURE = "inputs, p, streams, e"
 
 
