@@ -1,6 +1,6 @@
 """Synthetic values of given types, to time operators without their model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import extent, number, numbers
-from nimble_fx.ir.task_graph import Arg, Ref, Task
+from nimble_fx.ir.task_graph import Arg, Ref, Task, target_name
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType, Type
-from nimble_fx.torch_internals.operators import reads_opaque_memory
+from nimble_fx.torch_internals.operators import is_kernel, reads_opaque_memory
 from nimble_fx.torch_internals.storages import with_math_bits
 
 _aten = torch.ops.aten
@@ -44,14 +44,26 @@ def synthetic(value: Type | None) -> Any:
     raise UnsupportedError("the type of an argument is not known")
 
 
-def check_runs(task: Task) -> None:
+def check_runs(task: Task, operands: Iterable[Tensor]) -> None:
     """Checks that a task runs on synthetic values, or raises an error there.
 
+    Args:
+        task: a launching task.
+        operands: the tensors among its arguments.
+
     Raises:
-        UnsupportedError: it would crash.
+        UnsupportedError: it would crash, or Inductor's C++ might divide integers by zero, which
+            ends the process.
     """
     if reads_opaque_memory(task.target):
         raise UnsupportedError(f"{task.name} reads memory in a library's own format")
+    if is_kernel(task.target) and "div" in target_name(task.target) and any(map(_is_int, operands)):
+        raise UnsupportedError(f"{task.name} may divide integers, and synthetic ones are zeros")
+
+
+def _is_int(x: Tensor) -> bool:
+    is_number = x.dtype.is_floating_point or x.dtype.is_complex
+    return x.device.type == "cpu" and not is_number and x.dtype is not torch.bool
 
 
 def randomize(x: Tensor, scale: float = 1.0) -> None:

@@ -43,7 +43,7 @@ def task_seconds(
     Raises:
         Exception: any error of the operator with these arguments.
     """
-    check_runs(task)
+    check_runs(task, tensors_in(list(values.values())))
     parameters = {name: values[name] for name in task.uses if name in cold}
     others = {name: values[name] for name in task.uses if name not in cold}
     far = _copies(task, parameters, max(cold.values(), default=0))

@@ -81,7 +81,7 @@ class TimingInterpreter:
         operands = {**values, **rows} if rows else values
         args, kwargs = with_values(task.args, operands), with_values(step.kwargs, operands)
         try:
-            check_runs(task)
+            check_runs(task, tensors_in((args, kwargs)))
             start = perf_counter()
             values[task.name] = step.target(*args, **kwargs)
             return perf_counter() - start

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nimble_fx.cost.synthetic import random_rows, synthetic
+from nimble_fx.cost.synthetic import check_runs, random_rows, synthetic
 from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import Ref, Task
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType
-from tests.support.cost_graphs import tensor_type, traced
+from nimble_fx.rewrites.kernel_registry import registered
+from tests.support.cost_graphs import one_task, tensor_type, traced
 
 STATM = Path("/proc/self/statm")
 
@@ -41,6 +42,16 @@ def test_values_are_conjugated_and_negated_lazily_where_their_types_are() -> Non
     kind = TensorType((3,), (1,), torch.complex64, torch.device("cpu"), is_conj=True)
     assert synthetic(kind).is_conj()
     assert synthetic(replace(kind, is_conj=False, is_neg=True)).is_neg()
+
+
+def test_a_kernel_that_may_divide_integers_does_not_run_on_zeros() -> None:
+    schema, identity = "(Tensor x, Tensor y) -> Tensor", ("test_synthetic",)
+    division = registered("cpp_fused_div_0", identity, schema, torch.div, torch.add, "x / y")
+    number = tensor_type(3)
+    (task,) = one_task(division, number, number, number).tasks
+    check_runs(task, [torch.ones(3), torch.ones(3, dtype=torch.bool)])
+    with pytest.raises(UnsupportedError, match="may divide integers"):
+        check_runs(task, [torch.ones(3), torch.ones(3, dtype=torch.int32)])
 
 
 def test_an_expanded_value_takes_the_memory_of_one_row() -> None:
