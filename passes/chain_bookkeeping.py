@@ -53,7 +53,7 @@ def bookkeeping(graph: TaskGraph) -> set[str]:
     for task in graph.tasks:
         for name in (*task.after, *task.uses):
             dependents[name].append(task.name)
-    types = {value.name: value.type for value in graph.values}
+    types = graph.types
     found: set[str] = set()
     for task in reversed(graph.launching):
         serves = dependents[task.name]

@@ -9,7 +9,6 @@ from nimble_fx.compiler import Compiler, lower
 from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.task_times import measured_times
-from nimble_fx.cost.work import value_types
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import TaskGraph
@@ -75,5 +74,5 @@ def _seconds(graph: TaskGraph, device: DeviceRuntime) -> dict[str, float]:
     times, failed = measured_times(graph, device, {})
     if failed:
         raise UnsupportedError("; ".join(f"{kind}: {why}" for kind, why in failed.items()))
-    types, cold = value_types(graph), cold_values(graph)
+    types, cold = graph.types, cold_values(graph)
     return {task.name: times[signature(task, types, cold)].us / 1e6 for task in graph.launching}

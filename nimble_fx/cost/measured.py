@@ -16,7 +16,7 @@ from nimble_fx.cost.roofline import roofline
 from nimble_fx.cost.signature import signature
 from nimble_fx.cost.task_times import measured_times
 from nimble_fx.cost.time_table import MeasuredTime, MeasuredTimes, TimeTable
-from nimble_fx.cost.work import Work, value_types, work_of
+from nimble_fx.cost.work import Work, work_of
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
@@ -80,7 +80,7 @@ class Measured:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
         graph = concrete(graph, self.sizes)
-        types, cold = value_types(graph), cold_values(graph)
+        types, cold = graph.types, cold_values(graph)
         costs: dict[str, Cost] = {}
         known: dict[str, Cost] = {}
         for task in graph.launching:

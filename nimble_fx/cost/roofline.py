@@ -7,7 +7,7 @@ from math import ceil
 import torch
 
 from nimble_fx.cost import NO_KERNEL, Cost
-from nimble_fx.cost.work import Work, value_types, work_of
+from nimble_fx.cost.work import Work, work_of
 from nimble_fx.devices.specs import Device
 from nimble_fx.ir.symbolic_sizes import Sizes, concrete
 from nimble_fx.ir.task_graph import TaskGraph
@@ -73,7 +73,7 @@ class Roofline:
             UnsupportedError: a size depends on a symbol that `sizes` does not have.
         """
         graph = concrete(graph, self.sizes)
-        types = value_types(graph)
+        types = graph.types
         known: dict[Work, Cost] = {}
         costs = {}
         for task in graph.launching:

@@ -13,7 +13,7 @@ from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.time_alone import task_seconds
 from nimble_fx.cost.time_in_program import measured_in_program
 from nimble_fx.cost.time_table import MeasuredTime, MeasuredTimes
-from nimble_fx.cost.work import value_types, work_of
+from nimble_fx.cost.work import work_of
 from nimble_fx.devices import DeviceRuntime
 from nimble_fx.errors import one_line
 from nimble_fx.ir.task_graph import Task, TaskGraph, target_name
@@ -40,7 +40,7 @@ def measured_times(
         device: the graph's device, on this machine.
         known: times by signature.
     """
-    types, cold = value_types(graph), cold_values(graph)
+    types, cold = graph.types, cold_values(graph)
     new: dict[str, list[Task]] = defaultdict(list)
     for task in graph.launching:
         key = signature(task, types, cold)

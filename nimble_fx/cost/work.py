@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import n_elements, nbytes, numbers
-from nimble_fx.ir.task_graph import Arg, Ref, Task, TaskGraph, ref_names, target_name
+from nimble_fx.ir.task_graph import Arg, Ref, Task, ref_names, target_name
 from nimble_fx.ir.types import TensorType, TupleType, Type, tensor_types
 from nimble_fx.torch_internals.kernels import cudnn, onednn
 from nimble_fx.torch_internals.kernels.onednn import LINEAR
@@ -118,11 +118,6 @@ def nbytes_of(task: Task) -> float:
         UnsupportedError: a size is symbolic.
     """
     return sum(map(nbytes, tensor_types(task.type)))
-
-
-def value_types(graph: TaskGraph) -> dict[str, Type | None]:
-    """The type of each value of a graph."""
-    return {value.name: value.type for value in graph.values}
 
 
 def _product_flops(task: Task, types: Mapping[str, Type | None]) -> float | None:

@@ -207,6 +207,11 @@ class TaskGraph:
         return {task.name: task for task in self.tasks}
 
     @cached_property
+    def types(self) -> Mapping[str, Type | None]:
+        """The type of each value by its name."""
+        return {value.name: value.type for value in self.values}
+
+    @cached_property
     def launching(self) -> tuple[Task, ...]:
         """The tasks that run something on the device, in launch order."""
         return tuple(task for task in self.tasks if task.launches)

@@ -52,7 +52,7 @@ def workspace_limit(graph: TaskGraph) -> int | None:
 
     None if more may be useful, a size is symbolic, or the products of an operator are not known.
     """
-    types = {value.name: value.type for value in graph.values}
+    types = graph.types
     products = [task for task in graph.launching if takes_workspace(task)]
     fit = all(_fits_small_workspace(task, types) for task in products)
     return SMALL_WORKSPACE if fit else None

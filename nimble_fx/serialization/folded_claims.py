@@ -18,7 +18,7 @@ def check_folded(program: ScheduledProgram) -> None:
     if program.folded is None:
         return
     graph, folded = program.graph, program.folded.graph
-    types = {value.name: value.type for value in folded.values}
+    types = folded.types
     computed = [types.get(out.name) if isinstance(out, Ref) else None for out in folded.outputs]
     last = graph.inputs[len(graph.inputs) - program.n_folded :]
     if not computed or computed != [value.type for value in last]:

@@ -10,7 +10,7 @@ import torch
 
 from nimble_fx.cost import Cost
 from nimble_fx.cost.roofline import Roofline
-from nimble_fx.cost.work import floating_types, value_types
+from nimble_fx.cost.work import floating_types
 from nimble_fx.devices.specs import Device, find_device
 from nimble_fx.errors import OptionError
 from nimble_fx.ir.task_graph import TaskGraph
@@ -99,7 +99,7 @@ class PlannedSource:
     @property
     def wide(self) -> Collection[str]:
         """The tasks with operands or results in float32 or float64."""
-        types = value_types(self.graph)
+        types = self.graph.types
         return [
             task.name
             for task in self.graph.launching

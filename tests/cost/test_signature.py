@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nimble_fx.cost.signature import signature
-from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete
 from nimble_fx.ir.task_graph import TaskGraph
@@ -18,12 +17,12 @@ X = tensor_type(2, 3)
 
 
 def of(graph: TaskGraph, **sizes: int) -> str:
-    return signature(graph.tasks[-1], value_types(concrete(graph, sizes)), {})
+    return signature(graph.tasks[-1], concrete(graph, sizes).types, {})
 
 
 def test_it_reads_as_a_call() -> None:
     graph = one_task(aten.add.Tensor, X, X, tensor_type(3))
-    text = signature(graph.tasks[0], value_types(graph), {"x1": 4096})
+    text = signature(graph.tasks[0], graph.types, {"x1": 4096})
     assert text == "aten.add.Tensor(f32[2, 3]{3, 1}, f32[3]{1} cold 4096)"
 
 
@@ -47,7 +46,7 @@ def test_another_call_has_another_one(target: Any, args: tuple[Any, ...]) -> Non
 
 def test_names_and_places_make_no_difference() -> None:
     graph = traced(Branchy(), torch.randn(2, 4))
-    types = value_types(graph)
+    types = graph.types
     by_name = {task.name: signature(task, types, {}) for task in graph.launching}
     assert by_name["mm"] == by_name["mm_1"]
     assert len(set(by_name.values())) == len(by_name) - 1

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nimble_fx.cost.synthetic import check_runs, random_rows, synthetic
-from nimble_fx.cost.work import value_types
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.task_graph import Ref, Task
 from nimble_fx.ir.types import ScalarType, TensorType, TupleType
@@ -86,7 +85,7 @@ def embedding_bag(per_bag: int) -> tuple[Task, dict[str, Tensor]]:
         torch.arange(100) * per_bag,
     )
     task = next(task for task in graph.launching if "embedding_bag" in str(task.target))
-    types = value_types(graph)
+    types = graph.types
     return task, {name: synthetic(types[name]) for name in task.uses}
 
 

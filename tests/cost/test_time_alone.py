@@ -11,7 +11,6 @@ from torch import nn
 from nimble_fx.cost.cold_values import cold_values
 from nimble_fx.cost.synthetic import synthetic
 from nimble_fx.cost.time_alone import MAX_COPIES, WARM_NBYTES, task_seconds
-from nimble_fx.cost.work import value_types
 from nimble_fx.devices.cpu import Cpu
 from nimble_fx.errors import UnsupportedError
 from tests.support import schedules
@@ -35,7 +34,7 @@ def test_each_timed_call_of_an_embedding_looks_up_other_rows() -> None:
     """The same rows again would be warm, whatever the table."""
     graph = traced(nn.Embedding(1 << 20, 1), torch.arange(50))
     (task,) = graph.launching
-    types, device = value_types(graph), Noting()
+    types, device = graph.types, Noting()
     values = {name: synthetic(types[name]) for name in task.uses}
     task_seconds(task, values, cold_values(graph), device)
     rows = [set(indices.tolist()) for _, indices, *_ in (call.args for call in device.calls)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nimble_fx.cost.work import Work, value_types, work_of
+from nimble_fx.cost.work import Work, work_of
 from nimble_fx.errors import UnsupportedError
 from nimble_fx.ir.symbolic_sizes import concrete
 from nimble_fx.ir.task_graph import TaskGraph
@@ -19,7 +19,7 @@ from tests.support.cost_graphs import aten, one_task, tensor_type, traced
 
 
 def works(graph: TaskGraph, **sizes: int) -> list[Work]:
-    types = value_types(concrete(graph, sizes))
+    types = concrete(graph, sizes).types
     return [work_of(task, types) for task in concrete(graph, sizes).launching]
 
 

@@ -49,7 +49,7 @@ def overwriting(function: Callable[..., Any], *inputs: Tensor) -> list[Task]:
 def recklessly(graph: TaskGraph, chosen: int) -> TaskGraph:
     """With one of its elementwise operators in place, whoever reads what it writes over."""
     holds = {value.name: value.holds for value in graph.values}
-    types = {value.name: value.type for value in graph.values}
+    types = graph.types
     could = [
         task
         for task in graph.tasks

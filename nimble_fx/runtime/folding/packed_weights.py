@@ -32,7 +32,7 @@ def packings(graph: TaskGraph) -> list[Pack | None]:
     for task in graph.tasks:
         for name in task.uses:
             tasks_by_input[name].append(task)
-    types = {value.name: value.type for value in graph.values}
+    types = graph.types
     return [_packing(value.name, tasks_by_input[value.name], types) for value in graph.inputs]
 
 

@@ -47,7 +47,7 @@ def n_by_inductor(program: nimble_fx.Program) -> int:
 def interface(program: nimble_fx.Program) -> Any:
     """What a caller hands over and is returned, without names."""
     graph = program.graph
-    types = {value.name: value.type for value in graph.values}
+    types = graph.types
     returned = [types[each.name] for each in graph.outputs if hasattr(each, "name")]
     return [value.type for value in graph.inputs], returned
 
