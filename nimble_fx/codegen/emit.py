@@ -28,7 +28,7 @@ _RESERVED = {
     *("aten", "builtins", "call", "complex", "e", "float", "fork", "inputs", "math", "operator"),
     *("p", "slice", "streams", "torch"),
 }
-_PYTHONS = {"builtins", "math", "operator"}
+_PYTHON_MODULES = {"builtins", "math", "operator"}
 """The modules of Python with functions of sizes."""
 _INDENT = "    "
 
@@ -95,7 +95,7 @@ class _ModuleWriter:
             yield "# program.kernel_source(name): the text of a kernel of torch.ops.nimble_kernels"
         yield ""
         called = {target_name(task.target) for task in self.graph.tasks if not task.is_item}
-        modules = sorted({name.split(".")[0] for name in called} & _PYTHONS)
+        modules = sorted({name.split(".")[0] for name in called} & _PYTHON_MODULES)
         yield from (f"import {name}" for name in modules)
         if modules:
             yield ""

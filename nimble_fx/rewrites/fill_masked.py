@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from nimble_fx.rewrites.new_nodes import call, fake_call
+from nimble_fx.rewrites.new_nodes import call, fake_call, without_gaps
 from nimble_fx.torch_internals.eager_mode import plain_eager_mode
 from nimble_fx.torch_internals.memory_formats import contiguous_order, inverse_order
 from nimble_fx.torch_internals.names import OpOverload
@@ -121,13 +121,8 @@ def _filled(
     args = (mask, value, base)
     result = fake_call(_aten.where.self, *args)
     if contiguous_order(result) != list(range(result.dim())):
-        args = (_contiguous(graph, node, mask), _contiguous(graph, node, value), base)
+        args = (without_gaps(graph, mask, node), without_gaps(graph, value, node), base)
     return _aten.where.self, args
-
-
-def _contiguous(graph: Graph, node: Node, value: Node) -> Node:
-    clone = _aten.clone.default
-    return call(graph, node, clone, value, memory_format=torch.contiguous_format)
 
 
 def _has_mask(node: Node) -> bool:

@@ -28,7 +28,8 @@ def call(graph: Graph, like: Node, target: OpOverload, *args: Any, **kwargs: Any
 def without_gaps(graph: Graph, node: Node, like: Node) -> Node:
     """A node whose result is contiguous: itself, or a copy at the graph's insertion point.
 
-    oneDNN's operators read a bias as if it were contiguous, whatever its stride.
+    oneDNN's operators read a bias as if it were contiguous, whatever its stride; elementwise ones
+    return strides in the order of their first argument's.
     """
     if node.meta["val"].is_contiguous():
         return node

@@ -72,7 +72,8 @@ def scheduled_candidates(
 def _rank(scheduled: ScheduledCandidate, threshold_us: float) -> tuple[bool, bool, float]:
     """The sort key: those within the threshold, then serial, then the rest, each by time."""
     us, is_serial = scheduled.candidate.predicted_us, scheduled.candidate.policy == "serial"
-    wins = 0 < threshold_us >= us and not is_serial  # nothing is faster than no kernels
+    has_kernels = threshold_us > 0  # else all schedules take 0 us
+    wins = has_kernels and us <= threshold_us and not is_serial
     return not wins, not is_serial, us
 
 
